@@ -1,10 +1,10 @@
-"""Rewrites that make a float model fit a platform, each exact or with a stated cost.
+"""Legalize a float model for a platform: rewrites that are exact or have a stated cost.
 
-One file per rewrite, or for a few that are alike; `REWRITES` says in which order they are tried on
-a node that breaks a limit, or on any node where that makes it cheaper. A rewrite changes the graph
-in place, keeps its float function and the names of surviving tensors, and refuses (None) where it
-could not end within the limits. `legalize_graph` goes round until nothing changes, so that one
-rewrite may prepare for another; a second `legalize_graph` does nothing.
+Each file holds one rewrite or a few related ones; `REWRITES` is the order in which they are tried
+on a node that exceeds a limit, or on any node that becomes cheaper. A rewrite changes the graph in
+place, keeps its float function and the names of remaining tensors, and returns None without a
+change if the result would exceed limits, too. `legalize_graph` repeats until nothing changes, so
+that one rewrite may prepare for another; a second `legalize_graph` does nothing.
 """
 
 from __future__ import annotations
@@ -72,35 +72,56 @@ REWRITES: tuple[FitRewrite, ...] = (
     FitRewrite("normalize-constant", convert_to_batch_norm, for_unsupported_ops=True),
 )
 
-_MAX_ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
+_MAX_ROUNDS = 16  # more than any chain of rewrites needs; guards against rewrites that undo others
 
 
 def legalize_graph(
     model: ir.Model, target: Target, keep: Collection[str] = ()
 ) -> list[AppliedRewrite]:
-    """Rewrite what breaks a limit of `target`, or can be had for less, in the normalised `model`.
+    """Rewrite nodes that exceed a limit of a platform, or become cheaper, in place.
 
-    Return what was done.
-    keep : names of nodes to leave alone.
+    Parameters
+    ----------
+    model : ir.Model
+        Normalized float model.
+    target : Target
+        The platform.
+    keep : collection of str
+        Names of nodes that are not rewritten.
+
+    Returns
+    -------
+    list of AppliedRewrite
+        Descriptions of the changes, in the order in which they were made.
     """
-    done: list[AppliedRewrite] = []
+    rewrites: list[AppliedRewrite] = []
     for _ in range(_MAX_ROUNDS):
-        before = len(done)
+        count = len(rewrites)
         for node in list(model.graph):
-            op, _ = find_lowering_rule(node, target)
-            absent = op is None or not op.is_available(target)
             if node.name in keep or HOST_REASON_KEY in node.metadata_props:
                 continue
-            within = not (absent or op is None or op.find_violations(node, target))
-            for rewrite in REWRITES:
-                asked = rewrite.for_legal_nodes >= within and rewrite.for_unsupported_ops >= absent
-                rewritten = rewrite.apply(model, node, target) if asked else None
-                if rewritten is not None:
-                    done.append(AppliedRewrite(str(node.name), *rewritten))
-                    break
+            rewrite = _rewrite_node(model, node, target)
+            if rewrite is not None:
+                rewrites.append(rewrite)
         ir.assign_node_names(model)
-        if len(done) == before:
+        if len(rewrites) == count:
             break
-    if done:
-        ir.remove_unused(model)  # what computed a shape that a rewritten node no longer asks for
-    return done
+    if rewrites:
+        ir.remove_unused(model)  # such as the shape computation of a rewritten node
+    return rewrites
+
+
+def _rewrite_node(model: ir.Model, node: ir.Node, target: Target) -> AppliedRewrite | None:
+    """Apply the first rewrite that changes a node; return None if there is none."""
+    op, _ = find_lowering_rule(node, target)
+    is_unsupported = op is None or not op.is_available(target)
+    is_legal = op is not None and not is_unsupported and not op.find_violations(node, target)
+    for rewrite in REWRITES:
+        if is_legal and not rewrite.for_legal_nodes:
+            continue
+        if is_unsupported and not rewrite.for_unsupported_ops:
+            continue
+        result = rewrite.apply(model, node, target)
+        if result is not None:
+            return AppliedRewrite(str(node.name), *result)
+    return None

@@ -1,4 +1,4 @@
-"""What rewrites share: their form, and the making of nodes whose sizes are known."""
+"""Shared parts of rewrites: their record, and the builder of replacement nodes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FitRewrite:
-    """A way to meet a limit.
+    """A rewrite that makes nodes meet a limit.
 
-    `apply(model, node, row)` returns what it did and at which cost, or None.
-    for_unsupported_ops : it is for operators, too, that the platform does not have at all. within :
-    and for nodes within all limits, which it makes cheaper.
+    Attributes
+    ----------
+    name
+        Identifier of the rewrite.
+    apply
+        Function of the model, the node and the target that rewrites the node in place and returns a
+        description of the change and its cost, or None if it does not apply.
+    for_unsupported_ops
+        Whether it also applies to operators that the platform does not support.
+    for_legal_nodes
+        Whether it also applies to nodes within all limits, which become cheaper.
     """
 
     name: str
@@ -44,50 +52,66 @@ class FitRewrite:
 
 
 def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:
-    """Return the sizes and the weight of a Conv that a rewrite may take apart.
+    """Return the geometry and the weight of a Conv that a rewrite may take apart.
 
-    None where something is not known.
+    None for other nodes, and if the weight is not constant or a shape is unknown.
     """
     if node.op_type != "Conv" or node.domain or target.conv_limits is None:
         return None
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim < 3:
         return None
-    g = ConvGeometry(node)
-    return (g, weight) if has_known_shapes(g) and min(g.pads) >= 0 else None
+    geometry = ConvGeometry(node)
+    if not has_known_shapes(geometry) or min(geometry.pads) < 0:
+        return None
+    return geometry, weight
 
 
 class RewriteBuilder(SubgraphBuilder):
-    """Makes the nodes that take a node's place."""
+    """Builder of the nodes that replace a node."""
 
     def concat_parts(
         self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Dim]
     ) -> ir.Value:
-        """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
-        joined = self("Concat", parts, shape, "joined", {"axis": axis})
+        """Concatenate parts of one tensor, which share one scale, along `axis`."""
+        result = self("Concat", parts, shape, "joined", {"axis": axis})
         mark_shared_scale_parts(self.nodes[-1])
-        return joined
+        return result
+
+    def replace_node_if_supported(self, target: Target) -> bool:
+        """Replace the node if the platform can run all new nodes, else discard these.
+
+        Returns whether the node was replaced.
+        """
+        if not all(can_lower(node, target) for node in self.nodes):
+            self.discard()
+            return False
+        self.replace_node()
+        return True
 
 
 def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    """Add up `parts`, one after the other."""
+    """Append the sum of `parts`, added one after the other."""
     total = parts[0]
     for part in parts[1:]:
         total = builder("Add", [total, part], list(part.shape or ()), "sum")
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """Return sizes as people write them, 3x3."""
+    """Format a shape, such as "3x3"."""
     return "x".join(map(str, sizes))
 
 
 def format_rounding_cost(parts: int) -> str:
-    """Return the cost of adding up `parts` results that are each rounded."""
+    """Format the cost of adding `parts` results that are each rounded."""
     return f"{parts - 1} more rounding{'s' if parts > 2 else ''} of half a step at most"
 
 
 def split_range(total: int, parts: int, align: int = 1) -> list[tuple[int, int]]:
-    """Cut 0..total-1 into `parts` ranges (start, end) of nearly one size, a multiple of `align` but for the last."""
-    each = -(-total // parts)
-    each = -(-each // align) * align
-    return [(start, min(start + each, total)) for start in range(0, total, each)]
+    """Split 0 .. total-1 into at most `parts` ranges (start, end) of nearly equal size.
+
+    All sizes but the last are multiples of `align`.
+    """
+    size = -(-total // parts)
+    size = -(-size // align) * align
+    return [(start, min(start + size, total)) for start in range(0, total, size)]

@@ -1,16 +1,17 @@
-"""Clips that are no ReLU6, where there is no Clip: a ReLU, or a ReLU6, of the distance to a bound.
+"""Replace a Clip that is not a ReLU6, if the platform has no Clip, by a ReLU or ReLU6.
 
     max(x, a)              =  relu(x - a) + a
     min(x, b)              =  b - relu(b - x)
     min(max(x, a), b)      =  relu6(x - a) + a        where ReLU6 is Clip(0, b - a)
 
-Not in front of the first layer, behind the last one, or behind what stays in float: there the host
-computes it.
+This does not apply before the first layer, after the last one, or after a node that stays in float:
+there the host computes the Clip.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,50 +25,73 @@ from .constant_arithmetic import is_between_layers
 
 __all__ = ["LOWER_BOUND_KEY", "decompose_clip"]
 
-#: What the metadata of a ReLU say that is a Clip's lower bound: it cuts off no more than that Clip did.
+#: Metadata key of a ReLU that implements the lower bound of a Clip, and clips no more than that.
 LOWER_BOUND_KEY = "lingeronnx.floor"
 
 
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a Clip with other bounds than from 0 to a number as one of a distance."""
-    limits = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
-    able = (
-        not target.can_run(CLIP.name)
-        and target.can_run(RELU.name)
-        and target.can_run(BATCH_NORM2D.name)
-    )
-    if limits is None or not able or limits[0] >= limits[1] or not is_between_layers(node):
+    """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound."""
+    if node.op_type != "Clip" or node.domain or not _can_run_replacement(target):
         return None
-    maker = ir.producer(ir.require_input(node))
-    op = None if maker is None else find_lowering_rule(maker, target)[0]
-    if op is None or not op.is_available(
-        target
-    ):  # the host computes what is read: so it may compute the Clip
+    bounds = get_clip_bounds(node)
+    if bounds is None or bounds[0] >= bounds[1] or not is_between_layers(node):
         return None
-    low, high = limits
+    source = ir.require_input(node)
+    if _is_computed_by_host(source, target):  # the host may compute the Clip, too
+        return None
     shape = ir.get_shape(node.outputs[0]) or ()
-    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(ir.require_input(node)):
+    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source):
         return None
-    make, source, sizes = RewriteBuilder(model, node), ir.require_input(node), list(shape)
+    builder = RewriteBuilder(model, node)
+    low, high = bounds
     if low == -math.inf:
-        bound = make.constant(np.array(high, np.float32), "high")
-        above = make("Relu", [make("Sub", [bound, source], sizes, "distance")], sizes, "below")
-        make("Sub", [bound, above], sizes, "back")
+        _emit_upper_bound(builder, source, list(shape), high)
     else:
-        bound = make.constant(np.array(low, np.float32), "low")
-        distance = make("Sub", [source, bound], sizes, "distance")
-        if high == math.inf:
-            above = make("Relu", [distance], sizes, "above")
-            ir.require_producer(above).metadata_props[LOWER_BOUND_KEY] = "lower bound"
-        else:
-            ends = [
-                make.constant(np.array(v, np.float32), what)
-                for v, what in ((0, "none"), (high - low, "room"))
-            ]
-            above = make("Clip", [distance, *ends], sizes, "above")
-        make("Add", [above, bound], sizes, "back")
-    make.replace_node()
+        _emit_lower_bound(builder, source, list(shape), low, high)
+    builder.replace_node()
     return (
-        f"Clip{limits} written with the distance to a bound",
+        f"Clip{bounds} computed from the difference to a bound",
         "2 more roundings of half a step at most",
     )
+
+
+def _can_run_replacement(target: Target) -> bool:
+    """Whether the platform has no Clip, but the operators that replace it."""
+    if target.can_run(CLIP.name):
+        return False
+    return target.can_run(RELU.name) and target.can_run(BATCH_NORM2D.name)
+
+
+def _is_computed_by_host(value: ir.Value, target: Target) -> bool:
+    """Whether a tensor is a graph input or the platform has no operator for its producer."""
+    producer = ir.producer(value)
+    if producer is None:
+        return True
+    op, _ = find_lowering_rule(producer, target)
+    return op is None or not op.is_available(target)
+
+
+def _emit_upper_bound(
+    builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], high: float
+) -> None:
+    """Append ``high - relu(high - x)``."""
+    bound = builder.constant(np.array(high, np.float32), "high")
+    difference = builder("Sub", [bound, source], shape, "distance")
+    clipped = builder("Relu", [difference], shape, "below")
+    builder("Sub", [bound, clipped], shape, "back")
+
+
+def _emit_lower_bound(
+    builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], low: float, high: float
+) -> None:
+    """Append ``relu(x - low) + low``, or ``clip(x - low, 0, high - low) + low``."""
+    bound = builder.constant(np.array(low, np.float32), "low")
+    difference = builder("Sub", [source, bound], shape, "distance")
+    if high == math.inf:
+        clipped = builder("Relu", [difference], shape, "above")
+        ir.require_producer(clipped).metadata_props[LOWER_BOUND_KEY] = "lower bound"
+    else:
+        zero = builder.constant(np.array(0, np.float32), "none")
+        width = builder.constant(np.array(high - low, np.float32), "room")
+        clipped = builder("Clip", [difference, zero, width], shape, "above")
+    builder("Add", [clipped, bound], shape, "back")

@@ -1,18 +1,19 @@
-"""Sums and products with constants as a BatchNormalization, where the platform has no operator for them: exact.
+"""Replace arithmetic with constants by a BatchNormalization, exactly, if the platform lacks it.
 
-Add, Sub, Mul and Div with one constant operand, and Neg, are ``y = a*x + c`` with a and c of one
-value, or of one per place. The axes up to the last one along which they vary are read as channels:
+Add, Sub, Mul and Div with one constant operand, and Neg, are ``y = a*x + c`` with scalar or
+broadcast a and c. The axes up to the last one along which a or c varies are viewed as channels:
 
     [N, C, ..] -> Reshape [N, channels, 1, rest] -> BatchNormalization (a, c; mean 0, variance 1) ->
     Reshape [N, C, ..]
 
-Not in front of the first layer and not behind the last one: there the host computes it in float.
+This does not apply before the first layer or after the last one, where the host computes in float.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,21 +29,21 @@ _AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
 
 
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a sum or product with a constant as a BatchNormalization."""
+    """Replace arithmetic with a constant by a BatchNormalization."""
     affine = _match_affine(node) if target.can_run(BATCH_NORM2D.name) else None
     if affine is None:
         return None
     source, a, c = affine
     if not can_apply_batch_norm(source) or not is_between_layers(node):
         return None
-    make = RewriteBuilder(model, node)
-    emit_batch_norm(make, source, a, c)
-    make.replace_node()
+    builder = RewriteBuilder(model, node)
+    emit_batch_norm(builder, source, a, c)
+    builder.replace_node()
     return f"{node.op_type} with a constant as a BatchNormalization", "exact"
 
 
 def can_apply_batch_norm(source: ir.Value) -> bool:
-    """Whether the sizes of a sample are known, one at least, and its batch is on axis 0 alone."""
+    """Whether a tensor has a known sample shape of rank 1 or more, and no folded batch."""
     shape = ir.get_shape(source) or ()
     return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
 
@@ -50,99 +51,126 @@ def can_apply_batch_norm(source: ir.Value) -> bool:
 def emit_batch_norm(
     builder: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray
 ) -> ir.Value:
-    """Return a*source + c by a BatchNormalization.
+    """Append ``a*source + c`` as a BatchNormalization.
 
-    A and c are numbers, or have an axis for each of a sample.
+    a, c : scalars, or arrays that broadcast to the shape of a sample.
     """
-    sizes = [int(d or 1) for d in ir.require_shape(source)[1:]]
-    spread = [np.broadcast_to(v, sizes) for v in (a, c)]
-    last = max((axis for v in (a, c) for axis in range(v.ndim) if v.shape[axis] > 1), default=0)
-    image = [math.prod(sizes[: last + 1]), 1, math.prod(sizes[last + 1 :])]
-    factors, summands = (
-        v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32)
-        for v in spread
-    )
-    plain = len(sizes) == 3 and last == 0
-    value = source if plain else builder.reshape(source, image, "image")
+    sizes = [int(dim or 1) for dim in ir.require_shape(source)[1:]]
+    last_axis = max(_find_last_varying_axis(a), _find_last_varying_axis(c))
+    image = [math.prod(sizes[: last_axis + 1]), 1, math.prod(sizes[last_axis + 1 :])]
+    scale, offset = (_get_channel_values(array, sizes, image[0]) for array in (a, c))
+    is_image = len(sizes) == 3 and last_axis == 0
+    value = source if is_image else builder.reshape(source, image, "image")
     arrays = {
-        "scale": factors,
-        "offset": summands,
-        "mean": np.zeros_like(factors),
-        "variance": np.ones_like(factors),
+        "scale": scale,
+        "offset": offset,
+        "mean": np.zeros_like(scale),
+        "variance": np.ones_like(scale),
     }
     constants = [
         builder.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()
     ]
-    normal = builder(
+    result = builder(
         "BatchNormalization",
         [value, *constants],
         list(value.shape or ()),
         "affine",
         {"epsilon": 0.0},
     )
-    return normal if plain else builder.reshape(normal, sizes, "back")
+    return result if is_image else builder.reshape(result, sizes, "back")
 
 
-def _match_affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
-    """Return (x, a, c) of ``y = a*x + c``, float64 with an axis for each of a sample, or None for anything else."""
+def _find_last_varying_axis(array: np.ndarray) -> int:
+    """Return the last axis that is longer than 1, or 0 if there is none."""
+    return max((axis for axis in range(array.ndim) if array.shape[axis] > 1), default=0)
+
+
+def _get_channel_values(array: np.ndarray, sizes: list[int], channels: int) -> np.ndarray:
+    """Broadcast an array to a sample and return its value in each channel, float32 (channels,)."""
+    spread = np.broadcast_to(array, sizes)
+    if not spread.size:
+        return np.zeros(0, np.float32)
+    return spread.reshape(channels, -1)[:, 0].astype(np.float32)
+
+
+class _Affine(NamedTuple):
+    """``y = a*x + c``, with float64 arrays a and c that broadcast to a sample."""
+
+    x: ir.Value
+    a: np.ndarray
+    c: np.ndarray
+
+
+def _match_affine(node: ir.Node) -> _Affine | None:
+    """Match arithmetic with a finite constant, equal for all samples; None for other nodes."""
     if node.domain or node.op_type not in _AFFINE_OPS:
         return None
-    computed = [value for value in node.inputs if ir.const_value(value) is None]
-    if len(computed) != 1 or computed[0] is None:
+    x = _find_float_operand(node)
+    if x is None or ir.get_shape(x) != ir.get_shape(node.outputs[0]):
         return None
-    source = computed[0]
-    rank, kind = len(ir.get_shape(node.outputs[0]) or ()), source.dtype
-    if (
-        kind is None
-        or kind.name != "FLOAT"
-        or ir.get_shape(source) != ir.get_shape(node.outputs[0])
-    ):
-        return None
-    one, none = (np.full((1,) * max(rank - 1, 0), v) for v in (1.0, 0.0))
+    rank = len(ir.get_shape(node.outputs[0]) or ())
+    one, zero = (np.full((1,) * max(rank - 1, 0), value) for value in (1.0, 0.0))
     if node.op_type == "Neg":
-        return source, -one, none
-    array = ir.const_value(node.inputs[1] if node.inputs[0] is source else node.inputs[0])
-    k = _drop_batch_axis(array, rank)
+        return _Affine(x, -one, zero)
+    is_first = node.inputs[0] is x
+    k = _drop_batch_axis(ir.const_value(node.inputs[1] if is_first else node.inputs[0]), rank)
     if k is None:
         return None
-    if node.op_type == "Mul":
-        return source, k, none
     if node.op_type == "Div":
-        return (source, 1.0 / k, none) if node.inputs[0] is source and k.all() else None
+        return _Affine(x, 1.0 / k, zero) if is_first and k.all() else None
+    if node.op_type == "Mul":
+        return _Affine(x, k, zero)
     if node.op_type == "Add":
-        return source, one, k
-    return (source, one, -k) if node.inputs[0] is source else (source, -one, k)
+        return _Affine(x, one, k)
+    return _Affine(x, one, -k) if is_first else _Affine(x, -one, k)
+
+
+def _find_float_operand(node: ir.Node) -> ir.Value | None:
+    """Return the only non-constant input if it has type float, else None."""
+    operands = [value for value in node.inputs if ir.const_value(value) is None]
+    if len(operands) != 1 or operands[0] is None:
+        return None
+    dtype = operands[0].dtype
+    return operands[0] if dtype is not None and dtype.name == "FLOAT" else None
 
 
 def _drop_batch_axis(array: np.ndarray | None, rank: int) -> np.ndarray | None:
-    """Return a constant that is the same for every sample with the axes of a sample, `rank` - 1."""
-    if (
-        array is None
-        or array.dtype.kind != "f"
-        or array.ndim > rank
-        or not np.isfinite(array).all()
-    ):
+    """Return a constant without its batch axis, as float64 with rank - 1 axes.
+
+    None if it is not a finite float array, or differs between samples.
+    """
+    if array is None or array.dtype.kind != "f" or array.ndim > rank:
+        return None
+    if not np.isfinite(array).all():
         return None
     full = array.astype(np.float64).reshape((1,) * (rank - array.ndim) + array.shape)
     return full[0] if full.shape[:1] == (1,) else None
 
 
 def is_between_layers(node: ir.Node) -> bool:
-    """Whether a layer stands somewhere before `node`, and one behind it."""
-    return _reaches_layer(node, lambda n: [ir.producer(v) for v in n.inputs]) and _reaches_layer(
-        node, lambda n: [use.node for v in n.outputs for use in v.uses()]
-    )
+    """Whether there is a layer upstream of `node`, and one downstream."""
+    return _reaches_layer(node, _get_producers) and _reaches_layer(node, _get_consumers)
+
+
+def _get_producers(node: ir.Node) -> list[ir.Node | None]:
+    return [ir.producer(value) for value in node.inputs]
+
+
+def _get_consumers(node: ir.Node) -> list[ir.Node | None]:
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 def _reaches_layer(
     start: ir.Node, get_neighbors: Callable[[ir.Node], Sequence[ir.Node | None]]
 ) -> bool:
-    visited, ahead = {id(start)}, [start]
-    while ahead:
-        for node in get_neighbors(ahead.pop()):
-            if node is not None and id(node) not in visited:
-                if count_macs(node) or ir.base_op_type(node) == "LayerNormalization":
-                    return True
-                visited.add(id(node))
-                ahead.append(node)
+    """Whether a layer can be reached from `start` through `get_neighbors`."""
+    visited, pending = {id(start)}, [start]
+    while pending:
+        for node in get_neighbors(pending.pop()):
+            if node is None or id(node) in visited:
+                continue
+            if count_macs(node) or ir.base_op_type(node) == "LayerNormalization":
+                return True
+            visited.add(id(node))
+            pending.append(node)
     return False

@@ -1,15 +1,17 @@
-"""Positions of an axis that are not one after the other, by slices that are: exact.
+"""Select non-consecutive positions of an axis by consecutive slices, exactly.
 
-    Pad by the edge, a reflection or the other end, and a Slice backwards: runs of positions, side
-    by side again Slice with a step k of [.., n, ..]:  read as [.., n/k, k, ..], one position of the
-    new axis
+    Pad by the edge, a reflection or the other end, and a Slice backwards:
+        runs of positions, concatenated
+    Slice with a step k of [.., n, ..]:
+        viewed as [.., n/k, k, ..], one position of the new axis
 
-On both sides of the runs the scale is one, so nothing is rounded. Not in front of the first layer
-and not behind the last one: there the host does it.
+All parts have one scale, so nothing is rounded. This does not apply before the first layer or after
+the last one, where the host computes these nodes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -19,115 +21,122 @@ from ..formats.data_movement.selection import read_constant_slices
 from ..graph import ir
 from ..ops.data_movement.pad import get_pads
 from ..targets import Target
-from ._base import RewriteBuilder, can_lower
+from ._base import RewriteBuilder
 from .constant_arithmetic import is_between_layers
 
 __all__ = ["decompose_pad", "decompose_strided_slice"]
 
-_MAX_RUNS = 16  # runs along an axis, each a slice
+_MAX_RUNS = 16  # runs of positions along an axis; each becomes a slice
 _PAD_MODES = ("edge", "reflect", "wrap")
 
 
 def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a Pad that repeats elements as these elements beside the others."""
+    """Replace a Pad that repeats elements by slices of these elements and a concatenation."""
     if node.op_type != "Pad" or node.domain or not is_between_layers(node):
         return None
-    mode, pads, sizes = (
-        str(ir.get_attr(node, "mode", "constant")),
-        get_pads(node),
-        ir.get_shape(node.inputs[0]),
-    )
-    if mode not in _PAD_MODES or pads is None or not sizes or None in sizes[1:] or min(pads) < 0:
+    shape = ir.get_shape(node.inputs[0])
+    if not shape or None in shape[1:]:
         return None
-    around = list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
-    if any(around[0]):
+    mode, pads = str(ir.get_attr(node, "mode", "constant")), get_pads(node)
+    if mode not in _PAD_MODES or pads is None or min(pads) < 0:
         return None
-    places = {
-        axis: np.pad(np.arange(int(sizes[axis] or 0)), pair, mode=mode)  # type: ignore[call-overload]
-        for axis, pair in enumerate(around)
-        if any(pair)
+    pads_by_axis = list(zip(pads[: len(shape)], pads[len(shape) :], strict=True))
+    if any(pads_by_axis[0]):
+        return None
+    positions = {
+        axis: np.pad(np.arange(int(shape[axis] or 0)), pad, mode=mode)  # type: ignore[call-overload]
+        for axis, pad in enumerate(pads_by_axis)
+        if any(pad)
     }
-    return _rewrite_as_slices(model, node, target, places, f"padding ({mode})")
+    return _rewrite_as_slices(model, node, target, positions, f"padding ({mode})")
 
 
 def decompose_strided_slice(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write a Slice with a step as one without."""
-    sizes = ir.get_shape(node.inputs[0]) if node.op_type == "Slice" and not node.domain else None
-    if not sizes or None in sizes[1:] or not is_between_layers(node):
+    """Replace a Slice with a step by Slices with step 1."""
+    if node.op_type != "Slice" or node.domain:
+        return None
+    shape = ir.get_shape(node.inputs[0])
+    if not shape or None in shape[1:] or not is_between_layers(node):
         return None
     ranges = read_constant_slices(node)
     if not ranges or 0 in ranges or all(part.step == 1 for part in ranges.values()):
         return None
-    places = {
-        axis: np.arange(*part.indices(int(sizes[axis] or 0))) for axis, part in ranges.items()
+    positions = {
+        axis: np.arange(*part.indices(int(shape[axis] or 0))) for axis, part in ranges.items()
     }
-    return _rewrite_as_slices(model, node, target, places, "a slice with steps")
+    return _rewrite_as_slices(model, node, target, positions, "a slice with steps")
 
 
 def _rewrite_as_slices(
-    model: ir.Model, node: ir.Node, target: Target, places: Mapping[int, np.ndarray], what: str
+    model: ir.Model,
+    node: ir.Node,
+    target: Target,
+    positions: Mapping[int, np.ndarray],
+    label: str,
 ) -> tuple[str, str] | None:
-    """Write `node` as a choice of `places` along each axis.
+    """Replace a node by the selection of `positions` along each axis.
 
-    None where the platform does not take it so.
+    Returns None if the platform does not support the result.
     """
-    make, value = RewriteBuilder(model, node), ir.require_input(node)
-    for axis, chosen in places.items():
-        picked = _emit_positions(make, value, axis, chosen)
-        if picked is None:
-            make.discard()
+    builder, value = RewriteBuilder(model, node), ir.require_input(node)
+    for axis, axis_positions in positions.items():
+        selected = _emit_positions(builder, value, axis, axis_positions)
+        if selected is None:
+            builder.discard()
             return None
-        value = picked
-    if not make.nodes or not all(can_lower(each, target) for each in make.nodes):
-        make.discard()
+        value = selected
+    if not builder.nodes:
+        builder.discard()
         return None
-    make.replace_node()
-    return f"{what} as slices", "exact"
+    if not builder.replace_node_if_supported(target):
+        return None
+    return f"{label} as slices", "exact"
 
 
 def _emit_positions(
-    make: RewriteBuilder, value: ir.Value, axis: int, places: np.ndarray
+    builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray
 ) -> ir.Value | None:
-    """Return the `places` of `value` along `axis`; None where they are many runs, or none."""
-    steps = np.diff(places)
-    if len(places) > 1 and (steps == steps[0]).all() and steps[0] > 1:
-        return _emit_strided_positions(make, value, axis, places, int(steps[0]))
-    cuts = [0, *(np.flatnonzero(steps != 1) + 1).tolist(), len(places)]
-    if not len(places) > 0 or len(cuts) > _MAX_RUNS + 1:
+    """Append the selection of positions along an axis; return None for no or too many runs."""
+    steps = np.diff(positions)
+    if len(positions) > 1 and (steps == steps[0]).all() and steps[0] > 1:
+        return _emit_strided_positions(builder, value, axis, positions, int(steps[0]))
+    bounds = [0, *(np.flatnonzero(steps != 1) + 1).tolist(), len(positions)]
+    if not len(positions) > 0 or len(bounds) > _MAX_RUNS + 1:
         return None
-    parts = [
-        make.slice_axis(value, axis, int(places[a]), int(places[b - 1]) + 1, "part")
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
+    runs = [positions[start:end] for start, end in itertools.pairwise(bounds)]
+    parts = [builder.slice_axis(value, axis, int(run[0]), int(run[-1]) + 1, "part") for run in runs]
+    if len(parts) == 1:
+        return parts[0]
     shape = list(value.shape or ())
-    shape[axis] = len(places)
-    return parts[0] if len(parts) == 1 else make.concat_parts(parts, axis, shape)
+    shape[axis] = len(positions)
+    return builder.concat_parts(parts, axis, shape)
 
 
 def _emit_strided_positions(
-    make: RewriteBuilder, value: ir.Value, axis: int, places: np.ndarray, step: int
+    builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray, step: int
 ) -> ir.Value:
-    """Return every `step`-th position along `axis`.
+    """Append the selection of every `step`-th position along an axis.
 
-    Where the last steps reach beyond the end, its last by itself.
+    If full steps would reach past the end, the last position is selected separately.
     """
     shape = list(value.shape or ())
     sizes = [int(size or 0) for size in ir.require_shape(value)[1:]]
-    at, first, count = axis - 1, int(places[0]), len(places)
-    begin = min(first, sizes[at] - count * step)
-    if begin < 0:
-        last = int(places[-1])
+    sample_axis, first, count = axis - 1, int(positions[0]), len(positions)
+    start = min(first, sizes[sample_axis] - count * step)
+    if start < 0:
+        last = int(positions[-1])
         shape[axis] = count
         parts = [
-            _emit_strided_positions(make, value, axis, places[:-1], step),
-            make.slice_axis(value, axis, last, last + 1, "last"),
+            _emit_strided_positions(builder, value, axis, positions[:-1], step),
+            builder.slice_axis(value, axis, last, last + 1, "last"),
         ]
-        return make.concat_parts(parts, axis, shape)
-    whole = make.slice_axis(value, axis, begin, begin + count * step, "whole_steps")
-    apart = make.reshape(
-        whole, [math.prod(sizes[:at]) * count, step, math.prod(sizes[at + 1 :])], "steps"
+        return builder.concat_parts(parts, axis, shape)
+    leading, trailing = sizes[:sample_axis], sizes[sample_axis + 1 :]
+    full_steps = builder.slice_axis(value, axis, start, start + count * step, "whole_steps")
+    split = builder.reshape(
+        full_steps, [math.prod(leading) * count, step, math.prod(trailing)], "steps"
     )
-    chosen = make.slice_axis(apart, 2, first - begin, first - begin + 1, "phase")
-    return make.reshape(chosen, [*sizes[:at], count, *sizes[at + 1 :]], "chosen")
+    selected = builder.slice_axis(split, 2, first - start, first - start + 1, "phase")
+    return builder.reshape(selected, [*leading, count, *trailing], "chosen")

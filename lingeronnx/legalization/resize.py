@@ -1,40 +1,39 @@
-"""Resize by whole factors without the operator.
+"""Replace a Resize by operators that the platform has.
 
-Every element repeated, for linear under a small filter.
-nearest     each element k times along its axis: the map as [C, H*W, 1], k copies side by side along
-the last axis, read
-            again as [C, H, k*W]; and whole rows the same way. The copies are held at one scale:
-            exact.
-linear, 2   the map u of repeated elements, its edge repeated once, under a depthwise filter w along
-each axis:
-            ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]),
-            ``[1, 1]/2`` for asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact
-            in 8 bits: one rounding.
-linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the
-middle of k, of an
-            odd k the one there; of asymmetric the first.
-linear      to any other sizes, also with corners aligned, between layers: rows and columns one
-after the other as the
-            channels of a convolution of one tap, whose weights are what each result takes of each
-            element.
+nearest, integer factors
+    Each element k times along its axis: the map viewed as [C, H*W, 1], k copies concatenated along
+    the last axis, viewed again as [C, H, k*W]; rows are repeated in the same way. The copies have
+    one scale: exact.
+linear, factor 2
+    The map u of repeated elements, its edge repeated once, under a depthwise filter along each
+    axis: ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]),
+    ``[1, 1]/2`` for asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8
+    bits: one rounding.
+linear, factor 1/k
+    A depthwise filter with stride k: for half_pixel the mean of the two middle elements of k, for
+    odd k the middle one; for asymmetric the first.
+linear, other sizes
+    Also with aligned corners, between layers: rows and columns in turn as the channels of a 1x1
+    convolution, whose weights are the interpolation matrix.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..formats.data_movement.repeat_resize import COORDINATE_TRANSFORMS, nearest_positions
 from ..graph import ir
+from ..graph.attributes import AttributeValue
 from ..targets import Target
 from ._base import RewriteBuilder, format_sizes
 from .constant_arithmetic import is_between_layers
 
 __all__ = ["decompose_resize"]
 
-#: coordinate_transformation_mode -> the filter behind elements that stand twice, and rows of edge in front and behind.
+#: coordinate_transformation_mode -> (filter after repeating elements, (edge rows before, after)).
 _UPSAMPLE_FILTERS = {
     "half_pixel": ((0.25, 0.5, 0.25), (1, 1)),
     "pytorch_half_pixel": ((0.25, 0.5, 0.25), (1, 1)),
@@ -43,270 +42,298 @@ _UPSAMPLE_FILTERS = {
 
 
 def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a Resize as copies side by side, where the platform has none or none of its mode."""
+    """Replace a Resize that the platform does not support by copies, filters or matrix products."""
     if node.op_type != "Resize" or node.domain or ir.get_attr(node, "axes"):
         return None
-    source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    if len(source) != 4 or len(result) != 4:
-        return None
-    sizes = list(zip(source[1:], result[1:], strict=True))
-    if any(not n or not m for n, m in sizes) or sizes[0][0] != sizes[0][1]:
+    sizes = _get_spatial_sizes(node)
+    if sizes is None:
         return None
     mode = ir.get_attr(node, "mode", "nearest")
-    whole = all(int(m or 1) % int(n or 1) == 0 for n, m in sizes)
-    factors = [int(m or 1) // int(n or 1) for n, m in sizes[1:]] if whole else []
+    factors = None
+    if all(out_size % in_size == 0 for in_size, out_size in sizes):
+        factors = [out_size // in_size for in_size, out_size in sizes]
     if mode == "linear":
-        smaller = all(int(n or 1) % int(m or 1) == 0 for n, m in sizes)
-        done = (
-            _decompose_downsample(model, node, target)
-            if smaller
-            else _decompose_linear_upsample(model, node, factors)
-            if whole
-            else None
-        )
-        return done or _decompose_as_matmuls(model, node, target)
-    if not whole:
+        return _decompose_linear(model, node, target, sizes, factors)
+    if mode != "nearest" or factors is None or target.can_run("Resize"):
         return None
-    if mode != "nearest" or target.can_run("Resize") or not _is_plain_repeat(node, sizes[1:]):
+    if not _is_plain_repeat(node, sizes):
         return None
-    make = RewriteBuilder(model, node)
-    _emit_nearest_upsample(make, ir.require_input(node), factors)
-    make.replace_node()
-    return f"each element {_format_repeats(factors)} by copies side by side", "exact"
+    builder = RewriteBuilder(model, node)
+    _emit_nearest_upsample(builder, ir.require_input(node), factors)
+    builder.replace_node()
+    return f"each element repeated {_format_repeats(factors)} by concatenated copies", "exact"
+
+
+def _get_spatial_sizes(node: ir.Node) -> list[tuple[int, int]] | None:
+    """Return (input size, output size) of height and width.
+
+    None if the rank is not 4, a size is unknown or zero, or the number of channels changes.
+    """
+    shapes = [ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0])]
+    if any(len(shape) != 4 or not all(shape[1:]) for shape in shapes):
+        return None
+    in_shape, out_shape = ([int(dim or 1) for dim in shape[1:]] for shape in shapes)
+    if in_shape[0] != out_shape[0]:
+        return None
+    return list(zip(in_shape[1:], out_shape[1:], strict=True))
+
+
+def _decompose_linear(
+    model: ir.Model,
+    node: ir.Node,
+    target: Target,
+    sizes: Sequence[tuple[int, int]],
+    factors: Sequence[int] | None,
+) -> tuple[str, str] | None:
+    """Replace a linear Resize by a depthwise filter if possible, else by matrix products.
+
+    factors : integer scale factors of height and width, or None for other scales.
+    """
+    result = None
+    if all(in_size % out_size == 0 for in_size, out_size in sizes):
+        result = _decompose_downsample(model, node, target)
+    elif factors is not None:
+        result = _decompose_linear_upsample(model, node, factors)
+    return result or _decompose_as_matmuls(model, node, target)
 
 
 def _format_repeats(factors: Sequence[int]) -> str:
-    return f"{math.prod(factors)} times" if math.prod(factors) > 1 else "once"
+    count = math.prod(factors)
+    return f"{count} times" if count > 1 else "once"
 
 
-def _is_plain_repeat(node: ir.Node, sizes: Sequence[tuple[int | None, int | None]]) -> bool:
-    """Whether the nearest element of position i is element i // k, along every axis."""
-    for n, m in sizes:
-        places = nearest_positions(node, int(n or 1), int(m or 1))
-        if places is None or not np.array_equal(
-            places, np.arange(int(m or 1)) // (int(m or 1) // int(n or 1))
-        ):
+def _is_plain_repeat(node: ir.Node, sizes: Sequence[tuple[int, int]]) -> bool:
+    """Whether output position i takes input position i // k, along every axis."""
+    for in_size, out_size in sizes:
+        positions = nearest_positions(node, in_size, out_size)
+        expected = np.arange(out_size) // (out_size // in_size)
+        if positions is None or not np.array_equal(positions, expected):
             return False
     return True
 
 
 def _emit_nearest_upsample(
-    make: RewriteBuilder, value: ir.Value, factors: Sequence[int]
+    builder: RewriteBuilder, value: ir.Value, factors: Sequence[int]
 ) -> ir.Value:
-    """Return `value` [N, C, H, W] with every element `factors` times along H and W.
+    """Append the repetition of every element of `value` [N, C, H, W] by `factors` along H and W.
 
-    At least one node is made.
+    Appends at least one node.
     """
-    n, c, h, w = ir.require_shape(value)
-    c, h, w = int(c or 1), int(h or 1), int(w or 1)
-    high, wide = factors
-    if high > 1:  # [C*H, W], whole rows
-        value = _emit_copies(make, value, [n or "N", c * h, w], high, "rows")
-        h *= high
-    if wide > 1:
-        value = _emit_copies(make, value, [n or "N", c * h * w, 1], wide, "columns")
-    return _emit_reshape(make, value, [n or "N", c, h, w * wide], "repeated")
+    batch, *dims = ir.require_shape(value)
+    channels, height, width = (int(dim or 1) for dim in dims)
+    height_factor, width_factor = factors
+    if height_factor > 1:  # [C*H, W]: repeat rows
+        shape = [batch or "N", channels * height, width]
+        value = _emit_copies(builder, value, shape, height_factor, "rows")
+        height *= height_factor
+    if width_factor > 1:
+        shape = [batch or "N", channels * height * width, 1]
+        value = _emit_copies(builder, value, shape, width_factor, "columns")
+    shape = [batch or "N", channels, height, width * width_factor]
+    return _emit_reshape(builder, value, shape, "repeated")
 
 
 def _emit_copies(
-    make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, what: str
+    builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, suffix: str
 ) -> ir.Value:
-    """Return `value`, as [N, A, B] in `shape`, `count` times side by side along the last axis."""
-    flat = _emit_reshape(make, value, shape, what)
-    return make.concat_parts([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
+    """Append `count` copies of `value`, viewed in `shape` [N, A, B], along the last axis."""
+    flat = _emit_reshape(builder, value, shape, suffix)
+    return builder.concat_parts([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
 
 
 def _emit_reshape(
-    make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], what: str
+    builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], suffix: str
 ) -> ir.Value:
-    target = make.constant(np.array([0, *shape[1:]], np.int64), f"{what}_shape")
-    return make("Reshape", [value, target], shape, what)
+    shape_constant = builder.constant(np.array([0, *shape[1:]], np.int64), f"{suffix}_shape")
+    return builder("Reshape", [value, shape_constant], shape, suffix)
 
 
 def _decompose_linear_upsample(
     model: ir.Model, node: ir.Node, factors: Sequence[int]
 ) -> tuple[str, str] | None:
-    linear_filter = _UPSAMPLE_FILTERS.get(
-        str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
-    )
-    if (
-        linear_filter is None
-        or not set(factors) <= {1, 2}
-        or set(factors) == {1}
-        or ir.get_attr(node, "antialias", 0)
-    ):
+    """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter."""
+    coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
+    if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
         return None
-    taps, (before, after) = linear_filter
-    make = RewriteBuilder(model, node)
-    value = _emit_nearest_upsample(make, ir.require_input(node), factors)
+    if not set(factors) <= {1, 2} or set(factors) == {1}:
+        return None
+    taps, (rows_before, rows_after) = _UPSAMPLE_FILTERS[coordinates]
+    builder = RewriteBuilder(model, node)
+    value = _emit_nearest_upsample(builder, ir.require_input(node), factors)
     channels, kernel = int((ir.get_shape(value) or (1, 1))[1] or 1), np.ones(())
     for axis, factor in enumerate(factors):
         if factor == 2:
-            value = _emit_edge_padding(make, value, 2 + axis, before, after)
+            value = _emit_edge_padding(builder, value, 2 + axis, rows_before, rows_after)
         kernel = np.multiply.outer(kernel, taps if factor == 2 else (1.0,))
+    _emit_depthwise_filter(
+        builder, value, kernel, channels, {"kernel_shape": list(kernel.shape), "group": channels}
+    )
+    builder.replace_node()
+    description = (
+        f"each element repeated {_format_repeats(factors)} by concatenated copies, then a "
+        "depthwise filter"
+    )
+    return description, "one more rounding of half a step at most"
+
+
+def _emit_depthwise_filter(
+    builder: RewriteBuilder,
+    value: ir.Value,
+    kernel: np.ndarray,
+    channels: int,
+    attributes: Mapping[str, AttributeValue],
+) -> None:
+    """Append the Conv that applies a kernel to each channel and gives the node's result."""
     weight = np.broadcast_to(kernel, (channels, 1, *kernel.shape)).astype(np.float32)
-    attributes = {"kernel_shape": list(kernel.shape), "group": channels}
-    make(
-        "Conv",
-        [value, make.constant(np.ascontiguousarray(weight), "filter")],
-        list(node.outputs[0].shape or ()),
-        "filtered",
-        attributes,
-    )
-    make.replace_node()
-    taken = (
-        f"each element {_format_repeats(factors)} by copies side by side, under a depthwise filter"
-    )
-    return taken, "one more rounding of half a step at most"
+    constant = builder.constant(np.ascontiguousarray(weight), "filter")
+    shape = list(builder.result.shape or ())
+    builder("Conv", [value, constant], shape, "filtered", attributes)
 
 
 def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    if (
-        target.conv_limits is None
-    ):  # nothing is gained where floats stand between integers: one rounding less
+    """Replace a linear Resize by 1/k by a depthwise filter with stride k."""
+    if target.conv_limits is None:  # in float there is one rounding less without this rewrite
         return None
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
-    (_, channels, *source), (*_, high, wide) = (
-        ir.require_shape(node.inputs[0]),
-        ir.require_shape(node.outputs[0]),
-    )
-    results = (int(high or 1), int(wide or 1))
-    strides = [int(n or 1) // m for n, m in zip(source, results, strict=True)]
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
         return None
+    channels, *in_sizes = (int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:])
+    out_sizes = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])[2:]]
+    strides = [in_size // out_size for in_size, out_size in zip(in_sizes, out_sizes, strict=True)]
     if not 1 < max(strides) <= target.conv_limits.max_kernel:
         return None
     if not all(_has_scale(node, 2 + axis, 1 / stride) for axis, stride in enumerate(strides)):
         return None
+    transform = COORDINATE_TRANSFORMS[coordinates]
     kernel = np.ones(())
-    for stride, count in zip(strides, results, strict=True):
-        at = float(
-            COORDINATE_TRANSFORMS[coordinates](np.zeros(1), 1 / stride, stride * count, count)[0]
-        )
-        kernel = np.multiply.outer(kernel, np.maximum(0, 1 - np.abs(np.arange(stride) - at)))
-    make = RewriteBuilder(model, node)
-    weight = np.broadcast_to(kernel, (int(channels or 1), 1, *kernel.shape)).astype(np.float32)
-    attributes = {"kernel_shape": strides, "strides": strides, "group": int(channels or 1)}
-    taps = make.constant(np.ascontiguousarray(weight), "filter")
-    make(
-        "Conv",
-        [ir.require_input(node), taps],
-        list(node.outputs[0].shape or ()),
-        "filtered",
-        attributes,
-    )
-    make.replace_node()
+    for stride, out_size in zip(strides, out_sizes, strict=True):
+        position = float(transform(np.zeros(1), 1 / stride, stride * out_size, out_size)[0])
+        taps = np.maximum(0, 1 - np.abs(np.arange(stride) - position))
+        kernel = np.multiply.outer(kernel, taps)
+    builder = RewriteBuilder(model, node)
+    attributes = {"kernel_shape": strides, "strides": strides, "group": channels}
+    _emit_depthwise_filter(builder, ir.require_input(node), kernel, channels, attributes)
+    builder.replace_node()
     return (
-        f"a depthwise filter {format_sizes(kernel.shape)} that moves by as much",
+        f"a {format_sizes(kernel.shape)} depthwise filter with the same stride",
         "one more rounding of half a step at most",
     )
 
 
 def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Write a linear Resize to any sizes as a product by a constant matrix for each axis that changes."""
-    coordinates, source = (
-        str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")),
-        ir.require_input(node),
-    )
-    if (
-        target.conv_limits is None
-        or coordinates not in COORDINATE_TRANSFORMS
-        or ir.get_attr(node, "antialias", 0)
-    ):
+    """Replace a linear Resize to any size by a product with a matrix for each resized axis."""
+    coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
+    if target.conv_limits is None or coordinates not in COORDINATE_TRANSFORMS:
         return None
-    if not is_between_layers(node):  # a last one to the size of a picture is the host's
+    # After the last layer, resizing to the size of a picture is left to the host.
+    if ir.get_attr(node, "antialias", 0) or not is_between_layers(node):
         return None
-    batch, channels, high, wide = list(source.shape or ())
-    (_, _, rows, columns), (_, _, more_rows, more_columns) = (
-        ir.require_shape(v) for v in (source, node.outputs[0])
-    )
-    more_high, more_wide = int(more_rows or 1), int(more_columns or 1)
-    of_rows = _interpolation_matrix(node, 2, int(rows or 1), more_high, coordinates)
-    of_columns = _interpolation_matrix(node, 3, int(columns or 1), more_wide, coordinates)
-    if of_rows is None or of_columns is None:
+    source = ir.require_input(node)
+    in_height, in_width = (int(dim or 1) for dim in ir.require_shape(source)[2:])
+    out_height, out_width = (int(dim or 1) for dim in ir.require_shape(node.outputs[0])[2:])
+    row_matrix = _interpolation_matrix(node, 2, in_height, out_height, coordinates)
+    column_matrix = _interpolation_matrix(node, 3, in_width, out_width, coordinates)
+    if row_matrix is None or column_matrix is None:
         return None
-    make = RewriteBuilder(model, node)
-    if _is_identity(of_rows) and _is_identity(of_columns):
-        make.reshape(source, [int(size or 1) for size in ir.require_shape(source)[1:]], "same")
-        make.replace_node()
-        return "nothing: the sizes stay", "exact"
-    value = make(
-        "Transpose", [source], [batch, wide, high, channels], "columns", {"perm": [0, 3, 2, 1]}
-    )
-    value = _emit_interpolation(
-        make, value, of_columns, [batch, more_wide, high, channels], "wider"
-    )
-    value = make(
-        "Transpose", [value], [batch, high, more_wide, channels], "rows", {"perm": [0, 2, 1, 3]}
-    )
-    value = _emit_interpolation(
-        make, value, of_rows, [batch, more_high, more_wide, channels], "higher"
-    )
-    make(
-        "Transpose",
-        [value],
-        [batch, channels, more_high, more_wide],
-        "image",
-        {"perm": [0, 3, 1, 2]},
-    )
-    make.replace_node()
+    builder = RewriteBuilder(model, node)
+    if _is_identity(row_matrix) and _is_identity(column_matrix):
+        builder.reshape(source, [int(dim or 1) for dim in ir.require_shape(source)[1:]], "same")
+        builder.replace_node()
+        return "removed: it does not change the size", "exact"
+    _emit_separable_resize(builder, source, row_matrix, column_matrix)
+    builder.replace_node()
     return (
-        "a product by a matrix of shares for each axis",
+        "a product with an interpolation matrix for each axis",
         "one more rounding of half a step at most",
     )
 
 
-def _interpolation_matrix(
-    node: ir.Node, axis: int, size: int, count: int, coordinates: str
-) -> np.ndarray | None:
-    """Return what each of `count` results takes of each of `size` elements, [count, size].
-
-    None for other scales.
-    """
-    if not _has_scale(node, axis, count / size):
-        return None
-    at = np.clip(
-        COORDINATE_TRANSFORMS[coordinates](np.arange(count), count / size, size, count), 0, size - 1
+def _emit_separable_resize(
+    builder: RewriteBuilder, source: ir.Value, row_matrix: np.ndarray, column_matrix: np.ndarray
+) -> None:
+    """Append the products of columns and rows with their matrices, each (out size, in size)."""
+    batch, channels, height, width = list(source.shape or ())
+    out_height, out_width = len(row_matrix), len(column_matrix)
+    value = builder(
+        "Transpose", [source], [batch, width, height, channels], "columns", {"perm": [0, 3, 2, 1]}
     )
-    return np.asarray(np.maximum(0, 1 - np.abs(at[:, None] - np.arange(size))), np.float32)
+    value = _emit_interpolation(
+        builder, value, column_matrix, [batch, out_width, height, channels], "wider"
+    )
+    value = builder(
+        "Transpose",
+        [value],
+        [batch, height, out_width, channels],
+        "rows",
+        {"perm": [0, 2, 1, 3]},
+    )
+    value = _emit_interpolation(
+        builder, value, row_matrix, [batch, out_height, out_width, channels], "higher"
+    )
+    builder(
+        "Transpose",
+        [value],
+        [batch, channels, out_height, out_width],
+        "image",
+        {"perm": [0, 3, 1, 2]},
+    )
 
 
-def _is_identity(shares: np.ndarray) -> bool:
-    return np.array_equal(shares, np.eye(len(shares)))
+def _interpolation_matrix(
+    node: ir.Node, axis: int, in_size: int, out_size: int, coordinates: str
+) -> np.ndarray | None:
+    """Return the float32 weights of input elements for each output element, (out_size, in_size).
+
+    None if the node's scale differs from the ratio of the sizes.
+    """
+    scale = out_size / in_size
+    if not _has_scale(node, axis, scale):
+        return None
+    positions = COORDINATE_TRANSFORMS[coordinates](np.arange(out_size), scale, in_size, out_size)
+    positions = np.clip(positions, 0, in_size - 1)
+    distances = np.abs(positions[:, None] - np.arange(in_size))
+    return np.asarray(np.maximum(0, 1 - distances), np.float32)
+
+
+def _is_identity(matrix: np.ndarray) -> bool:
+    return np.array_equal(matrix, np.eye(len(matrix)))
 
 
 def _emit_interpolation(
-    make: RewriteBuilder, value: ir.Value, shares: np.ndarray, shape: Sequence[ir.Dim], what: str
+    builder: RewriteBuilder,
+    value: ir.Value,
+    matrix: np.ndarray,
+    shape: Sequence[ir.Dim],
+    suffix: str,
 ) -> ir.Value:
-    """Return `value`, of which the axis behind the batch is mixed by `shares`.
-
-    Itself where that does nothing.
-    """
-    if _is_identity(shares):
+    """Append the product of axis 1 with a matrix; return `value` for the identity."""
+    if _is_identity(matrix):
         return value
-    weight = make.constant(shares[:, :, None, None], "shares")
-    return make("Conv", [value, weight], shape, what, {"kernel_shape": [1, 1]})
+    weight = builder.constant(matrix[:, :, None, None], "shares")
+    return builder("Conv", [value, weight], shape, suffix, {"kernel_shape": [1, 1]})
 
 
 def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
-    """Whether an axis of a Resize is scaled by this factor, which its sizes alone would leave open."""
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    scales = None if given is None else ir.const_value(given)
-    return given is None or (
-        scales is not None and (not scales.size or abs(float(scales[axis]) - factor) < 1e-6)
-    )
+    """Whether a Resize scales an axis by `factor`, or has no scales but only sizes."""
+    scales_input = node.inputs[2] if len(node.inputs) > 2 else None
+    if scales_input is None:
+        return True
+    scales = ir.const_value(scales_input)
+    if scales is None:
+        return False
+    return not scales.size or abs(float(scales[axis]) - factor) < 1e-6
 
 
 def _emit_edge_padding(
-    make: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
+    builder: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
 ) -> ir.Value:
-    """Return `value` with its first and last position along `axis` repeated."""
+    """Repeat the first and last position of `value` along an axis."""
     shape = list(value.shape or ())
     size = int(ir.require_shape(value)[axis] or 1)
     parts = [value]
     if before:
-        parts.insert(0, make.slice_axis(value, axis, 0, 1, "first"))
+        parts.insert(0, builder.slice_axis(value, axis, 0, 1, "first"))
     if after:
-        parts.append(make.slice_axis(value, axis, size - 1, size, "last"))
+        parts.append(builder.slice_axis(value, axis, size - 1, size, "last"))
     shape[axis] = size + before + after
-    return make.concat_parts(parts, axis, shape)
+    return builder.concat_parts(parts, axis, shape)

@@ -218,7 +218,7 @@ def test_a_clip_between_layers(name, target):
     )
     left = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Softplus", "Linear"]
     done = same(between(step, **held), target, left)
-    assert "distance to a bound" in done[0].what
+    assert "difference to a bound" in done[0].what
 
 
 def test_a_clip_at_an_end_stays():

@@ -42,7 +42,7 @@ def test_one_number_per_row_is_one_per_channel():
     for left, right in (((6, 9), (6, 1)), ((6, 1), (6, 9)), ((3, 4, 9), (3, 4, 1))):
         found, (what,) = fitted("Mul", left, right)
         assert found == ["Relu", "Relu", "Reshape", "Reshape", "Mul", "Reshape"]
-        assert what.startswith("a product by one number per row")
+        assert what.startswith("a product with one value per row")
 
 
 @pytest.mark.parametrize("kind", ("Add", "Sub", "Mul"))

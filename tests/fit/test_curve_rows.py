@@ -32,15 +32,15 @@ def test_a_large_map_in_pieces(curve, monkeypatch):
     model = curved(curve, 64)
     feed = samples(model)
     cut = quantize(model, feed, platform="venusA", effort="fast")
-    texts = [fitted.what for fitted in cut.report.fitted if "pieces" in fitted.what]
-    assert texts == ["in 1024 rows of 32, in 5 pieces"]
+    texts = [fitted.what for fitted in cut.report.fitted if "parts" in fitted.what]
+    assert texts == ["in 1024 rows of 32, in 5 parts"]
     rows = [n.outputs[0].shape for n in cut.graph.graph if n.op_type == "GluInt"]
     assert [shape.numpy()[-1] for shape in rows] == [32] * 5
     assert (
         max(14 * 32 * shape.numpy()[-2] for shape in rows)
         <= get_target("venusA").shared_memory // 4
     )
-    monkeypatch.setattr(activation_rows, "_count_pieces", lambda count, target: 1)
+    monkeypatch.setattr(activation_rows, "_count_parts", lambda count, target: 1)
     whole = quantize(model, feed, platform="venusA", effort="fast")
     assert (cut.report.chip_ready, whole.report.chip_ready) == (True, False)
     for have, want in zip(

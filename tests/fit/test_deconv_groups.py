@@ -41,7 +41,7 @@ def test_the_same_function(row, group, bias, attributes):
     want = run(ir.clone(model), feed)
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
     told = conv_transpose_groups.split_conv_transpose_groups(model, node, row)
-    assert told == (f"{group} groups of a transposed convolution side by side", "exact")
+    assert told == (f"transposed convolution split into its {group} groups", "exact")
     parts = [n for n in model.graph if n.op_type == "ConvTranspose"]
     assert len(parts) == group
     assert all(int(ir.get_attr(n, "group", 1)) == 1 for n in parts)

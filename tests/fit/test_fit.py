@@ -179,7 +179,7 @@ def test_dilation_is_spread_and_empty_parts_are_left_out():
     mends(conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"])
     model = conv((2, 20, 20), (3, 2, 2, 2), dilations=[11, 1])
     done = mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
-    assert done[0].what == "kernel 2x2 with dilation 11x1 written as 12x2 with zeros"
+    assert done[0].what == "kernel 2x2 with dilation 11x1 expanded to 12x2 with zeros"
     assert done[0].cost == "exact"
     refuses(conv((2, 90, 20), (3, 2, 3, 2), dilations=[40, 1]), VENUS)
 
@@ -193,7 +193,7 @@ def test_one_dimensional_dilation_on_a_chip_that_dilates_images():
 
 def test_enlarge_kernel():
     done = mends(conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"])
-    assert done[0].what == "kernel 1x1 with stride 2 enlarged to 2x2 with zeros"
+    assert done[0].what == "kernel 1x1 with stride 2 padded with zeros to 2x2"
 
 
 # ---- padding ---------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_enlarge_kernel():
 
 def test_padding_in_a_node_of_its_own():
     done = mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"])
-    assert done[0].what == "pads [4, 3, 0, 0] made [3, 2, 0, 0], the rest in a Pad before"
+    assert done[0].what == "pads [4, 3, 0, 0] reduced to [3, 2, 0, 0], the rest moved to a Pad"
 
 
 def test_padding_is_a_convolution_where_there_is_no_pad():
@@ -246,7 +246,7 @@ def test_input_channels_are_added_up():
     """The weights of two outputs are 2 * 24 * 9 bytes, of 16 channels 288."""
     row = tightened(VENUS, weight_slice_bytes=300)
     done = mends(conv((24, 9, 9), (4, 24, 3, 3)), row, ["Slice", "Conv", "Slice", "Conv", "Add"])
-    assert done[0].what == "24 input channels in 2 parts that are added"
+    assert done[0].what == "24 input channels split into 2 parts that are added"
     assert done[0].cost == "1 more rounding of half a step at most"
 
 
@@ -257,7 +257,7 @@ def test_groups_side_by_side():
         TIGHT,
         ["Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Concat"],
     )
-    assert (done[0].what, done[0].cost) == ("40 groups in 3 parts side by side", "exact")
+    assert (done[0].what, done[0].cost) == ("40 groups split into 3 parts", "exact")
 
 
 def test_a_map_that_is_too_large_for_the_memory_breaks_no_limit():

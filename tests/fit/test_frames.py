@@ -58,7 +58,7 @@ def test_a_product_with_frames_is_the_convolution(kernel, stride, count, more):
     length = (count - 1) * stride + kernel + more
     x = line(length) * np.array([1e3, 1e-3, 0], np.float32).reshape(3, 1, 1)
     done, want, have = both(front(kernel, stride, length), x)
-    assert f"a kernel of {kernel} over samples" in done[0]
+    assert f"kernel of {kernel} samples" in done[0]
     for one, other in zip(want, have, strict=True):
         np.testing.assert_allclose(
             other, one, rtol=0, atol=1e-5 * max(float(np.abs(one).max()), 1e-6)

@@ -85,7 +85,7 @@ def test_what_is_left(name, bias):
     feed, names = feeds(model), interface(model)
     want = outputs(model, feed)["y"]
     what, cost = trim_padding_taps(model, node, ARCS)
-    assert "only meet padding" in what
+    assert "only read padding" in what
     assert cost == "exact"
     assert sizes(node) == left
     assert interface(model) == names

@@ -26,7 +26,7 @@ def test_whole_rows_take_no_other_node():
         conv((2, 40), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS, ["Reshape", "Conv", "Reshape"]
     )
     assert (done.what, done.cost) == (
-        "kernel 3 with dilation 4 written as 3x1 over rows of 4",
+        "kernel 3 with dilation 4 as 3x1 over rows of 4",
         "exact",
     )
 

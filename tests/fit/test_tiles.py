@@ -23,7 +23,7 @@ def test_a_wide_map_in_columns():
         conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), row, ["Slice", "Conv"] * 3 + ["Concat"]
     )
     assert (done[0].what, done[0].cost) == (
-        "Conv on a map of 24x40x33 in 3 tiles side by side",
+        "Conv on a map of 24x40x33 split into 3 tiles",
         "exact",
     )
 
@@ -112,7 +112,7 @@ def test_a_map_below_the_kernel_is_padded_before():
     a = net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
     model = net.graph(net.conv(a, (4, 4, 3, 3), pads=[1] * 4, out="y"))
     done = mends(model, VENUS, ["MaxPool", "Pad", "Conv"])
-    assert done[0].what == "pads [1, 1, 1, 1] made [0, 0, 0, 0], the rest in a Pad before"
+    assert done[0].what == "pads [1, 1, 1, 1] reduced to [0, 0, 0, 0], the rest moved to a Pad"
 
 
 def test_shares_of_the_weights():
@@ -123,7 +123,7 @@ def test_shares_of_the_weights():
         ["Slice", "Conv", "Slice", "Conv", "Add"],
         atol=1e-4,
     )
-    assert done[0].what == "512 input channels in 2 parts that are added"
+    assert done[0].what == "512 input channels split into 2 parts that are added"
 
 
 def test_many_shares_of_the_weights():
@@ -136,7 +136,7 @@ def test_many_shares_of_the_weights():
         ["Conv", "Conv", "Concat"],
         atol=1e-4,
     )
-    assert (done[0].what, done[0].cost) == ("88 output channels in 2 parts side by side", "exact")
+    assert (done[0].what, done[0].cost) == ("88 output channels split into 2 parts", "exact")
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_pools_in_parts(kind, shape, window, row, parts):
     """By channels where that is enough, else by rows."""
     done = mends(pool(kind, shape, **window), row, ["Slice", kind] * parts + ["Concat"])
     assert (done[0].what, done[0].cost) == (
-        f"{kind} on a map of {'x'.join(map(str, shape))} in {parts} tiles side by side",
+        f"{kind} on a map of {'x'.join(map(str, shape))} split into {parts} tiles",
         "exact",
     )
 

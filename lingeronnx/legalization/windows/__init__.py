@@ -1,1 +1,1 @@
-"""Convolutions and pools that break a limit: smaller ones, or others that compute the same."""
+"""Rewrites of convolutions and pools that exceed a limit."""

@@ -1,7 +1,7 @@
-"""The average of a large window in two steps.
+"""Split average pooling over a large window into two pools: over some rows, then over the results.
 
-Over rows of windows that the platform divides right, then over those.
-For windows that tile the map without padding. Costs one more rounding, half a step at most.
+The platform computes the smaller windows correctly. This applies to windows that tile the map
+without padding, and costs one more rounding, half a step at most.
 """
 
 from __future__ import annotations
@@ -13,48 +13,53 @@ __all__ = ["split_average"]
 
 
 def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Put two averages in place of the one."""
-    if (
-        node.op_type != "AveragePool"
-        or target.pool_limits is None
-        or not target.needs_rewrite(node, "split-average")
-    ):
+    """Replace an AveragePool by two."""
+    if node.op_type != "AveragePool" or target.pool_limits is None:
+        return None
+    if not target.needs_rewrite(node, "split-average") or not _has_tiling_windows(node):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
-    dims = ir.get_shape(node.outputs[0]) or ()
-    tiles = list(ir.get_attr(node, "strides") or [1, 1]) == [height, width] or tuple(dims[2:]) == (
-        1,
-        1,
+    max_area = target.pool_limits.max_average_area
+    first_height = max(
+        (h for h in range(1, height + 1) if height % h == 0 and h * width <= max_area), default=0
     )
-    if not tiles or any(ir.get_attr(node, "pads", [0])) or ir.get_attr(node, "ceil_mode", 0):
-        return None
-    most = target.pool_limits.max_average_area
-    first = max(
-        (d for d in range(1, height + 1) if height % d == 0 and d * width <= most), default=0
-    )
-    if not first or height // first > most:
+    if not first_height or height // first_height > max_area:
         return None
     source, result = node.inputs[0], node.outputs[0]
-    window = {"kernel_shape": [first, width], "strides": [first, width]}
-    between = ir.unique_tensor_name(model, f"{result.name}_rows")
-    before = ir.make_node(
-        "AveragePool", [source], window, origin=node, suffix="rows", output=between, like=result
+    dims = ir.get_shape(result) or ()
+    second_height = height // first_height
+    first_window, second_window = [first_height, width], [second_height, 1]
+    first = ir.make_node(
+        "AveragePool",
+        [source],
+        {"kernel_shape": first_window, "strides": first_window},
+        origin=node,
+        suffix="rows",
+        output=ir.unique_tensor_name(model, f"{result.name}_rows"),
+        like=result,
     )
-    rows = before.outputs[0]
-    rows.shape = ir.make_shape(
-        [dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]]
-    )
-    rest = [height // first, 1]
-    after = ir.make_node(
+    rows = first.outputs[0]
+    row_count = int(dims[2] or 1) * second_height
+    rows.shape = ir.make_shape([dims[0] or "N", dims[1], row_count, dims[3]])
+    second = ir.make_node(
         "AveragePool",
         [rows],
-        {"kernel_shape": rest, "strides": rest},
+        {"kernel_shape": second_window, "strides": second_window},
         origin=node,
         output="",
         like=result,
     )
-    ir.replace_nodes(model, [node], [before, after])
+    ir.replace_nodes(model, [node], [first, second])
     return (
-        f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1",
+        f"average over {height}x{width} in two steps, {first_height}x{width} and {second_height}x1",
         "half a step at most",
     )
+
+
+def _has_tiling_windows(node: ir.Node) -> bool:
+    """Whether the windows of a 2-D pool do not overlap, or there is only one, without padding."""
+    if any(ir.get_attr(node, "pads", [0])) or ir.get_attr(node, "ceil_mode", 0):
+        return False
+    kernel = list(ir.get_attr(node, "kernel_shape"))
+    dims = ir.get_shape(node.outputs[0]) or ()
+    return list(ir.get_attr(node, "strides") or [1, 1]) == kernel or tuple(dims[2:]) == (1, 1)

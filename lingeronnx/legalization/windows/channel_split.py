@@ -1,9 +1,9 @@
-"""A convolution too large for the chip in parts.
+"""Split a convolution that exceeds a limit, by outputs or groups (exact) or by inputs (a sum).
 
-By outputs or groups (exact), or by input channels (a sum).
-Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so
-that the limit of the line buffer asks for a sum of parts, each of which is rounded. Maps that are
-too large for the memory are no matter of channels: `row_tiles` cuts them, exactly.
+Too many weights require fewer outputs per part. The input rows under the kernel grow with the input
+channels, so that the limit of the line buffer requires a sum of parts, each of which is rounded.
+Maps that are too large for the memory are not split by channels: `backend_passes.tiling` tiles
+them exactly.
 """
 
 from __future__ import annotations
@@ -21,166 +21,171 @@ from .._base import RewriteBuilder, add_partial_sums, format_rounding_cost, matc
 
 __all__ = ["split_channels"]
 
-_MOST_PARTS = 16
+_MAX_PARTS = 16
 
 
 def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
+    """Split a 2-D convolution by groups, outputs or inputs into as few parts as meet all limits."""
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2 or target.conv_limits is None:
         return None
-    g, weight = conv
-    if g.group > 1:
-        return _split_groups(model, node, g, weight, target)
-    return _split_outputs(model, node, g, weight, target) or _split_inputs(
-        model, node, g, weight, target
-    )
+    geometry, weight = conv
+    if geometry.group > 1:
+        return _split_groups(model, node, geometry, weight, target)
+    by_outputs = _split_outputs(model, node, geometry, weight, target)
+    return by_outputs or _split_inputs(model, node, geometry, weight, target)
 
 
-def _part_fits_limits(
-    target: Target, g: ConvGeometry, inputs: int, outputs: int, group: int
+def _is_part_supported(
+    target: Target, geometry: ConvGeometry, inputs: int, outputs: int, group: int
 ) -> bool:
-    """Whether a part of so many channels is within all limits."""
-    space, result = [int(d or 0) for d in g.input_shape[2:]], [int(d or 0) for d in g.result[2:]]
-    attributes = {**_make_conv_attributes(g), "group": group}
-    source = make_detached_value([1, inputs, *space], computed=True)
-    weight = make_detached_value([outputs, inputs // group, *g.kernel])
-    return not CONV2D.find_violations(
-        make_detached_node("Conv", [source, weight], [1, outputs, *result], attributes), target
+    """Whether a part with these numbers of channels meets all limits."""
+    in_size, out_size = (
+        [int(dim or 0) for dim in shape[2:]] for shape in (geometry.input_shape, geometry.result)
     )
+    source = make_detached_value([1, inputs, *in_size], computed=True)
+    weight = make_detached_value([outputs, inputs // group, *geometry.kernel])
+    attributes = {**_make_conv_attributes(geometry), "group": group}
+    part = make_detached_node("Conv", [source, weight], [1, outputs, *out_size], attributes)
+    return not CONV2D.find_violations(part, target)
 
 
-def _make_conv_attributes(g: ConvGeometry) -> dict[str, AttributeValue]:
+def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
     return {
-        "kernel_shape": list(g.kernel),
-        "strides": list(g.strides),
-        "pads": list(g.pads),
-        "dilations": list(g.dilations),
+        "kernel_shape": list(geometry.kernel),
+        "strides": list(geometry.strides),
+        "pads": list(geometry.pads),
+        "dilations": list(geometry.dilations),
     }
 
 
 def _find_coarsest_split(
-    total: int, align: int, fits: Callable[[int], bool]
+    total: int, align: int, is_supported: Callable[[int], bool]
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of the coarsest cut whose parts all fit."""
-    for parts in range(2, min(total, _MOST_PARTS) + 1):
+    """Return the ranges of the coarsest split whose sizes are all supported, or None."""
+    for parts in range(2, min(total, _MAX_PARTS) + 1):
         ranges = split_range(total, parts, align)
-        if 1 < len(ranges) <= _MOST_PARTS and all(fits(end - start) for start, end in ranges):
+        if not 1 < len(ranges) <= _MAX_PARTS:
+            continue
+        if all(is_supported(end - start) for start, end in ranges):
             return ranges
     return None
 
 
 def _split_outputs(
-    model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
+    model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
+    """Split a convolution with one group by output channels."""
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.outputs,
+        geometry.outputs,
         target.conv_limits.channel_align,
-        lambda size: _part_fits_limits(target, g, g.inputs, size, 1),
+        lambda size: _is_part_supported(target, geometry, geometry.inputs, size, 1),
     )
     if ranges is None:
         return None
-    make = RewriteBuilder(model, node)
+    builder = RewriteBuilder(model, node)
     source = ir.require_input(node)
-    parts = [
-        _emit_part(
-            make, source, weight[start:end], number, _slice_bias(make, number, start, end), g, 1
-        )
-        for number, (start, end) in enumerate(ranges)
-    ]
-    _emit_concat(make, parts)
-    return f"{g.outputs} output channels in {len(ranges)} parts side by side", "exact"
+    parts = []
+    for index, (start, end) in enumerate(ranges):
+        bias = _slice_bias(builder, index, start, end)
+        parts.append(_emit_part(builder, source, weight[start:end], index, bias, geometry, 1))
+    _emit_concat(builder, parts)
+    return f"{geometry.outputs} output channels split into {len(ranges)} parts", "exact"
 
 
 def _split_inputs(
-    model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
+    model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
+    """Split a convolution with one group into a sum over input channels."""
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.inputs,
+        geometry.inputs,
         target.conv_limits.channel_align,
-        lambda size: _part_fits_limits(target, g, size, g.outputs, 1),
+        lambda size: _is_part_supported(target, geometry, size, geometry.outputs, 1),
     )
     if ranges is None:
         return None
-    make = RewriteBuilder(model, node)
+    builder = RewriteBuilder(model, node)
     parts = []
-    for number, (start, end) in enumerate(ranges):
-        source = make.slice_axis(ir.require_input(node), 1, start, end, "channels")
-        parts.append(
-            _emit_part(
-                make,
-                source,
-                weight[:, start:end],
-                number,
-                node.inputs[2:3] if number == 0 else (),
-                g,
-                1,
-            )
-        )
-    add_partial_sums(make, parts)
-    make.replace_node()
-    return f"{g.inputs} input channels in {len(ranges)} parts that are added", format_rounding_cost(
-        len(ranges)
+    for index, (start, end) in enumerate(ranges):
+        source = builder.slice_axis(ir.require_input(node), 1, start, end, "channels")
+        bias = node.inputs[2:3] if index == 0 else ()
+        part_weight = weight[:, start:end]
+        parts.append(_emit_part(builder, source, part_weight, index, bias, geometry, 1))
+    add_partial_sums(builder, parts)
+    builder.replace_node()
+    return (
+        f"{geometry.inputs} input channels split into {len(ranges)} parts that are added",
+        format_rounding_cost(len(ranges)),
     )
 
 
 def _split_groups(
-    model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
+    model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    deep, each = g.inputs // g.group, g.outputs // g.group
-    ranges = _find_coarsest_split(
-        g.group, 1, lambda size: _part_fits_limits(target, g, size * deep, size * each, size)
-    )
+    """Split a grouped convolution into parts with fewer groups."""
+    group_inputs = geometry.inputs // geometry.group
+    group_outputs = geometry.outputs // geometry.group
+
+    def is_supported(groups: int) -> bool:
+        inputs, outputs = groups * group_inputs, groups * group_outputs
+        return _is_part_supported(target, geometry, inputs, outputs, groups)
+
+    ranges = _find_coarsest_split(geometry.group, 1, is_supported)
     if ranges is None:
         return None
-    make = RewriteBuilder(model, node)
+    builder = RewriteBuilder(model, node)
     parts = []
-    for number, (start, end) in enumerate(ranges):
-        source = make.slice_axis(ir.require_input(node), 1, start * deep, end * deep, "channels")
-        a, b = start * each, end * each
-        parts.append(
-            _emit_part(
-                make, source, weight[a:b], number, _slice_bias(make, number, a, b), g, end - start
-            )
+    for index, (first_group, end_group) in enumerate(ranges):
+        source = builder.slice_axis(
+            ir.require_input(node),
+            1,
+            first_group * group_inputs,
+            end_group * group_inputs,
+            "channels",
         )
-    _emit_concat(make, parts)
-    return f"{g.group} groups in {len(ranges)} parts side by side", "exact"
+        start, end = first_group * group_outputs, end_group * group_outputs
+        bias = _slice_bias(builder, index, start, end)
+        groups = end_group - first_group
+        parts.append(_emit_part(builder, source, weight[start:end], index, bias, geometry, groups))
+    _emit_concat(builder, parts)
+    return f"{geometry.group} groups split into {len(ranges)} parts", "exact"
 
 
 def _slice_bias(
-    make: RewriteBuilder, number: int, start: int, end: int
+    builder: RewriteBuilder, index: int, start: int, end: int
 ) -> Sequence[ir.Value | None]:
-    bias = ir.const_value(make.node.inputs[2]) if len(make.node.inputs) > 2 else None
-    return (
-        ()
-        if bias is None
-        else (make.constant(np.ascontiguousarray(bias[start:end]), f"part{number}_bias"),)
-    )
+    """Return the bias of the output channels start .. end-1 as inputs; empty without a bias."""
+    bias = ir.const_value(builder.node.inputs[2]) if len(builder.node.inputs) > 2 else None
+    if bias is None:
+        return ()
+    return (builder.constant(np.ascontiguousarray(bias[start:end]), f"part{index}_bias"),)
 
 
 def _emit_part(
-    make: RewriteBuilder,
+    builder: RewriteBuilder,
     source: ir.Value,
     weight: np.ndarray,
-    number: int,
+    index: int,
     bias: Sequence[ir.Value | None],
-    g: ConvGeometry,
+    geometry: ConvGeometry,
     group: int,
 ) -> ir.Value:
-    initializer = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
-    shape = list(make.result.shape or ())
+    """Append the convolution of part `index` with this slice of the weight."""
+    initializer = builder.constant(np.ascontiguousarray(weight), f"part{index}_weight")
+    shape = list(builder.result.shape or ())
     shape[1] = len(weight)
-    return make(
+    return builder(
         "Conv",
         [source, initializer, *bias],
         shape,
-        f"part{number}",
-        {**_make_conv_attributes(g), "group": group},
+        f"part{index}",
+        {**_make_conv_attributes(geometry), "group": group},
     )
 
 
-def _emit_concat(make: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    make.concat_parts(parts, 1, list(make.result.shape or ()))
-    make.replace_node()
+def _emit_concat(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
+    """Append the concatenation of the parts by channels, and replace the node."""
+    builder.concat_parts(parts, 1, list(builder.result.shape or ()))
+    builder.replace_node()

@@ -1,9 +1,9 @@
-"""A transposed convolution of lines as a convolution that computes all phases of the result at once: exact.
+"""Replace a 1-D transposed convolution by a convolution that computes all phases of the result.
 
 With stride s, ``y[o] = sum x[i] * w[t]`` over ``i*s + t = o + p``. For ``o + p = m*s + r`` that is
 a convolution of x with every s-th tap, ``sum x[m - j] * w[j*s + r]``: one for each phase r. They
-are the outputs of one convolution, which are moved side by side, ``[N, s, O*M] -> [N, O*M, s] ->
-[N, O, M*s]``, and cut to the length of y. Each number is the same sum, rounded once.
+are the outputs of one convolution, which are interleaved, ``[N, s, O*M] -> [N, O*M, s] ->
+[N, O, M*s]``, and sliced to the length of y. Each element is the same sum, rounded once: exact.
 """
 
 from __future__ import annotations
@@ -21,67 +21,72 @@ __all__ = ["convert_conv_transpose1d"]
 def convert_conv_transpose1d(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write a ConvTranspose of one dimension as Conv, Reshape, Transpose, Reshape and a Slice."""
+    """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice."""
     if node.op_type != "ConvTranspose" or node.domain or not Conv1d().is_available(target):
         return None
-    weight, bias = (ir.const_value(v) for v in (*node.inputs[1:], None)[:2])
-    source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    biased = len(node.inputs) > 2 and node.inputs[2] is not None
-    if (
-        weight is None
-        or weight.ndim != 3
-        or (biased and bias is None)
-        or None in (*source[1:], *result[1:])
-    ):
+    if not _has_supported_form(node):
         return None
-    implicit = (
-        ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes
+    weight = ir.require_const_value(node.inputs[1])
+    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    in_length = int(ir.require_shape(node.inputs[0])[2] or 1)
+    out_length = int(ir.require_shape(node.outputs[0])[2] or 1)
+    stride, dilation, pad = (
+        (ir.get_attr(node, name) or [default])[0]
+        for name, default in (("strides", 1), ("dilations", 1), ("pads", 0))
     )
-    if implicit or ir.get_attr(node, "group", 1) != 1 or len(source) != 3:
-        return None
-    stride = (ir.get_attr(node, "strides") or [1])[0]
-    taps = _dilate_weight(weight, (ir.get_attr(node, "dilations") or [1])[0], stride)
-    size, length, pad = (
-        int(source[2] or 1),
-        int(result[2] or 1),
-        (ir.get_attr(node, "pads") or [0])[0],
-    )
-    outputs, count = weight.shape[1], taps.shape[2] // stride
-    first, last = pad // stride, (length - 1 + pad) // stride
-    pads = [count - 1 - first, last - size + 1]
-    make = RewriteBuilder(model, node)
-    value = make.slice_axis(
-        ir.require_input(node), 2, max(0, -pads[0]), size - max(0, -pads[1]), "read"
+    taps = _dilate_weight(weight, dilation, stride)
+    outputs, tap_count = weight.shape[1], taps.shape[2] // stride
+    first, last = pad // stride, (out_length - 1 + pad) // stride
+    pads = [tap_count - 1 - first, last - in_length + 1]
+    builder = RewriteBuilder(model, node)
+    value = builder.slice_axis(
+        ir.require_input(node), 2, max(0, -pads[0]), in_length - max(0, -pads[1]), "read"
     )
     # [I, O, j*s + r] -> [r, O, I, j], the last tap first
-    phases = taps.reshape(*weight.shape[:2], count, stride)[:, :, ::-1].transpose(3, 1, 0, 2)
-    inputs = [
-        value,
-        make.constant(np.ascontiguousarray(phases.reshape(stride * outputs, -1, count)), "phases"),
-    ]
+    phases = taps.reshape(*weight.shape[:2], tap_count, stride)[:, :, ::-1].transpose(3, 1, 0, 2)
+    phases = np.ascontiguousarray(phases.reshape(stride * outputs, -1, tap_count))
+    inputs = [value, builder.constant(phases, "phases")]
     if bias is not None:
-        inputs.append(make.constant(np.tile(bias, stride), "phases_bias"))
-    places = last - first + 1
-    batch = (make.result.shape or ["N"])[0]
-    attributes = {"kernel_shape": [count], "pads": [max(0, p) for p in pads]}
-    value = make("Conv", inputs, [batch, stride * outputs, places], "phases", attributes)
+        inputs.append(builder.constant(np.tile(bias, stride), "phases_bias"))
+    phase_length = last - first + 1
+    batch = (builder.result.shape or ["N"])[0]
+    attributes = {"kernel_shape": [tap_count], "pads": [max(0, size) for size in pads]}
+    shape = [batch, stride * outputs, phase_length]
+    value = builder("Conv", inputs, shape, "phases", attributes)
     if stride > 1:
-        value = make.reshape(value, [stride, outputs * places], "by_phase")
-        value = make(
-            "Transpose", [value], [batch, outputs * places, stride], "woven", {"perm": [0, 2, 1]}
-        )
-        value = make.reshape(value, [outputs, places * stride], "line")
-    make.slice_axis(value, 2, pad - first * stride, pad - first * stride + length, "cut")
-    make.replace_node()
+        value = builder.reshape(value, [stride, outputs * phase_length], "by_phase")
+        shape = [batch, outputs * phase_length, stride]
+        value = builder("Transpose", [value], shape, "woven", {"perm": [0, 2, 1]})
+        value = builder.reshape(value, [outputs, phase_length * stride], "line")
+    start = pad - first * stride
+    builder.slice_axis(value, 2, start, start + out_length, "cut")
+    builder.replace_node()
     return (
-        f"a transposed convolution of lines as a convolution of {stride} phases, woven together",
+        f"1-D transposed convolution computed as a convolution of {stride} interleaved phases",
         "exact",
     )
 
 
+def _has_supported_form(node: ir.Node) -> bool:
+    """Whether a ConvTranspose is 1-D with known lengths, constants, explicit pads and one group."""
+    if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
+        return False
+    weight = ir.const_value(node.inputs[1])
+    if weight is None or weight.ndim != 3 or ir.get_attr(node, "group", 1) != 1:
+        return False
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    if has_bias and ir.const_value(node.inputs[2]) is None:
+        return False
+    in_shape, out_shape = (ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0]))
+    return len(in_shape) == 3 and None not in (*in_shape[1:], *out_shape[1:])
+
+
 def _dilate_weight(weight: np.ndarray, dilation: int, stride: int) -> np.ndarray:
-    """Return the weight [I, O, taps] with zeros between dilated taps, and behind up to a multiple of the stride."""
+    """Insert zeros between the taps of a weight [I, O, taps] for the dilation.
+
+    The number of taps is padded with zeros to a multiple of the stride.
+    """
     count = (weight.shape[2] - 1) * dilation + 1
-    spread = np.zeros((*weight.shape[:2], -(-count // stride) * stride), weight.dtype)
-    spread[:, :, :count:dilation] = weight
-    return spread
+    dilated = np.zeros((*weight.shape[:2], -(-count // stride) * stride), weight.dtype)
+    dilated[:, :, :count:dilation] = weight
+    return dilated

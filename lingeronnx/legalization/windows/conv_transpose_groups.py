@@ -1,4 +1,4 @@
-"""A transposed convolution of several groups as one for each, side by side: exact.
+"""Split a grouped transposed convolution into one per group, exactly.
 
 Group k reads its part of the input channels and has its part of the weight, [I/G, O/G, k...], which
 has the inputs on axis 0.
@@ -16,44 +16,46 @@ from .._base import RewriteBuilder
 
 __all__ = ["split_conv_transpose_groups"]
 
-_MOST_GROUPS = 16
+_MAX_GROUPS = 16
 
 
 def split_conv_transpose_groups(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write the groups of a ConvTranspose one by one, where each is within the limits then."""
-    group = int(ir.get_attr(node, "group", 1))
-    if node.op_type != "ConvTranspose" or node.domain or not 1 < group <= _MOST_GROUPS:
+    """Replace a grouped ConvTranspose by one per group, if these meet all limits."""
+    group_count = int(ir.get_attr(node, "group", 1))
+    if node.op_type != "ConvTranspose" or node.domain or not 1 < group_count <= _MAX_GROUPS:
         return None
     weight, bias = (ir.const_value(value) for value in (*node.inputs[1:], None)[:2])
-    biased = len(node.inputs) > 2 and node.inputs[2] is not None
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
     shape = list(node.outputs[0].shape or ())
-    if weight is None or (biased and bias is None) or len(shape) != weight.ndim:
+    if weight is None or (has_bias and bias is None) or len(shape) != weight.ndim:
         return None
-    make = RewriteBuilder(model, node)
-    deep, each = weight.shape[0] // group, weight.shape[1]
+    builder = RewriteBuilder(model, node)
+    group_inputs, group_outputs = weight.shape[0] // group_count, weight.shape[1]
     attributes: dict[str, AttributeValue] = {
         key: ir.get_attr(node, key) for key in node.attributes if key != "group"
     }
-    shape[1] = each
+    shape[1] = group_outputs
     parts = []
-    for number in range(group):
-        source = make.slice_axis(
-            ir.require_input(node), 1, number * deep, (number + 1) * deep, f"part{number}_channels"
-        )
-        part = np.ascontiguousarray(weight[number * deep : (number + 1) * deep])
-        inputs = [source, make.constant(part, f"part{number}_weight")]
+    for group in range(group_count):
+        start, end = group * group_inputs, (group + 1) * group_inputs
+        suffix = f"part{group}"
+        source = builder.slice_axis(ir.require_input(node), 1, start, end, f"{suffix}_channels")
+        group_weight = np.ascontiguousarray(weight[start:end])
+        inputs = [source, builder.constant(group_weight, f"{suffix}_weight")]
         if bias is not None:
-            own = np.ascontiguousarray(bias[number * each : (number + 1) * each])
-            inputs.append(make.constant(own, f"part{number}_bias"))
-        parts.append(make("ConvTranspose", inputs, shape, f"part{number}", attributes))
-    if any(
-        (op := find_lowering_rule(new, target)[0]) is None or op.find_violations(new, target)
-        for new in make.nodes
-    ):
-        make.discard()
+            group_bias = bias[group * group_outputs : (group + 1) * group_outputs]
+            inputs.append(builder.constant(np.ascontiguousarray(group_bias), f"{suffix}_bias"))
+        parts.append(builder("ConvTranspose", inputs, shape, suffix, attributes))
+    if not all(_is_supported(part, target) for part in builder.nodes):
+        builder.discard()
         return None
-    make.concat_parts(parts, 1, list(make.result.shape or ()))
-    make.replace_node()
-    return f"{group} groups of a transposed convolution side by side", "exact"
+    builder.concat_parts(parts, 1, list(builder.result.shape or ()))
+    builder.replace_node()
+    return f"transposed convolution split into its {group_count} groups", "exact"
+
+
+def _is_supported(node: ir.Node, target: Target) -> bool:
+    op, _ = find_lowering_rule(node, target)
+    return op is not None and not op.find_violations(node, target)

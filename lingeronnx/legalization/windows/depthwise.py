@@ -1,11 +1,12 @@
-"""A depthwise convolution with several filters per channel as one with a single filter each, and their results woven.
+"""Split a depthwise convolution with several filters per channel into one per filter, exactly.
 
-ONNX numbers the outputs ``channel * multiplier + filter``. Side by side the parts have the order
-(filter, channel), so Reshape, Transpose and Reshape bring channel and filter together: exact.
+ONNX numbers the outputs ``channel * multiplier + filter``. The concatenated parts have the order
+(filter, channel), so Reshape, Transpose and Reshape interleave them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,49 +21,54 @@ _MAX_MULTIPLIER = 16
 
 
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Make one depthwise convolution per filter of a channel."""
+    """Replace a depthwise convolution by one per filter of a channel, interleaved."""
     conv = match_conv(node, target)
-    if (
-        conv is None
-        or len(conv[0].kernel) != 2
-        or not target.needs_rewrite(node, "split-depthwise")
-    ):
+    if conv is None or len(conv[0].kernel) != 2:
         return None
-    g, weight = conv
-    many, channels = g.outputs // g.inputs, g.inputs
-    if many > _MAX_MULTIPLIER:
+    if not target.needs_rewrite(node, "split-depthwise"):
         return None
-    make = RewriteBuilder(model, node)
+    geometry, weight = conv
+    multiplier, channels = geometry.outputs // geometry.inputs, geometry.inputs
+    if multiplier > _MAX_MULTIPLIER:
+        return None
+    builder = RewriteBuilder(model, node)
     bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
-    batch: Any = (make.result.shape or ["N"])[0]
-    height, width = (int(d or 0) for d in g.result[2:])
+    batch: Any = (builder.result.shape or ["N"])[0]
+    height, width = (int(dim or 0) for dim in geometry.result[2:])
     attributes = {
-        "kernel_shape": list(g.kernel),
-        "strides": list(g.strides),
-        "pads": list(g.pads),
-        "dilations": list(g.dilations),
+        "kernel_shape": list(geometry.kernel),
+        "strides": list(geometry.strides),
+        "pads": list(geometry.pads),
+        "dilations": list(geometry.dilations),
         "group": channels,
     }
     parts = []
-    for number in range(many):
-        inputs = [
-            ir.require_input(node),
-            make.constant(np.ascontiguousarray(weight[number::many]), f"filter{number}"),
-        ]
+    for index in range(multiplier):
+        filters = np.ascontiguousarray(weight[index::multiplier])
+        inputs = [ir.require_input(node), builder.constant(filters, f"filter{index}")]
         if bias is not None:
-            inputs.append(make.constant(np.ascontiguousarray(bias[number::many]), f"bias{number}"))
-        parts.append(
-            make("Conv", inputs, [batch, channels, height, width], f"part{number}", attributes)
-        )
-    joined = make("Concat", parts, [batch, many * channels, height, width], "joined", {"axis": 1})
-    area = height * width
-    woven = make.reshape(joined, [many, channels, area], "by_filter")
-    woven = make(
-        "Transpose", [woven], [batch, channels, many, area], "woven", {"perm": [0, 2, 1, 3]}
+            filter_bias = np.ascontiguousarray(bias[index::multiplier])
+            inputs.append(builder.constant(filter_bias, f"bias{index}"))
+        shape = [batch, channels, height, width]
+        parts.append(builder("Conv", inputs, shape, f"part{index}", attributes))
+    _emit_interleaving(builder, parts, channels, height, width)
+    builder.replace_node()
+    description = (
+        f"{channels} channels with {multiplier} filters each split into {multiplier} depthwise "
+        "convolutions, interleaved"
     )
-    make.reshape(woven, [many * channels, height, width], "restored")
-    make.replace_node()
-    return (
-        f"{channels} channels of {many} filters as {many} depthwise convolutions, woven together",
-        "exact",
-    )
+    return description, "exact"
+
+
+def _emit_interleaving(
+    builder: RewriteBuilder, parts: Sequence[ir.Value], channels: int, height: int, width: int
+) -> None:
+    """Append the concatenation of parts [N, channels, H, W] with their channels interleaved."""
+    batch: Any = (builder.result.shape or ["N"])[0]
+    count, area = len(parts), height * width
+    shape = [batch, count * channels, height, width]
+    joined = builder("Concat", parts, shape, "joined", {"axis": 1})
+    by_filter = builder.reshape(joined, [count, channels, area], "by_filter")
+    shape = [batch, channels, count, area]
+    interleaved = builder("Transpose", [by_filter], shape, "woven", {"perm": [0, 2, 1, 3]})
+    builder.reshape(interleaved, [count * channels, height, width], "restored")

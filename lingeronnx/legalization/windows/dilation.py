@@ -1,15 +1,16 @@
-"""A dilated kernel where the platform has no dilation.
+"""Replace a dilated kernel if the platform has no dilation: by rows of phases, or with zeros.
 
-Rows of phases, or the same kernel with zeros between its taps.
-A line in rows of ``d`` positions holds each phase of the dilation ``d`` in a column. So a kernel of
-``k`` taps, dilated by ``d``, is an undilated one of ``k x 1`` over these rows: exact, with as many
-products as before. Likewise an image under a kernel of one column.
+A 1-D input viewed in rows of ``d`` positions has each phase of the dilation ``d`` in a column. A
+kernel of ``k`` taps with dilation ``d`` therefore is an undilated ``k x 1`` kernel over these rows:
+exact, with as many products as before. The same holds for an image and a kernel of one column.
 
-What becomes too large by zeros is then split by `kernel`, which leaves out parts that hold only
-zeros.
+A kernel that becomes too large by inserting zeros is then split by `kernel_split`, which omits
+parts with zeros only.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,116 +21,156 @@ from .._base import RewriteBuilder, can_lower, format_sizes, match_conv
 
 __all__ = ["expand_dilation", "fold_dilation_into_rows"]
 
-_MAX_EXPANDED_KERNEL = 33  # taps per side beyond which the zeros would be most of the work
+_MAX_EXPANDED_KERNEL = 33  # taps per side; in larger kernels the zeros would dominate the cost
 
 
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Spread the taps of the kernel and drop the dilation."""
+    """Insert zeros between the taps of a dilated kernel, and remove the dilation."""
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
         return None
-    g, weight = conv
-    kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]
+    geometry, weight = conv
+    kernel = [
+        (size - 1) * dilation + 1
+        for size, dilation in zip(geometry.kernel, geometry.dilations, strict=True)
+    ]
     if max(kernel) > _MAX_EXPANDED_KERNEL:
         return None
-    spread = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
-    spread[(slice(None), slice(None), *(slice(None, None, d) for d in g.dilations))] = weight
-    ir.set_constant_input(model, node, 1, spread, "spread")
+    expanded = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
+    tap_slices = (slice(None, None, dilation) for dilation in geometry.dilations)
+    expanded[(slice(None), slice(None), *tap_slices)] = weight
+    ir.set_constant_input(model, node, 1, expanded, "spread")
     ir.set_attr(node, "kernel_shape", kernel)
     ir.set_attr(node, "dilations", [1] * len(kernel))
-    return (
-        (
-            f"kernel {format_sizes(g.kernel)} with dilation {format_sizes(g.dilations)} written as "
-            f"{format_sizes(kernel)} with zeros"
-        ),
-        "exact",
+    description = (
+        f"{_format_dilated_kernel(geometry)} expanded to {format_sizes(kernel)} with zeros"
     )
+    return description, "exact"
+
+
+def _format_dilated_kernel(geometry: ConvGeometry) -> str:
+    kernel, dilation = format_sizes(geometry.kernel), format_sizes(geometry.dilations)
+    return f"kernel {kernel} with dilation {dilation}"
 
 
 def fold_dilation_into_rows(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write a convolution that is dilated along one axis as one over rows of phases.
+    """Replace a convolution that is dilated along one axis by one over rows of phases.
 
-    Where the axis has to be filled up to whole rows, or the result cut, only if the zeros between
-    would take several kernels.
+    If the axis would have to be padded to full rows, or the result sliced, this only applies if
+    inserting zeros would result in several kernels.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
         return None
-    g, weight = conv
-    axis = _find_dilated_axis(g)
+    geometry, weight = conv
+    axis = _find_dilated_axis(geometry)
     if axis is None:
         return None
-    taps, dilation, before = g.kernel[axis], g.dilations[axis], g.pads[axis]
-    source, result = ([int(d or 0) for d in sizes[1:]] for sizes in (g.input_shape, g.result))
-    length, wanted, columns = source[1 + axis], result[1 + axis], int(np.prod(source[2 + axis :]))
-    rows = max(
-        -(-length // dilation), taps
-    )  # the packer wants a map that is no smaller than the kernel
-    above = -(-before // dilation)
-    cut = above * dilation - before
-    below = max(0, -(-(cut + wanted) // dilation) - rows - above + taps - 1)
-    written = rows + above + below - taps + 1
-    whole = (rows * dilation, written * dilation) == (length, wanted)
-    if not whole and (taps - 1) * dilation < _max_line_kernel(g, target):
+    rows = _plan_phase_rows(geometry, axis)
+    taps, dilation = geometry.kernel[axis], geometry.dilations[axis]
+    if not rows.is_exact and (taps - 1) * dilation < _get_max_1d_kernel(geometry, target):
         return None
-    make = RewriteBuilder(model, node)
+    builder = RewriteBuilder(model, node)
+    _emit_phase_row_conv(builder, geometry, weight, axis, rows)
+    limited_nodes = [new for new in builder.nodes if new.op_type in ("Pad", "Conv")]
+    if not all(can_lower(new, target) for new in limited_nodes):
+        builder.discard()
+        return None
+    builder.replace_node()
+    return f"{_format_dilated_kernel(geometry)} as {taps}x1 over rows of {dilation}", "exact"
+
+
+class _PhaseRows(NamedTuple):
+    """Layout of a dilated axis in rows of one dilation each."""
+
+    count: int  # rows of the input
+    pad_above: int
+    pad_below: int
+    out_count: int  # rows of the result
+    out_start: int  # first position of the result that is used
+    is_exact: bool  # whether input and result consist of full rows
+
+
+def _plan_phase_rows(geometry: ConvGeometry, axis: int) -> _PhaseRows:
+    taps, dilation, pad = geometry.kernel[axis], geometry.dilations[axis], geometry.pads[axis]
+    in_length, out_length = (
+        int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)
+    )
+    count = max(-(-in_length // dilation), taps)  # the packer requires a map as large as the kernel
+    pad_above = -(-pad // dilation)
+    out_start = pad_above * dilation - pad
+    pad_below = max(0, -(-(out_start + out_length) // dilation) - count - pad_above + taps - 1)
+    out_count = count + pad_above + pad_below - taps + 1
+    is_exact = (count * dilation, out_count * dilation) == (in_length, out_length)
+    return _PhaseRows(count, pad_above, pad_below, out_count, out_start, is_exact)
+
+
+def _emit_phase_row_conv(
+    builder: RewriteBuilder,
+    geometry: ConvGeometry,
+    weight: np.ndarray,
+    axis: int,
+    rows: _PhaseRows,
+) -> None:
+    """Append the convolution over rows of phases, with the Pad, Reshapes and Slice around it."""
+    node = builder.node
+    taps, dilation = geometry.kernel[axis], geometry.dilations[axis]
+    in_sizes, out_sizes = (
+        [int(dim or 0) for dim in shape[1:]] for shape in (geometry.input_shape, geometry.result)
+    )
+    in_length, out_length = in_sizes[1 + axis], out_sizes[1 + axis]
+    columns = int(np.prod(in_sizes[2 + axis :]))
     value = ir.require_input(node)
     batch: ir.Dim = (value.shape or ["N"])[0]
-    if rows * dilation > length:
-        pads = np.zeros((2, 1 + len(source)), np.int64)
-        pads[1, 2 + axis] = rows * dilation - length
-        source[1 + axis] = rows * dilation
-        value = make(
-            "Pad", [value, make.constant(pads.reshape(-1), "pads")], [batch, *source], "filled"
-        )
-    value = make.reshape(value, [source[0], rows, dilation * columns], "phases")
+    padded_length = rows.count * dilation
+    if padded_length > in_length:
+        pads = np.zeros((2, 1 + len(in_sizes)), np.int64)
+        pads[1, 2 + axis] = padded_length - in_length
+        in_sizes[1 + axis] = padded_length
+        pads_constant = builder.constant(pads.reshape(-1), "pads")
+        value = builder("Pad", [value, pads_constant], [batch, *in_sizes], "filled")
+    value = builder.reshape(value, [in_sizes[0], rows.count, dilation * columns], "phases")
     column = np.ascontiguousarray(weight.reshape(*weight.shape[:2], taps, 1))
     attributes = {
         "kernel_shape": [taps, 1],
         "strides": [1, 1],
         "dilations": [1, 1],
-        "pads": [above, 0, below, 0],
-        "group": g.group,
+        "pads": [rows.pad_above, 0, rows.pad_below, 0],
+        "group": geometry.group,
     }
-    shape = [batch, result[0], written, dilation * columns]
-    value = make(
-        "Conv",
-        [value, make.constant(column, "column"), *node.inputs[2:]],
-        shape,
-        "rows",
-        attributes,
-    )
-    result[1 + axis] = written * dilation
-    value = make.reshape(value, result, "joined")
-    make.slice_axis(value, 2 + axis, cut, cut + wanted, "cut")
-    if not all(can_lower(each, target) for each in make.nodes if each.op_type in ("Pad", "Conv")):
-        make.discard()
-        return None
-    make.replace_node()
-    return (
-        (
-            f"kernel {format_sizes(g.kernel)} with dilation {format_sizes(g.dilations)} written as "
-            f"{taps}x1 over rows of {dilation}"
-        ),
-        "exact",
-    )
+    inputs = [value, builder.constant(column, "column"), *node.inputs[2:]]
+    shape = [batch, out_sizes[0], rows.out_count, dilation * columns]
+    value = builder("Conv", inputs, shape, "rows", attributes)
+    out_sizes[1 + axis] = rows.out_count * dilation
+    value = builder.reshape(value, out_sizes, "joined")
+    builder.slice_axis(value, 2 + axis, rows.out_start, rows.out_start + out_length, "cut")
 
 
-def _find_dilated_axis(g: ConvGeometry) -> int | None:
-    """Return the axis along which alone the kernel has an extent.
+def _find_dilated_axis(geometry: ConvGeometry) -> int | None:
+    """Return the dilated axis if the kernel has length 1 along all others, else None.
 
-    None for others, and where an axis lies before it.
+    None as well if an axis before it is longer than 1, or a stride is.
     """
-    axis = next((i for i, k in enumerate(g.kernel) if k > 1), 0)
-    others = [i for i in range(len(g.kernel)) if i != axis]
-    alone = all(g.kernel[i] == 1 and g.pads[i] == g.pads[len(g.kernel) + i] == 0 for i in others)
-    before = any(g.input_shape[2 + i] != 1 for i in range(axis))
-    return axis if alone and not before and max(g.strides) == 1 and g.dilations[axis] > 1 else None
+    rank = len(geometry.kernel)
+    axis = next((i for i, size in enumerate(geometry.kernel) if size > 1), 0)
+    if max(geometry.strides) > 1 or geometry.dilations[axis] <= 1:
+        return None
+    for other in range(rank):
+        if other == axis:
+            continue
+        pads = geometry.pads[other], geometry.pads[rank + other]
+        if geometry.kernel[other] != 1 or pads != (0, 0):
+            return None
+        if other < axis and geometry.input_shape[2 + other] != 1:
+            return None
+    return axis
 
 
-def _max_line_kernel(g: ConvGeometry, target: Target) -> int:
-    """Return the largest kernel of a line that needs no second one."""
+def _get_max_1d_kernel(geometry: ConvGeometry, target: Target) -> int:
+    """Return the longest 1-D kernel that need not be split."""
     assert target.conv_limits is not None
-    return target.conv_limits.max_kernel_1d if g.group == 1 else target.conv_limits.max_kernel
+    return (
+        target.conv_limits.max_kernel_1d if geometry.group == 1 else target.conv_limits.max_kernel
+    )

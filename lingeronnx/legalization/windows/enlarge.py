@@ -1,4 +1,4 @@
-"""A kernel smaller than its stride gets zeros at its end, as a strided 1x1 shortcut has: exact."""
+"""Pad a kernel that is smaller than its stride with zeros, as for a strided 1x1 shortcut: exact."""
 
 from __future__ import annotations
 
@@ -12,36 +12,33 @@ __all__ = ["enlarge_kernel"]
 
 
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Make the kernel as large as the stride.
+    """Pad the kernel of a convolution with zeros to the size of the stride.
 
-    The end padding grows where the last position would be lost.
+    The end padding grows where the last output would be lost otherwise.
     """
     conv = match_conv(node, target)
-    if (
-        conv is None
-        or target.conv_limits is None
-        or not target.needs_rewrite(node, "enlarge-kernel")
-    ):
+    if conv is None or target.conv_limits is None:
         return None
-    g, weight = conv
-    rank = len(g.kernel)
-    kernel = [max(k, s) for k, s in zip(g.kernel, g.strides, strict=True)]
-    if max(kernel) > target.conv_limits.max_kernel or any(d != 1 for d in g.dilations):
+    if not target.needs_rewrite(node, "enlarge-kernel"):
         return None
-    pads = list(g.pads)
+    geometry, weight = conv
+    rank = len(geometry.kernel)
+    kernel = [max(pair) for pair in zip(geometry.kernel, geometry.strides, strict=True)]
+    if max(kernel) > target.conv_limits.max_kernel or any(d != 1 for d in geometry.dilations):
+        return None
+    pads = list(geometry.pads)
     for axis in range(rank):
-        size, out = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
-        need = (out - 1) * g.strides[axis] + kernel[axis] - (size + pads[axis] + pads[rank + axis])
-        pads[rank + axis] += max(0, need)
-    grown = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
-    grown[(slice(None), slice(None), *(slice(k) for k in weight.shape[2:]))] = weight
-    ir.set_constant_input(model, node, 1, grown, "grown")
+        in_size = int(geometry.input_shape[2 + axis] or 0)
+        out_size = int(geometry.result[2 + axis] or 0)
+        read_size = (out_size - 1) * geometry.strides[axis] + kernel[axis]
+        pads[rank + axis] += max(0, read_size - (in_size + pads[axis] + pads[rank + axis]))
+    padded = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
+    padded[(slice(None), slice(None), *(slice(size) for size in weight.shape[2:]))] = weight
+    ir.set_constant_input(model, node, 1, padded, "grown")
     ir.set_attr(node, "kernel_shape", kernel)
     ir.set_attr(node, "pads", pads)
-    return (
-        (
-            f"kernel {format_sizes(g.kernel)} with stride {max(g.strides)} enlarged to "
-            f"{format_sizes(kernel)} with zeros"
-        ),
-        "exact",
+    description = (
+        f"kernel {format_sizes(geometry.kernel)} with stride {max(geometry.strides)} padded with "
+        f"zeros to {format_sizes(kernel)}"
     )
+    return description, "exact"

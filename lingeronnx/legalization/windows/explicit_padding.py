@@ -1,7 +1,7 @@
-"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right.
+"""Move padding that exceeds a convolution's limit to a Pad, exactly.
 
-Exact.
-A map that is smaller than the kernel, as the packer counts, is padded altogether before.
+This requires a correct Pad on the platform. The padding of a map that the packer considers smaller
+than the kernel is moved completely.
 """
 
 from __future__ import annotations
@@ -18,49 +18,54 @@ __all__ = ["clip_pads_to_limits", "insert_pad_before", "move_padding_to_pad"]
 
 
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
+    """Keep as much padding in a convolution as is supported, and insert a Pad for the rest."""
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
         return None
-    below = target.needs_rewrite(node, "pad-ahead")
-    if not target.needs_rewrite(node, "explicit-pad") and not below:
+    geometry, _ = conv
+    if target.needs_rewrite(node, "pad-ahead"):
+        return insert_pad_before(model, node, target, [0] * len(geometry.pads))
+    if not target.needs_rewrite(node, "explicit-pad"):
         return None
-    g, _ = conv
-    return insert_pad_before(
-        model,
-        node,
-        target,
-        [0] * len(g.pads) if below else clip_pads_to_limits(g, target.conv_limits),
-    )
+    return insert_pad_before(model, node, target, clip_pads_to_limits(geometry, target.conv_limits))
 
 
-def clip_pads_to_limits(g: ConvGeometry, limits: ConvLimits) -> list[int]:
-    """Return as much of the padding as a convolution of the platform takes, begins and then ends."""
-    most = [min(limits.max_pad, k, limits.max_kernel) for k in g.kernel]
-    return [min(p, m) for p, m in zip(g.pads, [*most, *most], strict=True)]
+def clip_pads_to_limits(geometry: ConvGeometry, limits: ConvLimits) -> list[int]:
+    """Return the pads of a convolution, begins then ends, clipped to the platform's limits."""
+    max_pads = [min(limits.max_pad, size, limits.max_kernel) for size in geometry.kernel]
+    return [min(pair) for pair in zip(geometry.pads, [*max_pads, *max_pads], strict=True)]
 
 
 def insert_pad_before(
     model: ir.Model, node: ir.Node, target: Target, remaining_pads: list[int]
 ) -> tuple[str, str] | None:
-    """Leave the pads `remaining_pads` in a convolution, and put the rest into a Pad."""
-    g = ConvGeometry(node)
-    rank = len(g.kernel)
-    rest = [p - k for p, k in zip(g.pads, remaining_pads, strict=True)]
-    if not any(rest):
-        return None
-    make = RewriteBuilder(model, node)
-    source = ir.require_input(node)
-    pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
-    shape = [
-        *(source.shape or ())[:2],
-        *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.input_shape[2:])),
+    """Keep `remaining_pads` in a convolution, and insert a Pad with the other padding before it.
+
+    Returns the description and the cost, or None if there is no other padding or the platform does
+    not support the Pad.
+    """
+    geometry = ConvGeometry(node)
+    rank = len(geometry.kernel)
+    moved_pads = [
+        pad - remaining for pad, remaining in zip(geometry.pads, remaining_pads, strict=True)
     ]
-    padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    if not can_lower(make.nodes[0], target):
-        make.discard()
+    if not any(moved_pads):
         return None
-    model.graph.insert_before(node, make.nodes[0])
+    builder = RewriteBuilder(model, node)
+    source = ir.require_input(node)
+    begins, ends = moved_pads[:rank], moved_pads[rank:]
+    sizes = [
+        int(geometry.input_shape[2 + axis] or 0) + begins[axis] + ends[axis] for axis in range(rank)
+    ]
+    pads = builder.constant(np.array([0, 0, *begins, 0, 0, *ends], np.int64), "pads")
+    padded = builder("Pad", [source, pads], [*(source.shape or ())[:2], *sizes], "padded")
+    if not can_lower(builder.nodes[0], target):
+        builder.discard()
+        return None
+    model.graph.insert_before(node, builder.nodes[0])
     node.replace_input_with(0, padded)
     ir.set_attr(node, "pads", remaining_pads)
-    return f"pads {list(g.pads)} made {remaining_pads}, the rest in a Pad before", "exact"
+    return (
+        f"pads {list(geometry.pads)} reduced to {remaining_pads}, the rest moved to a Pad",
+        "exact",
+    )

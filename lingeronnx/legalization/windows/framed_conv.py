@@ -1,12 +1,12 @@
-"""A long kernel over one line of samples, such as a Fourier transform of a waveform, as a product with its frames.
+"""Replace a 1-D convolution with a long kernel, such as a DFT, by a product with frames.
 
     y[o, t] = sum_k w[o, k] x[t*stride + k]  =  peak * sum_k w[o, k] (x[t*stride + k] / peak),
     peak = max |x|
 
-The host cuts the frames and divides them by the largest sample of the call, so that 8 bits serve a
-whisper as they serve a shout (block floating point); the product is the chip's, and the host
-multiplies by the peak again. Only where what reads the layer is the host's anyway: a power, a root,
-a logarithm that the chip has not.
+The host splits the signal into frames and divides them by the largest sample of the call, so that 8
+bits serve quiet and loud signals alike (block floating point). The chip computes the product, and
+the host multiplies by the peak again. This applies only if the consumers run on the host anyway,
+such as a power, a root or a logarithm that the chip does not have.
 """
 
 from __future__ import annotations
@@ -15,93 +15,132 @@ import numpy as np
 
 from ...graph import ir
 from ...ops import can_lower, find_lowering_rule
+from ...ops.layers.conv import ConvGeometry
 from ...passes.layers.linear import declare_linear_function
 from ...targets import Target
 from .._base import RewriteBuilder, match_conv
 
 __all__ = ["HOST_REASON_KEY", "collect_host_reasons", "convert_conv_to_frames"]
 
-#: What the metadata of a node say that a rewrite leaves to the host: why.
+#: Metadata key of nodes that a rewrite assigns to the host; its value is the reason.
 HOST_REASON_KEY = "lingeronnx.host"
 
-_HOST_REASON = "it cuts a line of samples into frames, and scales them by their largest"
-_MIN_PEAK = float(np.finfo(np.float32).tiny)  # what silence is divided by
+_HOST_REASON = "it splits a signal into frames, and scales them by their largest sample"
+_MIN_PEAK = float(np.finfo(np.float32).tiny)  # divisor of a silent signal
 
 
 def convert_conv_to_frames(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write a convolution of one channel, whose kernel is too long, as a fully connected layer of frames."""
+    """Replace a convolution of one channel, whose kernel is too long, by a layer over frames."""
     conv = match_conv(node, target)
     if conv is None or target.linear_limits is None or target.conv_limits is None:
         return None
-    g, weight = conv
-    plain = len(g.kernel) == 1 and g.inputs == 1 and not any(g.pads) and g.dilations == (1,)
-    if (
-        not plain
-        or g.kernel[0] <= target.conv_limits.max_kernel_1d
-        or not _is_consumed_by_host(node, target)
-    ):
+    geometry, weight = conv
+    if not _is_single_channel_1d(geometry):
         return None
-    stride, count, batch = g.strides[0], int(g.result[2] or 0), (g.result or ["N"])[0]
-    pieces = -(-g.kernel[0] // stride)  # of a frame; a frame begins with each piece of the line
-    needed, given = (count + pieces - 1) * stride, int(g.input_shape[2] or 0)
-    make, x = RewriteBuilder(model, node), ir.require_input(node)
-    size = make("Abs", [x], list(x.shape or ()), "size")
-    peak = make("GlobalMaxPool", [size], [batch, 1, 1], "largest")
-    peak = make(
-        "Max",
-        [peak, make.constant(np.array(_MIN_PEAK, np.float32), "silence")],
-        [batch, 1, 1],
-        "peak",
-    )
-    line = make("Div", [x, peak], list(x.shape or ()), "even")
-    if needed > given:  # the last frame ends with zeros, which have no weight
-        pads = make.constant(np.array([0, 0, 0, 0, 0, needed - given], np.int64), "pads")
-        line = make("Pad", [line, pads], [batch, 1, needed], "filled")
-    line = make.slice_axis(line, 2, 0, needed, "line")
-    rows = make.reshape(line, [count + pieces - 1, stride], "rows")
-    parts = [
-        make.slice_axis(rows, 1, first, first + count, f"piece{first}") for first in range(pieces)
-    ]
-    frames = (
-        parts[0]
-        if pieces == 1
-        else make("Concat", parts, [batch, count, pieces * stride], "frames", {"axis": 2})
-    )
-    taps = np.zeros((g.outputs, pieces * stride), np.float32)
-    taps[:, : g.kernel[0]] = weight[:, 0]
-    none = make.constant(np.zeros(g.outputs, np.float32), "none")
-    product = make(
-        "Linear",
-        [frames, make.constant(taps, "taps"), none],
-        [batch, count, g.outputs],
-        "product",
-        domain=ir.FUNCTION_DOMAIN,
-    )
-    layer = make.nodes[-1]
-    turned = make("Transpose", [product], list(g.result), "turned", {"perm": [0, 2, 1]})
-    scaled = make("Mul", [turned, peak], list(g.result), "scaled")
-    bias = (
-        ir.const_value(node.inputs[2])
-        if len(node.inputs) > 2 and node.inputs[2] is not None
-        else None
-    )
-    if bias is not None:
-        make("Add", [scaled, make.constant(bias.reshape(-1, 1), "bias")], list(g.result), "shifted")
-    for each in make.nodes:
-        if each is not layer:
-            each.metadata_props[HOST_REASON_KEY] = _HOST_REASON
-    make.replace_node()
+    if geometry.kernel[0] <= target.conv_limits.max_kernel_1d:
+        return None
+    if not _is_consumed_by_host(node, target):
+        return None
+    builder = RewriteBuilder(model, node)
+    normalized, peak = _emit_normalized_signal(builder, geometry)
+    frames = _emit_frames(builder, normalized, geometry)
+    layer = _emit_frame_product(builder, frames, peak, geometry, weight)
+    for new_node in builder.nodes:
+        if new_node is not layer:
+            new_node.metadata_props[HOST_REASON_KEY] = _HOST_REASON
+    builder.replace_node()
     declare_linear_function(model)
+    frame_count = int(geometry.result[2] or 0)
     return (
-        f"a kernel of {g.kernel[0]} over samples written as a product with {count} frames",
+        f"kernel of {geometry.kernel[0]} samples replaced by a product with {frame_count} frames",
         "exact",
     )
 
 
+def _is_single_channel_1d(geometry: ConvGeometry) -> bool:
+    """Whether a convolution is 1-D over one channel, without padding and dilation."""
+    if len(geometry.kernel) != 1 or geometry.inputs != 1:
+        return False
+    return not any(geometry.pads) and geometry.dilations == (1,)
+
+
+def _get_batch(geometry: ConvGeometry) -> ir.Dim:
+    return (geometry.result or ["N"])[0]
+
+
+def _count_frame_blocks(geometry: ConvGeometry) -> int:
+    """Return the number of blocks of one stride in a frame; a frame begins with each block."""
+    return -(-geometry.kernel[0] // geometry.strides[0])
+
+
+def _emit_normalized_signal(
+    builder: RewriteBuilder, geometry: ConvGeometry
+) -> tuple[ir.Value, ir.Value]:
+    """Append the division of the signal by its peak; return the result and the peak [N, 1, 1]."""
+    x, batch = ir.require_input(builder.node), _get_batch(geometry)
+    magnitude = builder("Abs", [x], list(x.shape or ()), "size")
+    peak = builder("GlobalMaxPool", [magnitude], [batch, 1, 1], "largest")
+    min_peak = builder.constant(np.array(_MIN_PEAK, np.float32), "silence")
+    peak = builder("Max", [peak, min_peak], [batch, 1, 1], "peak")
+    return builder("Div", [x, peak], list(x.shape or ()), "even"), peak
+
+
+def _emit_frames(builder: RewriteBuilder, signal: ir.Value, geometry: ConvGeometry) -> ir.Value:
+    """Append the frames of a signal, [N, frames, blocks * stride]."""
+    stride, batch = geometry.strides[0], _get_batch(geometry)
+    frame_count, blocks = int(geometry.result[2] or 0), _count_frame_blocks(geometry)
+    needed_length = (frame_count + blocks - 1) * stride
+    length = int(geometry.input_shape[2] or 0)
+    if needed_length > length:  # the last frame ends with zeros, whose weight is zero
+        pads = np.array([0, 0, 0, 0, 0, needed_length - length], np.int64)
+        signal = builder(
+            "Pad", [signal, builder.constant(pads, "pads")], [batch, 1, needed_length], "filled"
+        )
+    signal = builder.slice_axis(signal, 2, 0, needed_length, "line")
+    rows = builder.reshape(signal, [frame_count + blocks - 1, stride], "rows")
+    parts = [
+        builder.slice_axis(rows, 1, block, block + frame_count, f"piece{block}")
+        for block in range(blocks)
+    ]
+    if blocks == 1:
+        return parts[0]
+    return builder("Concat", parts, [batch, frame_count, blocks * stride], "frames", {"axis": 2})
+
+
+def _emit_frame_product(
+    builder: RewriteBuilder,
+    frames: ir.Value,
+    peak: ir.Value,
+    geometry: ConvGeometry,
+    weight: np.ndarray,
+) -> ir.Node:
+    """Append the product of frames with the kernel, scaled by the peak; return its Linear node."""
+    node, batch, shape = builder.node, _get_batch(geometry), list(geometry.result)
+    frame_length = _count_frame_blocks(geometry) * geometry.strides[0]
+    taps = np.zeros((geometry.outputs, frame_length), np.float32)
+    taps[:, : geometry.kernel[0]] = weight[:, 0]
+    zero_bias = builder.constant(np.zeros(geometry.outputs, np.float32), "none")
+    product = builder(
+        "Linear",
+        [frames, builder.constant(taps, "taps"), zero_bias],
+        [batch, int(geometry.result[2] or 0), geometry.outputs],
+        "product",
+        domain=ir.FUNCTION_DOMAIN,
+    )
+    layer = builder.nodes[-1]
+    transposed = builder("Transpose", [product], shape, "turned", {"perm": [0, 2, 1]})
+    scaled = builder("Mul", [transposed, peak], shape, "scaled")
+    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    if bias is not None:
+        bias_column = builder.constant(bias.reshape(-1, 1), "bias")
+        builder("Add", [scaled, bias_column], shape, "shifted")
+    return layer
+
+
 def collect_host_reasons(model: ir.Model) -> dict[str, str]:
-    """Return {node: why} of what rewrites leave to the host."""
+    """Return the reasons why rewrites assign nodes to the host, by node name."""
     return {
         str(node.name): node.metadata_props[HOST_REASON_KEY]
         for node in model.graph
@@ -110,13 +149,15 @@ def collect_host_reasons(model: ir.Model) -> dict[str, str]:
 
 
 def _is_consumed_by_host(node: ir.Node, target: Target) -> bool:
-    """Whether all that reads the layer, behind what only moves its numbers, is beyond the chip."""
-    readers = [use.node for value in node.outputs for use in value.uses()]
-    if not readers:
+    """Whether the host computes all consumers, looking through data movement."""
+    consumers = [use.node for value in node.outputs for use in value.uses()]
+    if not consumers:
         return False
-    for reader in readers:
-        op, _ = find_lowering_rule(reader, target)
-        moves = op is not None and op.is_data_movement
-        if not (_is_consumed_by_host(reader, target) if moves else not can_lower(reader, target)):
+    for consumer in consumers:
+        op, _ = find_lowering_rule(consumer, target)
+        if op is not None and op.is_data_movement:
+            if not _is_consumed_by_host(consumer, target):
+                return False
+        elif can_lower(consumer, target):
             return False
     return True

@@ -1,11 +1,10 @@
-"""A large kernel as a sum of smaller ones.
+"""Split a large kernel into a sum of smaller ones.
 
 ``conv(x, [w0 w1]) = conv(x, w0) + conv(x shifted, w1)``.
 Along one axis, the part with the taps r .. r+c-1 reads ``x[o*s + (r+j)*d - p]``: its begin padding
-is ``p - r*d``. Where that is negative the part reads a Slice of x instead; the end padding follows
-from the number of outputs. A part may be widened by taps of zero, so that it is no smaller than the
-stride or than its padding. The results are rounded before they are added up: one more rounding per
-part.
+is ``p - r*d``. If that is negative, the part reads a Slice of x instead; the end padding follows
+from the number of outputs. A part may be extended by zero taps so that it is not smaller than the
+stride or its padding. The results are rounded before they are added: one more rounding per part.
 """
 
 from __future__ import annotations
@@ -26,12 +25,24 @@ from .explicit_padding import clip_pads_to_limits, insert_pad_before
 
 __all__ = ["split_kernel"]
 
-_MOST_PARTS = 16
+_MAX_PARTS = 16
 
 
 @dataclass(frozen=True)
 class _KernelPart:
-    """Taps first .. last of an axis with `before` and `after` zeros around, what to crop from x, and the padding."""
+    """A part of the kernel along one axis.
+
+    Attributes
+    ----------
+    first, last
+        First and last tap.
+    before, after
+        Numbers of zero taps before and after them.
+    start, end
+        Range of the input that the part reads.
+    begin_pad, end_pad
+        Padding of that range.
+    """
 
     first: int
     last: int
@@ -44,175 +55,217 @@ class _KernelPart:
 
     @property
     def size(self) -> int:
-        """Taps of the part."""
+        """Number of taps, including zeros."""
         return self.before + self.last - self.first + 1 + self.after
 
 
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split the kernel along every axis where it is too large."""
+    """Split a kernel along every axis on which it is too large."""
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
         return None
     if not target.needs_rewrite(node, "split-kernel"):
         return None
-    g, weight = conv
-    if any(stride not in target.conv_limits.strides for stride in g.strides):
+    geometry, weight = conv
+    if not set(geometry.strides) <= set(target.conv_limits.strides):
         return None
-    axes = [_plan_kernel_parts(g, axis, target) for axis in range(len(g.kernel))]
-    if any(parts is None for parts in axes):
-        return _move_padding_before(model, node, target, g)
-    combined = [
-        parts
-        for parts in itertools.product(*(a or [] for a in axes))
-        if np.any(_select_taps(weight, parts))
+    parts_by_axis = []
+    for axis in range(len(geometry.kernel)):
+        axis_parts = _plan_kernel_parts(geometry, axis, target)
+        if axis_parts is None:
+            return _move_padding_before(model, node, target, geometry)
+        parts_by_axis.append(axis_parts)
+    parts = [
+        part
+        for part in itertools.product(*parts_by_axis)
+        if np.any(_select_taps(weight, part))  # parts with zeros only are omitted
     ]
-    if not 2 <= len(combined) <= _MOST_PARTS:
+    if not 2 <= len(parts) <= _MAX_PARTS:
         return None
-    make = RewriteBuilder(model, node)
+    builder = RewriteBuilder(model, node)
     crops: dict[tuple[int, ...], ir.Value] = {}
-    done = []
-    for number, parts in enumerate(combined):
-        source = _emit_crop(make, parts, crops)
-        taps = _select_taps(weight, parts)
-        inputs = [source, make.constant(np.ascontiguousarray(taps), f"part{number}_weight")]
-        if number == 0 and len(node.inputs) > 2 and node.inputs[2] is not None:
-            inputs.append(node.inputs[2])
-        attributes = {
-            "kernel_shape": list(taps.shape[2:]),
-            "strides": list(g.strides),
-            "dilations": list(g.dilations),
-            "pads": [p.begin_pad for p in parts] + [p.end_pad for p in parts],
-            "group": g.group,
-        }
-        done.append(
-            make("Conv", inputs, list(make.result.shape or ()), f"part{number}", attributes)
-        )
-    add_partial_sums(make, done)
-    make.replace_node()
-    sizes = ", ".join(
-        dict.fromkeys(
-            format_sizes([p.before + p.last - p.first + 1 + p.after for p in parts])
-            for parts in combined
-        )
+    results = [
+        _emit_part(builder, geometry, weight, part, index, crops)
+        for index, part in enumerate(parts)
+    ]
+    add_partial_sums(builder, results)
+    builder.replace_node()
+    sizes = dict.fromkeys(format_sizes([axis.size for axis in part]) for part in parts)
+    description = (
+        f"kernel {format_sizes(geometry.kernel)} split into {len(parts)} that are added "
+        f"({', '.join(sizes)})"
     )
-    return (
-        f"kernel {format_sizes(g.kernel)} split into {len(combined)} that are added ({sizes})",
-        format_rounding_cost(len(combined)),
-    )
+    return description, format_rounding_cost(len(parts))
+
+
+def _emit_part(
+    builder: RewriteBuilder,
+    geometry: ConvGeometry,
+    weight: np.ndarray,
+    part: tuple[_KernelPart, ...],
+    index: int,
+    crops: dict[tuple[int, ...], ir.Value],
+) -> ir.Value:
+    """Append the convolution with one part of the kernel; the first one gets the bias."""
+    node = builder.node
+    source = _emit_crop(builder, part, crops)
+    taps = _select_taps(weight, part)
+    inputs = [source, builder.constant(np.ascontiguousarray(taps), f"part{index}_weight")]
+    if index == 0 and len(node.inputs) > 2 and node.inputs[2] is not None:
+        inputs.append(node.inputs[2])
+    begins, ends = [axis.begin_pad for axis in part], [axis.end_pad for axis in part]
+    attributes = {
+        "kernel_shape": list(taps.shape[2:]),
+        "strides": list(geometry.strides),
+        "dilations": list(geometry.dilations),
+        "pads": [*begins, *ends],
+        "group": geometry.group,
+    }
+    return builder("Conv", inputs, list(builder.result.shape or ()), f"part{index}", attributes)
 
 
 def _move_padding_before(
-    model: ir.Model, node: ir.Node, target: Target, g: ConvGeometry
+    model: ir.Model, node: ir.Node, target: Target, geometry: ConvGeometry
 ) -> tuple[str, str] | None:
-    """Pad before the convolution as much as no part of its kernel takes, where it can be split then."""
+    """Move padding that no part can have to a Pad, if the kernel can be split then."""
     assert target.conv_limits is not None
-    kept = clip_pads_to_limits(g, target.conv_limits)
-    less, rank = copy(g), len(g.kernel)
-    less.pads = tuple(kept)
-    ahead = [p - q for p, q in zip(g.pads, less.pads, strict=True)]
-    sizes = [int(d or 0) + ahead[i] + ahead[rank + i] for i, d in enumerate(g.input_shape[2:])]
-    less.input_shape = (*g.input_shape[:2], *sizes)
-    if any(_plan_kernel_parts(less, axis, target) is None for axis in range(rank)):
+    remaining_pads = clip_pads_to_limits(geometry, target.conv_limits)
+    rank = len(geometry.kernel)
+    moved = [pad - remaining for pad, remaining in zip(geometry.pads, remaining_pads, strict=True)]
+    sizes = [
+        int(geometry.input_shape[2 + axis] or 0) + moved[axis] + moved[rank + axis]
+        for axis in range(rank)
+    ]
+    padded = copy(geometry)
+    padded.pads = tuple(remaining_pads)
+    padded.input_shape = (*geometry.input_shape[:2], *sizes)
+    if any(_plan_kernel_parts(padded, axis, target) is None for axis in range(rank)):
         return None
-    return insert_pad_before(model, node, target, kept)
+    return insert_pad_before(model, node, target, remaining_pads)
 
 
 def _emit_crop(
-    make: RewriteBuilder, parts: tuple[_KernelPart, ...], crops: dict[tuple[int, ...], ir.Value]
+    builder: RewriteBuilder,
+    part: tuple[_KernelPart, ...],
+    crops: dict[tuple[int, ...], ir.Value],
 ) -> ir.Value:
-    """Return the input cropped along each axis as `parts` say; the same crop is made once."""
-    source = ir.require_input(make.node)
+    """Append the input range of a part, cropped along each axis; equal crops are shared."""
+    source = ir.require_input(builder.node)
     key: tuple[int, ...] = ()
-    for axis, part in enumerate(parts):
-        key = (*key, part.start, part.end)
+    for axis, axis_part in enumerate(part):
+        key = (*key, axis_part.start, axis_part.end)
         if key not in crops:
-            crops[key] = make.slice_axis(source, 2 + axis, part.start, part.end, "crop")
+            crops[key] = builder.slice_axis(
+                source, 2 + axis, axis_part.start, axis_part.end, "crop"
+            )
         source = crops[key]
     return source
 
 
-def _select_taps(weight: np.ndarray, parts: tuple[_KernelPart, ...]) -> np.ndarray:
-    """Return the weight [O, I/group, *taps] of one part."""
-    for axis, part in enumerate(parts, start=2):
-        width = [(0, 0)] * weight.ndim
-        width[axis] = part.before, part.after
-        weight = np.pad(np.take(weight, range(part.first, part.last + 1), axis=axis), width)
+def _select_taps(weight: np.ndarray, part: tuple[_KernelPart, ...]) -> np.ndarray:
+    """Return the weight [O, I/group, *taps] of a part, with its zero taps."""
+    for axis, axis_part in enumerate(part, start=2):
+        zeros = [(0, 0)] * weight.ndim
+        zeros[axis] = axis_part.before, axis_part.after
+        taps = np.take(weight, range(axis_part.first, axis_part.last + 1), axis=axis)
+        weight = np.pad(taps, zeros)
     return weight
 
 
-def _plan_kernel_parts(g: ConvGeometry, axis: int, target: Target) -> list[_KernelPart] | None:
-    """Return the parts of one axis.
+def _plan_kernel_parts(
+    geometry: ConvGeometry, axis: int, target: Target
+) -> list[_KernelPart] | None:
+    """Return the parts of the kernel along an axis, or None if no split meets the limits.
 
-    A single one where it fits, None where no split would be within the limits.
-    Where the platform has no convolution of lines, or not of such ones, a line is an image of
-    height 1.
+    A kernel that is small enough is a single part.
     """
     assert target.conv_limits is not None
-    limits, size, kernel = target.conv_limits, int(g.input_shape[2 + axis] or 0), g.kernel[axis]
-    if target.can_run(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
-        most = limits.max_kernel_1d or limits.max_kernel
-    else:
-        most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated
-    if kernel <= most:
-        return [
-            _KernelPart(
-                first=0,
-                last=kernel - 1,
-                before=0,
-                after=0,
-                start=0,
-                end=size,
-                begin_pad=g.pads[axis],
-                end_pad=g.pads[len(g.kernel) + axis],
+    kernel, max_kernel = geometry.kernel[axis], _get_max_kernel(geometry, axis, target)
+    if kernel <= max_kernel:
+        full_kernel = _KernelPart(
+            first=0,
+            last=kernel - 1,
+            before=0,
+            after=0,
+            start=0,
+            end=int(geometry.input_shape[2 + axis] or 0),
+            begin_pad=geometry.pads[axis],
+            end_pad=geometry.pads[len(geometry.kernel) + axis],
+        )
+        return [full_kernel]
+    for count in range(-(-kernel // max_kernel), kernel + 1):
+        sizes = [kernel // count + (i < kernel % count) for i in range(count)]
+        for ordered_sizes in dict.fromkeys((tuple(sizes), tuple(reversed(sizes)))):
+            parts = _make_kernel_parts(
+                geometry, axis, target.conv_limits, max_kernel, ordered_sizes
             )
-        ]
-    for count in range(-(-kernel // most), kernel + 1):
-        each = [kernel // count + (i < kernel % count) for i in range(count)]
-        for widths in dict.fromkeys((tuple(each), tuple(reversed(each)))):
-            starts = [sum(widths[:i]) for i in range(count)]
-            parts = [
-                _make_kernel_part(g, axis, limits, most, s, s + w - 1)
-                for s, w in zip(starts, widths, strict=True)
-            ]
-            if all(part is not None for part in parts):
-                return [part for part in parts if part is not None]
+            if parts is not None:
+                return parts
     return None
 
 
-def _make_kernel_part(
-    g: ConvGeometry, axis: int, limits: ConvLimits, most: int, first: int, last: int
-) -> _KernelPart | None:
-    """Return the part for the taps first ..
+def _get_max_kernel(geometry: ConvGeometry, axis: int, target: Target) -> int:
+    """Return the largest kernel of the platform along an axis.
 
-    Last, widened by as few zeros as its stride and padding need.
+    If the platform does not support the 1-D convolution, it becomes an image of height 1.
     """
-    size, out = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
-    stride, dilation = g.strides[axis], g.dilations[axis]
-    room = most - (last - first + 1)
-    for extra in range(room + 1):
-        for before in range(extra, -1, -1):
-            low, high = first - before, last + extra - before
-            begin = g.pads[axis] - low * dilation
-            end = (out - 1) * stride + (high - low) * dilation + 1 - begin - size
-            start = max(0, -begin)
-            stop = size - (
-                -end if -end >= stride else 0
-            )  # fewer than a stride too many give no further output
+    limits = target.conv_limits
+    assert limits is not None
+    if target.can_run(CONV1D.name) and (geometry.group, geometry.dilations) == (1, (1,)):
+        return limits.max_kernel_1d or limits.max_kernel
+    return limits.max_kernel if geometry.dilations[axis] == 1 else limits.max_kernel_dilated
+
+
+def _make_kernel_parts(
+    geometry: ConvGeometry,
+    axis: int,
+    limits: ConvLimits,
+    max_kernel: int,
+    sizes: tuple[int, ...],
+) -> list[_KernelPart] | None:
+    """Return consecutive parts with these numbers of taps, or None if one exceeds a limit."""
+    parts, first = [], 0
+    for size in sizes:
+        part = _make_kernel_part(geometry, axis, limits, max_kernel, first, first + size - 1)
+        if part is None:
+            return None
+        parts.append(part)
+        first += size
+    return parts
+
+
+def _make_kernel_part(
+    geometry: ConvGeometry, axis: int, limits: ConvLimits, max_kernel: int, first: int, last: int
+) -> _KernelPart | None:
+    """Return the part with the taps first .. last, or None if it cannot meet the limits.
+
+    It is extended by as few zero taps as its stride and padding require.
+    """
+    in_size = int(geometry.input_shape[2 + axis] or 0)
+    out_size = int(geometry.result[2 + axis] or 0)
+    stride, dilation = geometry.strides[axis], geometry.dilations[axis]
+    for zero_taps in range(max_kernel - (last - first + 1) + 1):
+        for before in range(zero_taps, -1, -1):
+            low, high = first - before, last + zero_taps - before
+            size = high - low + 1
+            begin_pad = geometry.pads[axis] - low * dilation
+            read_size = (out_size - 1) * stride + (high - low) * dilation + 1
+            end_pad = read_size - begin_pad - in_size
+            # Fewer than `stride` unread positions at the end give no further output.
+            unread = -end_pad if -end_pad >= stride else 0
             part = _KernelPart(
                 first=first,
                 last=last,
                 before=before,
-                after=extra - before,
-                start=start,
-                end=stop,
-                begin_pad=max(0, begin),
-                end_pad=max(0, end),
+                after=zero_taps - before,
+                start=max(0, -begin_pad),
+                end=in_size - unread,
+                begin_pad=max(0, begin_pad),
+                end_pad=max(0, end_pad),
             )
-            allowed = min(limits.max_pad, high - low + 1)
-            if (
-                high - low + 1 >= stride
-                and max(part.begin_pad, part.end_pad) <= allowed
-                and start < stop
-            ):
+            max_pad = min(limits.max_pad, size)
+            if size < stride or part.start >= part.end:
+                continue
+            if max(part.begin_pad, part.end_pad) <= max_pad:
                 return part
     return None

@@ -1,12 +1,15 @@
-"""A large max pooling window in two steps.
+"""Split a max pool with a large window into two pools, exactly.
 
-A maximum of maxima over windows that together cover the same, exact.
-Where the windows tile the map, ``k = a*b`` pools a by a and then b by b. Else a window of a, one
-position apart, and one of b with ``a + b - 1 = k`` and the stride. Padding never wins a maximum, so
-it may stand in either.
+The maximum of maxima over windows that cover the same elements is the same. If the windows tile the
+map, ``k = a*b`` pools a by a and then b by b. Otherwise the first window is a with stride 1 and the
+second one b with ``a + b - 1 = k`` and the stride. Padding never is a maximum, so either pool may
+have it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...graph import ir
 from ...targets import Target
@@ -15,59 +18,86 @@ from .._base import RewriteBuilder, format_sizes
 __all__ = ["split_max_pool"]
 
 
+class _AxisWindow(NamedTuple):
+    """A pooling window along one axis."""
+
+    kernel: int
+    stride: int
+    pad_begin: int
+    pad_end: int
+
+
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Pool twice; what is still too large is split again."""
+    """Replace a MaxPool by two; if one of these is still too large, it is split again."""
     if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
     if not target.needs_rewrite(node, "split-max-pool"):
         return None
     kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
-    strides, pads = (
-        ir.get_attr(node, "strides") or [1] * rank,
-        ir.get_attr(node, "pads") or [0] * 2 * rank,
-    )
-    source = ir.get_shape(node.inputs[0])
-    if (
-        source is None
-        or None in source[2:]
-        or len(source) != rank + 2
-        or node.outputs[0].shape is None
-    ):
+    strides = ir.get_attr(node, "strides") or [1] * rank
+    pads = ir.get_attr(node, "pads") or [0] * 2 * rank
+    source_shape = ir.get_shape(node.inputs[0])
+    if source_shape is None or None in source_shape[2:] or len(source_shape) != rank + 2:
         return None
-    most = target.pool_limits.max_kernel
-    first: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
-    second: dict[str, list[int]] = {"kernel_shape": [], "strides": [], "pads": [0] * 2 * rank}
+    if node.outputs[0].shape is None:
+        return None
+    first_windows, second_windows = [], []
     shape = list(ir.require_input(node).shape or ())
-    for axis, (k, s) in enumerate(zip(kernel, strides, strict=True)):
-        begin, end = pads[axis], pads[rank + axis]
-        size = int(source[2 + axis] or 0)
-        tile = max((d for d in range(2, most + 1) if k % d == 0), default=1)
-        tiles = s == k > most and tile > 1 and begin == end == 0
-        a = min(
-            k, tile if tiles else min(most, k - s + 1)
-        )  # the second window is no smaller than the stride
-        if k > most and a < 2:
+    for axis in range(rank):
+        window = _AxisWindow(kernel[axis], strides[axis], pads[axis], pads[rank + axis])
+        windows = _split_window(window, target.pool_limits.max_kernel)
+        if windows is None:
             return None
-        step = a if tiles else 1
-        if k <= most:
-            a, step = 1, 1
-        b, t = (k // a, s // a) if tiles else (k - a + 1, s)
-        early = min(begin, a - 1), min(end, a - 1)
-        for window, values in (
-            (first, (a, step, *early)),
-            (second, (b, t, begin - early[0], end - early[1])),
-        ):
-            window["kernel_shape"].append(values[0])
-            window["strides"].append(values[1])
-            window["pads"][axis], window["pads"][rank + axis] = values[2:]
-        shape[2 + axis] = (size + sum(early) - a) // step + 1
-    make = RewriteBuilder(model, node)
-    between = make("MaxPool", [ir.require_input(node)], shape, "first", first)
-    make("MaxPool", [between], list(make.result.shape or ()), "second", second)
-    make.replace_node()
-    windows = format_sizes(first["kernel_shape"]), format_sizes(second["kernel_shape"])
+        first, second = windows
+        first_windows.append(first)
+        second_windows.append(second)
+        padded_size = int(source_shape[2 + axis] or 0) + first.pad_begin + first.pad_end
+        shape[2 + axis] = (padded_size - first.kernel) // first.stride + 1
+    builder = RewriteBuilder(model, node)
+    attributes = _make_pool_attributes(first_windows)
+    partial = builder("MaxPool", [ir.require_input(node)], shape, "first", attributes)
+    attributes = _make_pool_attributes(second_windows)
+    builder("MaxPool", [partial], list(builder.result.shape or ()), "second", attributes)
+    builder.replace_node()
+    sizes = [
+        format_sizes([w.kernel for w in windows]) for windows in (first_windows, second_windows)
+    ]
     return (
-        f"maximum over {format_sizes(kernel)} in two steps, {windows[0]} and {windows[1]}",
+        f"maximum over {format_sizes(kernel)} in two steps, {sizes[0]} and {sizes[1]}",
         "exact",
     )
+
+
+def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _AxisWindow] | None:
+    """Split a window along one axis into two that are applied in turn; None if that is impossible.
+
+    A window within the limit is left to the second one.
+    """
+    kernel, stride, pad_begin, pad_end = window
+    if kernel <= max_kernel:
+        return _AxisWindow(1, 1, 0, 0), window
+    divisor = max((d for d in range(2, max_kernel + 1) if kernel % d == 0), default=1)
+    if stride == kernel and divisor > 1 and pad_begin == pad_end == 0:  # the windows tile the map
+        second = _AxisWindow(kernel // divisor, stride // divisor, 0, 0)
+        return _AxisWindow(divisor, divisor, 0, 0), second
+    # The second window is no smaller than the stride.
+    first_kernel = min(kernel, max_kernel, kernel - stride + 1)
+    if first_kernel < 2:
+        return None
+    first_begin, first_end = min(pad_begin, first_kernel - 1), min(pad_end, first_kernel - 1)
+    return (
+        _AxisWindow(first_kernel, 1, first_begin, first_end),
+        _AxisWindow(
+            kernel - first_kernel + 1, stride, pad_begin - first_begin, pad_end - first_end
+        ),
+    )
+
+
+def _make_pool_attributes(windows: Sequence[_AxisWindow]) -> dict[str, list[int]]:
+    begins, ends = [w.pad_begin for w in windows], [w.pad_end for w in windows]
+    return {
+        "kernel_shape": [window.kernel for window in windows],
+        "strides": [window.stride for window in windows],
+        "pads": [*begins, *ends],
+    }

@@ -1,15 +1,16 @@
-"""Taps of a kernel that only ever meet padding are cut off: exact.
+"""Remove the taps of a kernel that only read padding: exact.
 
 Along one axis the tap t of the output o reads ``x[o*s + t*d - p]``. The first and the last tap that
-read the map for some output bound what stays; ``p`` shrinks by the taps before. So a kernel of 3
-with one row of padding on each side of a single position is a kernel of 1, and a dilated kernel on
-a line that is shorter than its reach is a shorter one. What gives one output needs no stride, one
-tap no dilation. It is for layers within the limits, too: they have fewer products, and weights that
-read nothing no longer have a say in a scale.
+read the map for some output bound the remaining kernel; ``p`` shrinks by the taps before. A kernel
+of 3 with one row of padding on each side of a single position becomes a kernel of 1, and a dilated
+kernel on a row that is shorter than its reach becomes shorter. A single output needs no stride, a
+single tap no dilation. This also applies to layers within the limits: they need fewer products, and
+weights that are never used no longer influence a scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +27,7 @@ __all__ = ["trim_padding_taps"]
 
 @dataclass(frozen=True)
 class _ReadTaps:
-    """Taps first .. first+size-1 of an axis, and how they slide.
-
-    Two paddings, stride and dilation.
-    """
+    """Taps first .. first+size-1 of an axis, with padding, stride and dilation."""
 
     first: int
     size: int
@@ -40,83 +38,90 @@ class _ReadTaps:
 
 
 def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Cut the taps at the ends of each axis that read the map for no output.
+    """Remove the taps at the ends of each axis that read the map for no output.
 
-    A layer that is within the limits stays if it would not be without them, for instance where
-    padding may not be larger than the kernel.
+    A layer within the limits is unchanged if it would exceed them afterwards, for instance if
+    padding must not exceed the kernel.
     """
     conv = match_conv(node, target)
     if conv is None or not any(conv[0].pads):
         return None
-    g, weight = conv
-    axes = [_find_read_taps(g, axis) for axis in range(len(g.kernel))]
+    geometry, weight = conv
+    axes = [_find_read_taps(geometry, axis) for axis in range(len(geometry.kernel))]
     kernel = [axis.size for axis in axes]
-    if tuple(kernel) == g.kernel:
+    if tuple(kernel) == geometry.kernel:
         return None
-    attributes: dict[str, AttributeValue] = {
-        "kernel_shape": kernel,
-        "strides": [axis.stride for axis in axes],
-        "dilations": [axis.dilation for axis in axes],
-        "pads": [*(axis.begin_pad for axis in axes), *(axis.end_pad for axis in axes)],
-    }
-    taps = weight[
-        (slice(None), slice(None), *(slice(axis.first, axis.first + axis.size) for axis in axes))
-    ]
-    if can_lower(node, target) and not can_lower(
-        _make_trimmed_node(node, taps, {**attributes, "group": g.group}), target
-    ):
-        return None
+    attributes = _make_attributes(axes)
+    tap_slices = [slice(axis.first, axis.first + axis.size) for axis in axes]
+    taps = weight[(slice(None), slice(None), *tap_slices)]
+    if can_lower(node, target):
+        trimmed_node = _make_trimmed_node(node, taps, {**attributes, "group": geometry.group})
+        if not can_lower(trimmed_node, target):
+            return None
     ir.set_constant_input(model, node, 1, np.ascontiguousarray(taps), "read")
     for name, value in attributes.items():
         ir.set_attr(node, name, value)
-    return (
-        (
-            f"kernel {format_sizes(g.kernel)} cut to {format_sizes(kernel)}: its other taps only meet "
-            "padding"
-        ),
-        "exact",
+    description = (
+        f"kernel {format_sizes(geometry.kernel)} trimmed to {format_sizes(kernel)}: its other taps "
+        "only read padding"
     )
+    return description, "exact"
 
 
-def _find_read_taps(g: ConvGeometry, axis: int) -> _ReadTaps:
-    """Return what an axis keeps.
+def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
+    begins, ends = [axis.begin_pad for axis in axes], [axis.end_pad for axis in axes]
+    return {
+        "kernel_shape": [axis.size for axis in axes],
+        "strides": [axis.stride for axis in axes],
+        "dilations": [axis.dilation for axis in axes],
+        "pads": [*begins, *ends],
+    }
 
-    All of it where nothing is read, or where a part of the map would have to be cut.
+
+def _find_read_taps(geometry: ConvGeometry, axis: int) -> _ReadTaps:
+    """Return the taps of an axis to keep.
+
+    All of them if no tap reads the map, or if a part of the map would have to be sliced off.
     """
-    size, count = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
-    stride, dilation, pad = g.strides[axis], g.dilations[axis], g.pads[axis]
-    places = np.arange(count)[:, None] * stride + np.arange(g.kernel[axis]) * dilation - pad
-    taps = np.flatnonzero(((places >= 0) & (places < size)).any(0))
-    whole = _ReadTaps(
+    in_size, out_size = (
+        int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)
+    )
+    stride, dilation = geometry.strides[axis], geometry.dilations[axis]
+    kernel, pad = geometry.kernel[axis], geometry.pads[axis]
+    all_taps = _ReadTaps(
         first=0,
-        size=g.kernel[axis],
+        size=kernel,
         begin_pad=pad,
-        end_pad=g.pads[len(g.kernel) + axis],
+        end_pad=geometry.pads[len(geometry.kernel) + axis],
         stride=stride,
         dilation=dilation,
     )
+    positions = np.arange(out_size)[:, None] * stride + np.arange(kernel) * dilation - pad
+    taps = np.flatnonzero(((positions >= 0) & (positions < in_size)).any(0))
     if not taps.size:
-        return whole
-    first, kept = int(taps[0]), int(taps[-1] - taps[0]) + 1
-    begin = pad - first * dilation
-    end = (count - 1) * stride + (kept - 1) * dilation + 1 - begin - size
-    alone = count == 1 and end >= 0
-    if kept == g.kernel[axis] or begin < 0 or -end >= stride or (kept < stride and not alone):
-        return whole
+        return all_taps
+    first, size = int(taps[0]), int(taps[-1] - taps[0]) + 1
+    begin_pad = pad - first * dilation
+    end_pad = (out_size - 1) * stride + (size - 1) * dilation + 1 - begin_pad - in_size
+    is_single_output = out_size == 1 and end_pad >= 0
+    if size == kernel or begin_pad < 0 or -end_pad >= stride:
+        return all_taps
+    if size < stride and not is_single_output:
+        return all_taps
     return _ReadTaps(
         first=first,
-        size=kept,
-        begin_pad=begin,
-        end_pad=max(0, end),
-        stride=1 if alone else stride,
-        dilation=1 if kept == 1 else dilation,
+        size=size,
+        begin_pad=begin_pad,
+        end_pad=max(0, end_pad),
+        stride=1 if is_single_output else stride,
+        dilation=1 if size == 1 else dilation,
     )
 
 
 def _make_trimmed_node(
     node: ir.Node, taps: np.ndarray, attributes: dict[str, AttributeValue]
 ) -> ir.Node:
-    """Return a node like `node` with fewer taps."""
+    """Create a detached copy of a Conv with fewer taps."""
     source, weight = ir.require_input(node), ir.require_input(node, 1)
     inputs = [
         make_detached_value(

@@ -1,12 +1,12 @@
-"""A convolution with a stride that the platform does not have, one axis at a time: exact.
+"""Replace a convolution with an unsupported stride, one axis at a time, exactly.
 
-Where the map is a whole number M of s rows (what is not read is cut off), its rows s*m + r are made
-channels of their own for each phase r, ``[N, C*M, s, W] -> [N, s, C*M, W]``. Then tap t reads row
+If the map consists of M groups of s rows (rows that are not read are sliced off), the rows s*m + r
+of each phase r become separate channels, ``[N, C*M, s, W] -> [N, s, C*M, W]``. Then tap t reads row
 ``o + a`` of phase r, where ``t - p = s*a + r``: a convolution of s*C channels with stride 1, a
-kernel of a s-th and as many products. Else, and with groups, the convolution has stride 1, and of
-every s results the first one stays.
+kernel of 1/s of the length, and as many products. Otherwise, and with groups, the convolution gets
+stride 1, and the first of every s results is kept.
 
-Phases serve a kernel that is too large, too, where the sum of smaller ones would fill the shared
+Phases also replace a kernel that is too large, if the sum of smaller ones would not fit in shared
 memory.
 """
 
@@ -25,151 +25,179 @@ from .._base import RewriteBuilder, format_sizes, match_conv
 
 __all__ = ["replace_unsupported_stride"]
 
-_MAX_STRIDE = 32  # a larger stride than any patch
+_MAX_STRIDE = 32  # larger than the patches of any known model
 
 
 def replace_unsupported_stride(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Write the convolution with stride 1 along one axis.
+    """Replace the stride of a convolution along one axis by stride 1.
 
-    One whose stride the platform does not have, else a large.
+    An axis with an unsupported stride comes first, then one with a kernel that is too large.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
         return None
-    g, weight = conv
-    axes = range(len(g.kernel))
-    absent = [axis for axis in axes if g.strides[axis] not in target.conv_limits.strides]
-    if absent and g.strides[absent[0]] > _MAX_STRIDE:
-        return None
-    long = [
-        axis
-        for axis in axes
-        if g.strides[axis] > 1 and g.kernel[axis] > target.conv_limits.max_kernel
+    geometry, weight = conv
+    axes = range(len(geometry.kernel))
+    unsupported = [
+        axis for axis in axes if geometry.strides[axis] not in target.conv_limits.strides
     ]
-    crowded = 2 * math.prod(int(d or 0) for d in g.input_shape[1:]) + 2 * math.prod(
-        int(d or 0) for d in g.result[1:]
-    )
-    axis = next(iter(absent or (long if crowded > (target.shared_memory or crowded) else ())), None)
-    if axis is None:
+    if unsupported and geometry.strides[unsupported[0]] > _MAX_STRIDE:
         return None
-    make, stride, places = (
-        RewriteBuilder(model, node),
-        g.strides[axis],
-        _count_whole_strides(g, axis),
-    )
-    if places is not None:
-        what, cost = _emit_phase_conv(make, g, weight, axis, places), "exact"
-    elif absent:
-        what, cost = (
-            _emit_subsampled_conv(make, g, weight, axis),
-            f"exact; {stride} times the products",
-        )
+    candidates = unsupported or _find_large_strided_axes(geometry, target)
+    if not candidates:
+        return None
+    axis = candidates[0]
+    builder, stride = RewriteBuilder(model, node), geometry.strides[axis]
+    phase_length = _get_phase_length(geometry, axis)
+    if phase_length is not None:
+        description = _emit_phase_conv(builder, geometry, weight, axis, phase_length)
+        cost = "exact"
+    elif unsupported:
+        description = _emit_subsampled_conv(builder, geometry, weight, axis)
+        cost = f"exact; {stride} times the products"
     else:
         return None
-    make.replace_node()
-    return f"stride {format_sizes(g.strides)}: {what}", cost
+    builder.replace_node()
+    return f"stride {format_sizes(geometry.strides)}: {description}", cost
 
 
-def _count_whole_strides(g: ConvGeometry, axis: int) -> int | None:
-    """Return how many whole strides of the map are read; None where phases cannot be made."""
-    size, stride = int(g.input_shape[2 + axis] or 0), g.strides[axis]
-    behind = (
-        (int(g.result[2 + axis] or 0) - 1) * stride - g.pads[axis] + g.kernel[axis]
-    )  # what lies there is padding
-    places = -(-min(behind, size) // stride)
-    return places if g.group == 1 and g.dilations[axis] == 1 and places * stride <= size else None
+def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int]:
+    """Return the strided axes with too large kernels if the sum of smaller ones does not fit."""
+    assert target.conv_limits is not None
+    map_sizes = [
+        math.prod(int(dim or 0) for dim in shape[1:])
+        for shape in (geometry.input_shape, geometry.result)
+    ]
+    if target.shared_memory is None or 2 * sum(map_sizes) <= target.shared_memory:
+        return []
+    max_kernel = target.conv_limits.max_kernel
+    return [
+        axis
+        for axis, (stride, size) in enumerate(zip(geometry.strides, geometry.kernel, strict=True))
+        if stride > 1 and size > max_kernel
+    ]
+
+
+def _get_phase_length(geometry: ConvGeometry, axis: int) -> int | None:
+    """Return the number of full strides of the map that are read; None if phases are impossible."""
+    if geometry.group != 1 or geometry.dilations[axis] != 1:
+        return None
+    size, stride = int(geometry.input_shape[2 + axis] or 0), geometry.strides[axis]
+    out_size = int(geometry.result[2 + axis] or 0)
+    # Positions from `read_end` on are not read, except as padding.
+    read_end = (out_size - 1) * stride - geometry.pads[axis] + geometry.kernel[axis]
+    phase_length = -(-min(read_end, size) // stride)
+    return phase_length if phase_length * stride <= size else None
 
 
 def _make_conv_attributes(
-    g: ConvGeometry, axis: int, begin: int, end: int, kernel: int
+    geometry: ConvGeometry, axis: int, pad_begin: int, pad_end: int, taps: int
 ) -> dict[str, AttributeValue]:
-    """Return the attributes of the convolution with stride 1, such padding and so many taps along `axis`."""
-    rank = len(g.kernel)
-    pads, sizes, strides = list(g.pads), list(g.kernel), list(g.strides)
-    pads[axis], pads[rank + axis], sizes[axis], strides[axis] = begin, end, kernel, 1
+    """Return the attributes of a convolution with stride 1 and these pads and taps on an axis."""
+    rank = len(geometry.kernel)
+    pads, kernel, strides = list(geometry.pads), list(geometry.kernel), list(geometry.strides)
+    pads[axis], pads[rank + axis], kernel[axis], strides[axis] = pad_begin, pad_end, taps, 1
     return {
-        "kernel_shape": sizes,
+        "kernel_shape": kernel,
         "strides": strides,
         "pads": pads,
-        "dilations": list(g.dilations),
-        "group": g.group,
+        "dilations": list(geometry.dilations),
+        "group": geometry.group,
     }
 
 
 def _emit_phase_conv(
-    make: RewriteBuilder, g: ConvGeometry, weight: np.ndarray, axis: int, places: int
+    builder: RewriteBuilder,
+    geometry: ConvGeometry,
+    weight: np.ndarray,
+    axis: int,
+    phase_length: int,
 ) -> str:
-    stride, pad = g.strides[axis], g.pads[axis]
-    value = make.slice_axis(ir.require_input(make.node), 2 + axis, 0, places * stride, "read")
-    sizes = [int(d or 1) for d in ir.require_shape(value)[1:]]
-    behind = sizes[2 + axis :]
-    split = make.reshape(value, [int(np.prod(sizes[: 1 + axis])) * places, stride, *behind], "rows")
-    batch = (split.shape or ["N"])[0]
-    perm = [0, 2, 1, *range(3, 3 + len(behind))]
-    shape = [batch, stride, int(np.prod(sizes[: 1 + axis])) * places, *behind]
-    turned = make("Transpose", [split], shape, "phases", {"perm": perm})
-    value = make.reshape(
-        turned, [stride * sizes[0], *sizes[1 : 1 + axis], places, *behind], "channels"
-    )
-    first, last = -pad // stride, (g.kernel[axis] - 1 - pad) // stride
-    taps = np.zeros(
-        (
-            len(weight),
-            stride,
-            weight.shape[1],
-            *weight.shape[2 : 2 + axis],
-            last - first + 1,
-            *weight.shape[3 + axis :],
-        ),
-        weight.dtype,
-    )
-    for tap in range(g.kernel[axis]):
-        place, phase = divmod(tap - pad, stride)
-        index = (slice(None), phase, slice(None), *[slice(None)] * axis, place - first)
-        taps[index] = np.take(weight, tap, axis=2 + axis)
-    phases = taps.reshape(len(weight), -1, *taps.shape[3:])
-    end = int(g.result[2 + axis] or 0) - 1 + last - (places - 1)
+    """Append a convolution over the phases of an axis as channels, and describe it."""
+    node, stride = builder.node, geometry.strides[axis]
+    value = _emit_phases(builder, axis, stride, phase_length)
+    taps, first = _split_taps_by_phase(weight, 2 + axis, stride, geometry.pads[axis])
+    last = first + taps.shape[2 + axis] - 1
+    pad_end = int(geometry.result[2 + axis] or 0) - 1 + last - (phase_length - 1)
     if first > 0:
-        value = make.slice_axis(value, 2 + axis, first, places, "later")
-    attributes = _make_conv_attributes(g, axis, max(0, -first), end, phases.shape[2 + axis])
-    inputs = [value, make.constant(np.ascontiguousarray(phases), "by_phase"), *make.node.inputs[2:]]
-    make("Conv", inputs, list(make.result.shape or ()), "phased", attributes)
+        value = builder.slice_axis(value, 2 + axis, first, phase_length, "later")
+    attributes = _make_conv_attributes(
+        geometry, axis, max(0, -first), pad_end, taps.shape[2 + axis]
+    )
+    taps_constant = builder.constant(np.ascontiguousarray(taps), "by_phase")
+    inputs = [value, taps_constant, *node.inputs[2:]]
+    builder("Conv", inputs, list(builder.result.shape or ()), "phased", attributes)
     return f"{stride} phases as channels, with stride 1"
 
 
+def _emit_phases(builder: RewriteBuilder, axis: int, stride: int, phase_length: int) -> ir.Value:
+    """Append the input with the phases of an axis as channels, [N, stride * C, ...]."""
+    source = ir.require_input(builder.node)
+    value = builder.slice_axis(source, 2 + axis, 0, phase_length * stride, "read")
+    sizes = [int(dim or 1) for dim in ir.require_shape(value)[1:]]
+    leading, trailing = sizes[: 1 + axis], sizes[2 + axis :]
+    rows = int(np.prod(leading)) * phase_length
+    value = builder.reshape(value, [rows, stride, *trailing], "rows")
+    batch = (value.shape or ["N"])[0]
+    perm = [0, 2, 1, *range(3, 3 + len(trailing))]
+    shape = [batch, stride, rows, *trailing]
+    value = builder("Transpose", [value], shape, "phases", {"perm": perm})
+    shape = [stride * sizes[0], *leading[1:], phase_length, *trailing]
+    return builder.reshape(value, shape, "channels")
+
+
+def _split_taps_by_phase(
+    weight: np.ndarray, axis: int, stride: int, pad: int
+) -> tuple[np.ndarray, int]:
+    """Return the weight [O, stride * I, ...] of the phases, and the position of its first tap.
+
+    Tap t of the original weight reads position a of phase r, where ``t - pad = stride*a + r``.
+    """
+    kernel = weight.shape[axis]
+    first, last = -pad // stride, (kernel - 1 - pad) // stride
+    outputs, inputs, *kernel_shape = weight.shape
+    kernel_shape[axis - 2] = last - first + 1
+    taps = np.zeros((outputs, stride, inputs, *kernel_shape), weight.dtype)
+    for tap in range(kernel):
+        position, phase = divmod(tap - pad, stride)
+        index = (slice(None), phase, slice(None), *[slice(None)] * (axis - 2), position - first)
+        taps[index] = np.take(weight, tap, axis=axis)
+    return taps.reshape(outputs, -1, *kernel_shape), first
+
+
 def _emit_subsampled_conv(
-    make: RewriteBuilder, g: ConvGeometry, weight: np.ndarray, axis: int
+    builder: RewriteBuilder, geometry: ConvGeometry, weight: np.ndarray, axis: int
 ) -> str:
-    stride, count, rank = g.strides[axis], int(g.result[2 + axis] or 0), len(g.kernel)
-    reach = (g.kernel[axis] - 1) * g.dilations[axis] + 1
-    end = stride * count + reach - 1 - int(g.input_shape[2 + axis] or 0) - g.pads[axis]
-    before = max(0, end - g.kernel[axis]) if reach == g.kernel[axis] else 0
-    if before:  # taps of zero in front: padding is no larger than the kernel
+    """Append a convolution with stride 1 and the selection of every s-th result; describe it."""
+    node = builder.node
+    stride, out_size = geometry.strides[axis], int(geometry.result[2 + axis] or 0)
+    in_size, taps, pad = (
+        int(geometry.input_shape[2 + axis] or 0),
+        geometry.kernel[axis],
+        geometry.pads[axis],
+    )
+    reach = (taps - 1) * geometry.dilations[axis] + 1
+    pad_end = stride * out_size + reach - 1 - in_size - pad
+    # Padding must not exceed the kernel, so zero taps are added in front.
+    zero_taps = max(0, pad_end - taps) if reach == taps else 0
+    inputs: list[Any] = list(node.inputs[1:])
+    if zero_taps:
         zeros = [(0, 0)] * weight.ndim
-        zeros[2 + axis] = before, 0
-        inputs: list[Any] = [
-            make.constant(np.pad(weight, zeros), "enlarged"),
-            *make.node.inputs[2:],
-        ]
-    else:
-        inputs = list(make.node.inputs[1:])
-    value = make.slice_axis(
-        ir.require_input(make.node),
-        2 + axis,
-        0,
-        int(g.input_shape[2 + axis] or 0) - max(0, -end),
-        "read",
-    )
-    sizes = [int(d or 1) for d in g.result[1:]]
-    behind, shape = sizes[2 + axis :], list(make.result.shape or ())
-    shape[2 + axis] = stride * count
+        zeros[2 + axis] = zero_taps, 0
+        inputs[0] = builder.constant(np.pad(weight, zeros), "enlarged")
+    read_size = in_size - max(0, -pad_end)
+    value = builder.slice_axis(ir.require_input(node), 2 + axis, 0, read_size, "read")
+    sizes = [int(dim or 1) for dim in geometry.result[1:]]
+    shape = list(builder.result.shape or ())
+    shape[2 + axis] = stride * out_size
     attributes = _make_conv_attributes(
-        g, axis, g.pads[axis] + before, max(0, end), g.kernel[axis] + before
+        geometry, axis, pad + zero_taps, max(0, pad_end), taps + zero_taps
     )
-    value = make("Conv", [value, *inputs], shape, "all", attributes)
-    value = make.reshape(value, [int(np.prod(sizes[: 2 + axis])), stride, *behind], "by_place")
-    value = make.slice_axis(value, 2, 0, 1, "kept")
-    make.reshape(value, sizes, "thinned")
-    return f"one of {stride} results along axis {2 + axis} of {2 + rank} stays"
+    value = builder("Conv", [value, *inputs], shape, "all", attributes)
+    rows = int(np.prod(sizes[: 2 + axis]))
+    value = builder.reshape(value, [rows, stride, *sizes[2 + axis :]], "by_place")
+    value = builder.slice_axis(value, 2, 0, 1, "kept")
+    builder.reshape(value, sizes, "thinned")
+    return f"one of {stride} results along axis {2 + axis} of {2 + len(geometry.kernel)} is kept"

@@ -1,10 +1,9 @@
-"""A map too large for the chip in tiles.
+"""Tile a feature map that is too large for the chip: the same convolution or pool on each tile.
 
-The same convolution or pool on parts of the map, side by side again, exact.
-A tile of the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``; what
-lies outside of the map is the tile's own padding. A pool may be cut along its channels as well. The
-tiles of a convolution share its weight and bias, and all tiles the scale of the whole: every
-integer is that of the layer in one piece.
+A tile with the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``;
+positions outside the map are the tile's own padding. A pool may be split along its channels as
+well. The tiles of a convolution share its weight and bias, and all tiles the scale of the result:
+every integer equals that of the untiled layer.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graph import ir, operators
 from ...graph.attributes import AttributeValue
@@ -24,14 +23,30 @@ from .._base import RewriteBuilder, format_sizes, split_range
 
 __all__ = ["tile_feature_map"]
 
-_MOST_PARTS = 32
+_MAX_PARTS = 32
+
+
+class _TileRange(NamedTuple):
+    """Input range start .. end-1 of a tile along an axis, and its padding."""
+
+    start: int
+    end: int
+    pad_begin: int
+    pad_end: int
 
 
 @dataclass(frozen=True)
 class _TiledWindow:
-    """What slides over the map [channels, height, width].
+    """A 2-D sliding window.
 
-    Pads as in ONNX, result without the channels.
+    Attributes
+    ----------
+    input_shape
+        Channels, height and width.
+    result
+        Height and width of the output.
+    kernel, strides, pads, dilations
+        As in ONNX.
     """
 
     input_shape: tuple[int, ...]
@@ -43,120 +58,128 @@ class _TiledWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> _TiledWindow | None:
-        """Read a Conv or a pool of two dimensions; None for anything else."""
-        source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
-        if len(source) != 4 or len(result) != 4 or None in (*source[1:], *result[1:]):
+        """Read a 2-D Conv or pool; return None for other nodes and unknown shapes."""
+        input_shape, result = (
+            ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0])
+        )
+        if len(input_shape) != 4 or len(result) != 4:
             return None
-        weight = ir.get_shape(node.inputs[1]) or () if node.op_type == "Conv" else ()
-        kernel = ir.get_attr(node, "kernel_shape") or weight[2:]
-        if (
-            ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"
-            or ir.get_attr(node, "ceil_mode", 0)
-            or len(kernel) != 2
-        ):
+        if None in (*input_shape[1:], *result[1:]):
             return None
-        ones, zeros = [1, 1], [0] * 4
+        kernel = ir.get_attr(node, "kernel_shape")
+        if not kernel and node.op_type == "Conv":
+            kernel = (ir.get_shape(node.inputs[1]) or ())[2:]
+        if len(kernel or ()) != 2 or ir.get_attr(node, "ceil_mode", 0):
+            return None
+        if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
+            return None
         return cls(
-            _to_ints(source[1:]),
+            _to_ints(input_shape[1:]),
             _to_ints(result[2:]),
             _to_ints(kernel),
-            _to_ints(ir.get_attr(node, "strides") or ones),
-            _to_ints(ir.get_attr(node, "pads") or zeros),
-            _to_ints(ir.get_attr(node, "dilations") or ones),
+            _to_ints(ir.get_attr(node, "strides") or [1, 1]),
+            _to_ints(ir.get_attr(node, "pads") or [0] * 4),
+            _to_ints(ir.get_attr(node, "dilations") or [1, 1]),
         )
 
-    def tile(self, axis: int, first: int, last: int) -> tuple[int, int, int, int]:
-        """Return where the outputs first ..
-
-        Last-1 along `axis` begin and end in the map, and their two paddings.
-        """
+    def tile(self, axis: int, first: int, end: int) -> _TileRange:
+        """Return the input range and the padding of the outputs first .. end-1 along an axis."""
         size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
-        begin = first * stride - pad
-        end = (last - 1) * stride - pad + (self.kernel[axis] - 1) * self.dilations[axis] + 1
-        return max(begin, 0), min(end, size), max(-begin, 0), max(end - size, 0)
+        reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+        read_start, read_end = first * stride - pad, (end - 1) * stride - pad + reach
+        return _TileRange(
+            max(read_start, 0), min(read_end, size), max(-read_start, 0), max(read_end - size, 0)
+        )
 
 
 def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(d) for d in dims)
+    return tuple(int(dim) for dim in dims)
 
 
 def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Cut the map into as few tiles as are within the limits."""
+    """Split the map into as few tiles as meet all limits."""
     if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
         return None
-    window = _TiledWindow.from_node(node)
-    convolves = node.op_type == "Conv"
-    if window is None or (convolves and ir.get_attr(node, "group", 1) != 1):
+    window, is_conv = _TiledWindow.from_node(node), node.op_type == "Conv"
+    if window is None or (is_conv and ir.get_attr(node, "group", 1) != 1):
         return None
-    for parts in _iter_tile_counts(window, convolves):
-        ranges = [
-            split_range(size, count)
-            for size, count in zip((window.input_shape[0], *window.result), parts, strict=True)
-        ]
-        if _tiles_fit_limits(node, window, ranges, target):
-            _emit_tiles(model, node, window, ranges)
-            count = math.prod(map(len, ranges))
-            what = (
-                f"{node.op_type} on a map of {format_sizes(window.input_shape)} in {count} "
-                "tiles side by side"
-            )
-            return what, "exact"
+    sizes = (window.input_shape[0], *window.result)
+    for counts in _iterate_tile_counts(window, is_conv):
+        ranges = [split_range(size, count) for size, count in zip(sizes, counts, strict=True)]
+        if not _are_tiles_supported(node, window, ranges, target):
+            continue
+        _emit_tiles(model, node, window, ranges)
+        tile_count = math.prod(map(len, ranges))
+        map_shape = format_sizes(window.input_shape)
+        return f"{node.op_type} on a map of {map_shape} split into {tile_count} tiles", "exact"
     return None
 
 
-def _iter_tile_counts(window: _TiledWindow, convolves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield how often to cut channels, rows and columns.
+def _iterate_tile_counts(window: _TiledWindow, is_conv: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield the numbers of ranges of channels, rows and columns to try.
 
-    Few parts first, of as many the channels, then the rows.
+    Few tiles come first; of as many tiles, those with more ranges of channels, then of rows.
     """
-    most = [1 if convolves else min(_MOST_PARTS, window.input_shape[0])]
-    most += [min(_MOST_PARTS, size) for size in window.result]
-    ways = itertools.product(*(range(1, m + 1) for m in most))
-    few = [(c, h, w) for c, h, w in ways if 1 < c * h * w <= _MOST_PARTS]
-    yield from sorted(few, key=lambda way: (math.prod(way), -way[0], -way[1]))
+    max_channels = 1 if is_conv else min(_MAX_PARTS, window.input_shape[0])
+    max_rows, max_columns = (min(_MAX_PARTS, size) for size in window.result)
+    counts = itertools.product(
+        range(1, max_channels + 1), range(1, max_rows + 1), range(1, max_columns + 1)
+    )
+    candidates = [triple for triple in counts if 1 < math.prod(triple) <= _MAX_PARTS]
+    yield from sorted(candidates, key=lambda triple: (math.prod(triple), -triple[0], -triple[1]))
 
 
-def _tiles_fit_limits(
+class _TileShape(NamedTuple):
+    """Shape of a tile, its pads as in ONNX, and the height and width of its output."""
+
+    channels: int
+    height: int
+    width: int
+    pads: tuple[int, ...]
+    result: tuple[int, ...]
+
+
+def _are_tiles_supported(
     node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[int, int]]], target: Target
 ) -> bool:
-    """Whether every tile is within the limits, and more than one window of a pool that has several."""
-    distinct: set[tuple[int, ...]] = set()
-    for among, *places in itertools.product(*ranges):
-        cut = [window.tile(axis, *place) for axis, place in enumerate(places)]
-        sizes = [end - begin for begin, end, _, _ in cut]
-        if min(sizes) <= 0:
+    """Whether every tile meets all limits.
+
+    A tile of a pool with several outputs must not become a global pool.
+    """
+    shapes: set[_TileShape] = set()
+    for channel_range, *spatial_ranges in itertools.product(*ranges):
+        rows, columns = (window.tile(axis, *bounds) for axis, bounds in enumerate(spatial_ranges))
+        height, width = rows.end - rows.start, columns.end - columns.start
+        if min(height, width) <= 0:
             return False
-        pads = [c[2] for c in cut] + [c[3] for c in cut]
-        distinct.add(
-            (among[1] - among[0], *sizes, *pads, *(last - first for first, last in places))
-        )
-    for channels, height, width, *rest in distinct:
-        pads, result = rest[:4], rest[4:]
-        if node.op_type != "Conv" and result == [1, 1] != list(window.result):
+        pads = (rows.pad_begin, columns.pad_begin, rows.pad_end, columns.pad_end)
+        result = tuple(end - start for start, end in spatial_ranges)
+        channels = channel_range[1] - channel_range[0]
+        shapes.add(_TileShape(channels, height, width, pads, result))
+    for shape in shapes:
+        is_global = shape.result == (1, 1) != window.result
+        if node.op_type != "Conv" and is_global:
             return False
-        tile = _make_tile_node(node, (channels, height, width), pads, result)
+        tile = _make_tile_node(node, shape)
         op, _ = find_lowering_rule(tile, target)
         if op is None or op.find_violations(tile, target):
             return False
     return True
 
 
-def _make_tile_node(
-    node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]
-) -> ir.Node:
-    """Return a node like `node` on a map of another size."""
-    inputs, outputs = (
-        [make_detached_value([1, *source], like=ir.require_input(node), computed=True)],
-        source[0],
-    )
+def _make_tile_node(node: ir.Node, shape: _TileShape) -> ir.Node:
+    """Create a detached copy of a node on a tile."""
+    in_shape = [1, shape.channels, shape.height, shape.width]
+    inputs = [make_detached_value(in_shape, like=ir.require_input(node), computed=True)]
+    outputs = shape.channels
     if node.op_type == "Conv":
         weight = ir.require_input(node, 1)
-        sizes = _to_ints(ir.require_shape(weight))
-        inputs.append(make_detached_value(sizes, like=weight, constant=ir.const_value(weight)))
-        outputs = sizes[0]
-    return make_detached_node(
-        node.op_type, inputs, [1, outputs, *result], {**_get_attributes(node), "pads": list(pads)}
-    )
+        weight_shape = _to_ints(ir.require_shape(weight))
+        constant = ir.const_value(weight)
+        inputs.append(make_detached_value(weight_shape, like=weight, constant=constant))
+        outputs = weight_shape[0]
+    attributes = {**_get_attributes(node), "pads": list(shape.pads)}
+    return make_detached_node(node.op_type, inputs, [1, outputs, *shape.result], attributes)
 
 
 def _get_attributes(node: ir.Node) -> dict[str, AttributeValue]:
@@ -169,40 +192,53 @@ def _emit_tiles(
     window: _TiledWindow,
     ranges: Sequence[Sequence[tuple[int, int]]],
 ) -> None:
-    make = RewriteBuilder(model, node)
-    batch = (make.result.shape or ["N"])[0]
-    outputs = (ir.get_shape(make.result) or (1, 1))[1] if node.op_type == "Conv" else None
+    """Replace a node by its tiles for these ranges of channels, rows and columns."""
+    builder = RewriteBuilder(model, node)
+    channel_ranges, row_ranges, column_ranges = ranges
+    channel_parts = []
+    for start, end in channel_ranges:
+        source = builder.slice_axis(ir.require_input(node), 1, start, end, "channels")
+        outputs = end - start
+        if node.op_type == "Conv":
+            outputs = (ir.get_shape(builder.result) or (1, 1))[1] or outputs
+        row_parts = []
+        for row_range in row_ranges:
+            rows = window.tile(0, *row_range)
+            band = builder.slice_axis(source, 2, rows.start, rows.end, "rows")
+            column_parts = [
+                _emit_tile(builder, band, window, rows, outputs, row_range, column_range)
+                for column_range in column_ranges
+            ]
+            row_parts.append(_concat_parts(builder, column_parts, 3))
+        channel_parts.append(_concat_parts(builder, row_parts, 2))
+    _concat_parts(builder, channel_parts, 1)
+    builder.replace_node()
 
-    def joined(parts: list[ir.Value], axis: int) -> ir.Value:
-        if len(parts) == 1:
-            return parts[0]
-        shape = list(parts[0].shape or ())
-        shape[axis] = sum(int(ir.require_shape(part)[axis] or 0) for part in parts)
-        return make.concat_parts(parts, axis, shape)
 
-    of_channels = []
-    for first, last in ranges[0]:
-        source = make.slice_axis(ir.require_input(node), 1, first, last, "channels")
-        of_rows = []
-        for rows in ranges[1]:
-            top, bottom, *above = window.tile(0, *rows)
-            band = make.slice_axis(source, 2, top, bottom, "rows")
-            of_columns = []
-            for columns in ranges[2]:
-                left, right, *beside = window.tile(1, *columns)
-                tile = make.slice_axis(band, 3, left, right, "columns")
-                shape = [batch, outputs or last - first, rows[1] - rows[0], columns[1] - columns[0]]
-                pads = [above[0], beside[0], above[1], beside[1]]
-                of_columns.append(
-                    make(
-                        node.op_type,
-                        [tile, *node.inputs[1:]],
-                        shape,
-                        "tile",
-                        {**_get_attributes(node), "pads": pads},
-                    )
-                )
-            of_rows.append(joined(of_columns, 3))
-        of_channels.append(joined(of_rows, 2))
-    joined(of_channels, 1)
-    make.replace_node()
+def _emit_tile(
+    builder: RewriteBuilder,
+    band: ir.Value,
+    window: _TiledWindow,
+    rows: _TileRange,
+    outputs: int,
+    row_range: tuple[int, int],
+    column_range: tuple[int, int],
+) -> ir.Value:
+    """Append the tile for a range of columns over a band of input rows."""
+    node = builder.node
+    columns = window.tile(1, *column_range)
+    tile = builder.slice_axis(band, 3, columns.start, columns.end, "columns")
+    height, width = row_range[1] - row_range[0], column_range[1] - column_range[0]
+    shape = [(builder.result.shape or ["N"])[0], outputs, height, width]
+    pads = [rows.pad_begin, columns.pad_begin, rows.pad_end, columns.pad_end]
+    attributes = {**_get_attributes(node), "pads": pads}
+    return builder(node.op_type, [tile, *node.inputs[1:]], shape, "tile", attributes)
+
+
+def _concat_parts(builder: RewriteBuilder, parts: Sequence[ir.Value], axis: int) -> ir.Value:
+    """Append the concatenation of parts; return a single part itself."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape or ())
+    shape[axis] = sum(int(ir.require_shape(part)[axis] or 0) for part in parts)
+    return builder.concat_parts(parts, axis, shape)
