@@ -93,7 +93,7 @@ def _get_channel_values(array: np.ndarray, sizes: list[int], channels: int) -> n
     return spread.reshape(channels, -1)[:, 0].astype(np.float32)
 
 
-class _Affine(NamedTuple):
+class _AffineMatch(NamedTuple):
     """``y = a*x + c``, with float64 arrays a and c that broadcast to a sample."""
 
     x: ir.Value
@@ -101,7 +101,7 @@ class _Affine(NamedTuple):
     c: np.ndarray
 
 
-def _match_affine(node: ir.Node) -> _Affine | None:
+def _match_affine(node: ir.Node) -> _AffineMatch | None:
     """Match arithmetic with a finite constant, equal for all samples; None for other nodes."""
     if node.domain or node.op_type not in _AFFINE_OPS:
         return None
@@ -111,18 +111,18 @@ def _match_affine(node: ir.Node) -> _Affine | None:
     rank = len(ir.get_shape(node.outputs[0]) or ())
     one, zero = (np.full((1,) * max(rank - 1, 0), value) for value in (1.0, 0.0))
     if node.op_type == "Neg":
-        return _Affine(x, -one, zero)
+        return _AffineMatch(x, -one, zero)
     is_first = node.inputs[0] is x
     k = _drop_batch_axis(ir.const_value(node.inputs[1] if is_first else node.inputs[0]), rank)
     if k is None:
         return None
     if node.op_type == "Div":
-        return _Affine(x, 1.0 / k, zero) if is_first and k.all() else None
+        return _AffineMatch(x, 1.0 / k, zero) if is_first and k.all() else None
     if node.op_type == "Mul":
-        return _Affine(x, k, zero)
+        return _AffineMatch(x, k, zero)
     if node.op_type == "Add":
-        return _Affine(x, one, k)
-    return _Affine(x, one, -k) if is_first else _Affine(x, -one, k)
+        return _AffineMatch(x, one, k)
+    return _AffineMatch(x, one, -k) if is_first else _AffineMatch(x, -one, k)
 
 
 def _find_float_operand(node: ir.Node) -> ir.Value | None:

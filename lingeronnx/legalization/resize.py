@@ -211,7 +211,11 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
         taps = np.maximum(0, 1 - np.abs(np.arange(stride) - position))
         kernel = np.multiply.outer(kernel, taps)
     builder = RewriteBuilder(model, node)
-    attributes = {"kernel_shape": strides, "strides": strides, "group": channels}
+    attributes: dict[str, AttributeValue] = {
+        "kernel_shape": strides,
+        "strides": strides,
+        "group": channels,
+    }
     _emit_depthwise_filter(builder, ir.require_input(node), kernel, channels, attributes)
     builder.replace_node()
     return (

@@ -85,7 +85,7 @@ def fold_dilation_into_rows(
 class _PhaseRows(NamedTuple):
     """Layout of a dilated axis in rows of one dilation each."""
 
-    count: int  # rows of the input
+    in_count: int  # rows of the input
     pad_above: int
     pad_below: int
     out_count: int  # rows of the result
@@ -124,14 +124,14 @@ def _emit_phase_row_conv(
     columns = int(np.prod(in_sizes[2 + axis :]))
     value = ir.require_input(node)
     batch: ir.Dim = (value.shape or ["N"])[0]
-    padded_length = rows.count * dilation
+    padded_length = rows.in_count * dilation
     if padded_length > in_length:
         pads = np.zeros((2, 1 + len(in_sizes)), np.int64)
         pads[1, 2 + axis] = padded_length - in_length
         in_sizes[1 + axis] = padded_length
         pads_constant = builder.constant(pads.reshape(-1), "pads")
         value = builder("Pad", [value, pads_constant], [batch, *in_sizes], "filled")
-    value = builder.reshape(value, [in_sizes[0], rows.count, dilation * columns], "phases")
+    value = builder.reshape(value, [in_sizes[0], rows.in_count, dilation * columns], "phases")
     column = np.ascontiguousarray(weight.reshape(*weight.shape[:2], taps, 1))
     attributes = {
         "kernel_shape": [taps, 1],

@@ -144,8 +144,8 @@ def _emit_phases(builder: RewriteBuilder, axis: int, stride: int, phase_length: 
     perm = [0, 2, 1, *range(3, 3 + len(trailing))]
     shape = [batch, stride, rows, *trailing]
     value = builder("Transpose", [value], shape, "phases", {"perm": perm})
-    shape = [stride * sizes[0], *leading[1:], phase_length, *trailing]
-    return builder.reshape(value, shape, "channels")
+    phase_sizes = [stride * sizes[0], *leading[1:], phase_length, *trailing]
+    return builder.reshape(value, phase_sizes, "channels")
 
 
 def _split_taps_by_phase(
@@ -162,7 +162,13 @@ def _split_taps_by_phase(
     taps = np.zeros((outputs, stride, inputs, *kernel_shape), weight.dtype)
     for tap in range(kernel):
         position, phase = divmod(tap - pad, stride)
-        index = (slice(None), phase, slice(None), *[slice(None)] * (axis - 2), position - first)
+        index: tuple[int | slice, ...] = (
+            slice(None),
+            phase,
+            slice(None),
+            *[slice(None)] * (axis - 2),
+            position - first,
+        )
         taps[index] = np.take(weight, tap, axis=axis)
     return taps.reshape(outputs, -1, *kernel_shape), first
 

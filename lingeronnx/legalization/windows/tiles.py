@@ -129,7 +129,7 @@ def _iterate_tile_counts(window: _TiledWindow, is_conv: bool) -> Iterator[tuple[
     yield from sorted(candidates, key=lambda triple: (math.prod(triple), -triple[0], -triple[1]))
 
 
-class _TileShape(NamedTuple):
+class _MapTile(NamedTuple):
     """Shape of a tile, its pads as in ONNX, and the height and width of its output."""
 
     channels: int
@@ -146,7 +146,7 @@ def _are_tiles_supported(
 
     A tile of a pool with several outputs must not become a global pool.
     """
-    shapes: set[_TileShape] = set()
+    shapes: set[_MapTile] = set()
     for channel_range, *spatial_ranges in itertools.product(*ranges):
         rows, columns = (window.tile(axis, *bounds) for axis, bounds in enumerate(spatial_ranges))
         height, width = rows.end - rows.start, columns.end - columns.start
@@ -155,7 +155,7 @@ def _are_tiles_supported(
         pads = (rows.pad_begin, columns.pad_begin, rows.pad_end, columns.pad_end)
         result = tuple(end - start for start, end in spatial_ranges)
         channels = channel_range[1] - channel_range[0]
-        shapes.add(_TileShape(channels, height, width, pads, result))
+        shapes.add(_MapTile(channels, height, width, pads, result))
     for shape in shapes:
         is_global = shape.result == (1, 1) != window.result
         if node.op_type != "Conv" and is_global:
@@ -167,7 +167,7 @@ def _are_tiles_supported(
     return True
 
 
-def _make_tile_node(node: ir.Node, shape: _TileShape) -> ir.Node:
+def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
     """Create a detached copy of a node on a tile."""
     in_shape = [1, shape.channels, shape.height, shape.width]
     inputs = [make_detached_value(in_shape, like=ir.require_input(node), computed=True)]
