@@ -1,7 +1,4 @@
-"""What was decided about a model, as values.
-
-How tensors are held, the user's settings, where constants come from.
-"""
+"""Quantization decisions as values: quantization parameters, plans, and sources of constants."""
 
 from .affine import (
     MAX_GROUP_FACTOR,

@@ -1,9 +1,9 @@
-"""How a tensor is held in integers, and the only rounding to integers outside `simulator/fixed_point.py`.
+"""Affine quantization parameters, and the rounding to integers outside `simulator/fixed_point.py`.
 
     q = clamp(round(x * scale) + zero_point, low, high)        x = (q - zero_point) / scale
 
-A scale is counts per real unit, the inverse of ONNX's ``y_scale``. One value serves plans, weights,
-biases, tensors of a stream, and what stands in a file with QuantizeLinear.
+A scale is integer steps per unit, the inverse of ONNX's ``y_scale``. The same class describes
+tensors of plans, weights, biases, streamed tensors, and tensors of a file with QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PerTensor:
-    """One scale for all elements; the arrays of scales and zero points have no axis."""
+    """One scale for all elements; the arrays of scales and zero points are 0-D."""
 
 
 @dataclass(frozen=True)
 class PerAxis:
-    """A scale for each element along `axis` of the tensor, which may count from the end.
+    """One scale per index along `axis` of the tensor, which may be negative.
 
-    The arrays have one axis.
+    The arrays of scales and zero points are 1-D.
     """
 
     axis: int
@@ -45,10 +45,10 @@ class PerAxis:
 
 @dataclass(frozen=True)
 class PerGroup:
-    """A scale for each run of `size` neighbours along `axis` of the tensor.
+    """One scale per group of `size` adjacent elements along `axis` of the tensor.
 
-    The arrays have the tensor's shape, with `axis` divided by `size` and rounded up (the last run
-    may be shorter), as a blocked QuantizeLinear has them.
+    The arrays of scales and zero points have the shape of the tensor with `axis` divided by `size`
+    and rounded up (the last group may be shorter), as for a blocked QuantizeLinear.
     """
 
     axis: int
@@ -57,16 +57,15 @@ class PerGroup:
 
 Granularity = PerTensor | PerAxis | PerGroup
 
-#: The largest factor of a group: a byte, and with a weight of 8 bits its product is one of 16.
+#: The largest factor of a group: it fits in 8 bits, and its product with an 8-bit weight in 16.
 MAX_GROUP_FACTOR = 255
 
-_RATIO_TOLERANCE = (
-    1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
-)
+#: A ratio of two factors, times a third one, is this close to an integer or at least 1 / 255 away.
+_RATIO_TOLERANCE = 1e-4
 
 
 class Rounding(Enum):
-    """What becomes of a value between two integers."""
+    """Rounding of a value between two integers."""
 
     HALF_UP = "half up"  #: ``floor(v + 1/2)``, as the chips do
     HALF_EVEN = "half even"  #: as QuantizeLinear does
@@ -75,21 +74,38 @@ class Rounding(Enum):
 def _to_readonly_array(
     values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """Return `values` as an array of its own that cannot be written to, spread to `shape`."""
+    """Return a read-only copy of `values`, broadcast to `shape`."""
     array: np.ndarray = np.array(values, dtype)
-    array = array if shape is None or array.shape == shape else np.broadcast_to(array, shape).copy()
+    if shape is not None and array.shape != shape:
+        array = np.broadcast_to(array, shape).copy()
     array.flags.writeable = False
     return array
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Affine:
-    """How a tensor is held in integers.
+    """Affine quantization parameters of a tensor.
 
-    scales : float64, counts per unit, of the shape that `granularity` says; positive. zero_points :
-    int64 of the same shape, the integers that stand for 0. bits : the width. signed : of the
-    integers. rounding : of `integers`. ValueError for arrays that do not fit the granularity, a
-    width that no type has, and zero points beyond it.
+    Parameters
+    ----------
+    scale
+        One or more scales in integer steps per unit; positive, float64, of the shape that
+        `granularity` requires.
+    bits
+        Width of the integers, 1 to 64.
+    granularity
+        Which elements share a scale.
+    zero_point
+        Integers that represent 0, of the shape of `scale` or one for all; int64.
+    signed
+        Whether the integers are signed.
+    rounding
+        Rounding to integers.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not match the granularity, or bits or zero points are out of range.
     """
 
     scales: np.ndarray
@@ -108,34 +124,38 @@ class Affine:
         signed: bool = True,
         rounding: Rounding = Rounding.HALF_UP,
     ) -> None:
-        """Make one of a scale (or an array of scales) and a zero point (or an array of them)."""
+        """Check the parameters and store them as read-only arrays."""
         if not 1 <= bits <= 64:
-            raise ValueError(f"integers of {bits} bits: 1 to 64 are held")
+            raise ValueError(f"bits must be 1 to 64; got {bits}")
         scales = _to_readonly_array(scale, np.float64)
-        wanted = {PerTensor: 0, PerAxis: 1}.get(type(granularity), scales.ndim or 1)
-        if scales.ndim != wanted or (isinstance(granularity, PerAxis) and scales.size < 2):
+        required_ndim = {PerTensor: 0, PerAxis: 1}.get(type(granularity), scales.ndim or 1)
+        is_single_axis_scale = isinstance(granularity, PerAxis) and scales.size < 2
+        if scales.ndim != required_ndim or is_single_axis_scale:
             raise ValueError(
-                f"scale {scales.tolist()} {granularity}: one scale per tensor, or at least two "
-                "along an axis"
+                f"scale {scales.tolist()} does not match {granularity}: pass one scale per tensor, "
+                "or at least two along an axis"
             )
-        for name, value in (
-            ("scales", scales),
-            ("bits", bits),
-            ("granularity", granularity),
-            ("zero_points", _to_readonly_array(zero_point, np.int64, scales.shape)),
-            ("signed", signed),
-            ("rounding", rounding),
-        ):
+        fields = {
+            "scales": scales,
+            "bits": bits,
+            "granularity": granularity,
+            "zero_points": _to_readonly_array(zero_point, np.int64, scales.shape),
+            "signed": signed,
+            "rounding": rounding,
+        }
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
         if not ((self.zero_points >= self.low) & (self.zero_points <= self.high)).all():
-            raise ValueError(f"zero point {self.zero_points.tolist()} is no integer of {bits} bits")
+            raise ValueError(
+                f"zero point {self.zero_points.tolist()} is out of range for {bits} bits"
+            )
 
     def __eq__(self, other: object) -> bool:
-        """Whether both mean the same integers, to the last bit of the scales."""
+        """Whether both represent the same integers, with bit-identical scales."""
         return isinstance(other, Affine) and self._key == other._key
 
     def __hash__(self) -> int:
-        """Return a hash of what `==` looks at."""
+        """Return a hash of the fields that `==` compares."""
         return hash(self._key)
 
     @property
@@ -152,53 +172,51 @@ class Affine:
         )
 
     def __repr__(self) -> str:
-        zero = f", zero_point={self.zero_points.tolist()}" if self.shifted else ""
-        kind = "" if self.single else f", {self.granularity}"
-        return f"Affine({self.scales.tolist()}, {self.bits}{kind}{zero})"
+        zero_points = f", zero_point={self.zero_points.tolist()}" if self.shifted else ""
+        granularity = "" if self.single else f", {self.granularity}"
+        return f"Affine({self.scales.tolist()}, {self.bits}{granularity}{zero_points})"
 
-    # ---- what it is ----------------------------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------
 
     @property
     def single(self) -> bool:
-        """Whether there is one scale for all elements."""
+        """Whether all elements share one scale."""
         return isinstance(self.granularity, PerTensor)
 
     @property
     def axis(self) -> int | None:
-        """The axis along which the scales differ, None with one scale."""
+        """The axis along which the scales differ; None with a single scale."""
         return None if isinstance(self.granularity, PerTensor) else self.granularity.axis
 
     @property
     def scale(self) -> float:
-        """The scale, where there is one; ValueError where there are several."""
+        """The single scale; raises ValueError if there are several."""
         if not self.single:
-            raise ValueError(
-                f"one scale is asked for where there are {self.scales.size} {self.granularity}"
-            )
+            raise ValueError(f"there is no single scale: {self.scales.size} {self.granularity}")
         return float(self.scales)
 
     @property
     def zero_point(self) -> int:
-        """The integer that stands for 0, where there is one; ValueError where there are several."""
+        """The single zero point; raises ValueError if there are several."""
         if not self.single:
             raise ValueError(
-                f"one zero point is asked for where there are {self.scales.size} {self.granularity}"
+                f"there is no single zero point: {self.scales.size} {self.granularity}"
             )
         return int(self.zero_points)
 
     @property
     def signed_zero(self) -> int:
-        """The zero point of the same integers counted as signed ones, where there is one."""
+        """The zero point of the same integers stored as signed; requires a single scale."""
         return self.zero_point - self.low - (1 << (self.bits - 1))
 
     @property
     def shifted(self) -> bool:
-        """Whether 0 is held as another integer than 0 anywhere."""
+        """Whether any zero point differs from 0."""
         return bool(self.zero_points.any())
 
     @property
     def low(self) -> int:
-        """The most negative integer of the width."""
+        """The smallest integer of the width."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
@@ -208,13 +226,13 @@ class Affine:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The smallest and the largest real number that some element may hold."""
+        """The smallest and the largest float that any element can represent."""
         low = (self.low - self.zero_points) / self.scales
         return float(low.min()), float(((self.high - self.zero_points) / self.scales).max())
 
     @property
     def coarsest(self) -> Affine:
-        """One scale for all: that with the fewest counts per unit, with its zero point."""
+        """Parameters with the smallest scale, and its zero point, for all elements."""
         index = np.unravel_index(np.argmin(self.scales), self.scales.shape)
         return Affine(
             self.scales[index],
@@ -227,7 +245,7 @@ class Affine:
 
     @property
     def exponent(self) -> int | None:
-        """log2 of the scale where there is one scale and it is a power of two, else None."""
+        """log2 of the scale if it is a single power of two, else None."""
         return _exact_log2(self.scale) if self.single else None
 
     @property
@@ -237,14 +255,11 @@ class Affine:
 
     @property
     def text(self) -> str:
-        """The scale where there is one, as people read it.
-
-        ``2^7`` or ``93.5``, and another zero point than 0.
-        """
+        """The single scale for display, such as ``2^7`` or ``93.5``, and a nonzero zero point."""
         scale = f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
         return f"{scale} from {self.zero_point}" if self.shifted else scale
 
-    # ---- others like it ------------------------------------------------------------------------------------------
+    # ---- derived parameters ----------------------------------------------------------------------
 
     def changed(
         self,
@@ -252,7 +267,7 @@ class Affine:
         bits: int | None = None,
         zero_point: npt.ArrayLike | None = None,
     ) -> Affine:
-        """Return the same with other scales of the same granularity, another width, other zero points."""
+        """Return a copy with other scales of the same granularity, another width or zero points."""
         return Affine(
             self.scales if scale is None else scale,
             self.bits if bits is None else bits,
@@ -263,33 +278,28 @@ class Affine:
         )
 
     def along(self, axis: int) -> Affine:
-        """Return the same with its scales along another axis; a matrix in groups is turned."""
-        scales, zeros, kind = self.scales, self.zero_points, PerAxis(axis)
+        """Return a copy with the scales along another axis.
+
+        The scales of a matrix in groups are transposed if the axis changes.
+        """
+        scales, zero_points = self.scales, self.zero_points
+        granularity: Granularity = PerAxis(axis)
         if isinstance(self.granularity, PerGroup):
-            turned = axis != self.granularity.axis
-            scales, zeros = (scales.T, zeros.T) if turned else (scales, zeros)
-            return Affine(
-                scales,
-                self.bits,
-                PerGroup(axis, self.granularity.size),
-                zeros,
-                self.signed,
-                self.rounding,
-            )
-        return Affine(scales, self.bits, kind, zeros, self.signed, self.rounding)
+            granularity = PerGroup(axis, self.granularity.size)
+            if axis != self.granularity.axis:
+                scales, zero_points = scales.T, zero_points.T
+        return Affine(scales, self.bits, granularity, zero_points, self.signed, self.rounding)
 
     def mapped(self, change: Callable[[float], float]) -> Affine:
-        """Return the same with `change` of every scale."""
-        return self.changed(
-            np.array([change(float(s)) for s in self.scales.flat]).reshape(self.scales.shape)
-        )
+        """Return a copy with `change` applied to every scale."""
+        scales = np.array([change(float(scale)) for scale in self.scales.flat])
+        return self.changed(scales.reshape(self.scales.shape))
 
     @property
     def attribute(self) -> float | tuple[float, ...]:
-        """The scale as an attribute of an integer operator has it.
+        """The scale or scales as an attribute of an integer operator; one per index of the axis.
 
-        A number, or one for each element along the axis.
-        Of groups, that of their products (`factors`).
+        With groups, the scales of the products (`factors`).
         """
         if isinstance(self.granularity, PerGroup):
             return tuple(self.factors[0].tolist())
@@ -297,78 +307,85 @@ class Affine:
 
     @property
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scales S [O] in float64 and factors m [O, groups] in int64 of a matrix [O, I] in groups: scales = S / m.
+        """Factorization of the scales [O, groups] of a matrix [O, I] in groups: scales = S / m.
 
-        A product ``q * m`` is counted in the scale S of its row. The factors of a row are whole
-        numbers from 1 to `MAX_GROUP_FACTOR`, the smallest that there are, and S has the precision
-        of float32, as a file holds it. ValueError where the scales of a row stand in no such ratio.
+        A product ``q * m`` has the scale S of its row. The factors of a row are the smallest
+        integers from 1 to `MAX_GROUP_FACTOR`, and S is rounded to float32, as in a file.
+
+        Returns
+        -------
+        S : ndarray of shape [O], float64
+        m : ndarray of shape [O, groups], int64
+
+        Raises
+        ------
+        ValueError
+            If the ratios of the scales of a row are not ratios of such integers.
         """
         assert isinstance(self.granularity, PerGroup)
         if self.scales.ndim != 2 or self.granularity.axis != 1:
             raise ValueError(
-                f"scales {self.granularity} of {self.scales.ndim} axes; factors are those of a "
-                "row's groups"
+                f"scales {self.granularity} of {self.scales.ndim} axes; factors require groups "
+                "along the rows of a matrix"
             )
-        least = self.scales.min(axis=1, keepdims=True)
-        shares = least / self.scales
-        scale, factor = np.zeros(len(shares)), np.zeros(shares.shape, np.int64)
-        for most in range(1, MAX_GROUP_FACTOR + 1):
-            near = np.rint(most * shares)
-            fits = (
-                (np.abs(near - most * shares) < _RATIO_TOLERANCE).all(axis=1)
-                & (near >= 1).all(axis=1)
-                & (scale == 0)
+        min_scales = self.scales.min(axis=1, keepdims=True)
+        ratios = min_scales / self.scales
+        row_scales, factors = np.zeros(len(ratios)), np.zeros(ratios.shape, np.int64)
+        for max_factor in range(1, MAX_GROUP_FACTOR + 1):
+            rounded = np.rint(max_factor * ratios)
+            is_solved = (
+                (np.abs(rounded - max_factor * ratios) < _RATIO_TOLERANCE).all(axis=1)
+                & (rounded >= 1).all(axis=1)
+                & (row_scales == 0)
             )
-            scale[fits], factor[fits] = np.float32(most * least[fits, 0]), near[fits]
-        if not scale.all():
-            (row,) = np.nonzero(scale == 0)
+            row_scales[is_solved] = np.float32(max_factor * min_scales[is_solved, 0])
+            factors[is_solved] = rounded[is_solved]
+        if not row_scales.all():
+            (unsolved_rows,) = np.nonzero(row_scales == 0)
             raise ValueError(
-                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to "
+                f"the scales of row {unsolved_rows[0]} are not ratios of integers from 1 to "
                 f"{MAX_GROUP_FACTOR}"
             )
-        return scale, factor
+        return row_scales, factors
 
     @property
     def sums(self) -> Affine:
-        """How the products with this weight are counted.
-
-        As it is itself, of groups with one scale for each row.
-        """
+        """Parameters of products with this weight: with groups one scale per row, else itself."""
         if not isinstance(self.granularity, PerGroup):
             return self
-        scale, _ = self.factors
-        return (
-            Affine(scale, self.bits, PerAxis(0)) if len(scale) > 1 else Affine(scale[0], self.bits)
-        )
+        row_scales, _ = self.factors
+        if len(row_scales) > 1:
+            return Affine(row_scales, self.bits, PerAxis(0))
+        return Affine(row_scales[0], self.bits)
 
     @property
     def stored(self) -> Affine:
-        """The same with its scales as a file holds them, in float32.
+        """A copy with scales rounded to float32, as in a file.
 
-        Of groups, those of their products.
+        With groups, the scales of the products are rounded.
         """
         if isinstance(self.granularity, PerGroup):
             return make_grouped_qparams(*self.factors, self.granularity.size, self.bits)
         return self.mapped(lambda scale: float(np.float32(scale)))
 
-    # ---- integers and reals --------------------------------------------------------------------------------------
+    # ---- conversion of arrays --------------------------------------------------------------------
 
     def broadcast(self, shape: Sequence[int]) -> float | np.ndarray:
-        """Return the scales so that they multiply an array of `shape`.
+        """Return the scales in a form that multiplies an array of `shape`.
 
-        A number where there is one scale.
+        A number if there is a single scale.
         """
         return self.scale if self.single else self.spread(self.scales, shape)
 
     def centre(self, shape: Sequence[int]) -> int | np.ndarray:
-        """Return the zero points so that an array of `shape` adds them.
+        """Return the zero points in a form that is added to an array of `shape`.
 
-        A number where there is one.
+        A number if there is a single zero point.
         """
         return self.zero_point if self.single else self.spread(self.zero_points, shape)
 
     def spread(self, values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """Return `values`, one for each scale, so that they stand beside the elements of an array of `shape`."""
+        """Return `values`, one per scale, broadcastable to the elements of an array of `shape`."""
         if isinstance(self.granularity, PerGroup):
             axis = self.granularity.axis
             return np.repeat(values, self.granularity.size, axis).take(range(shape[axis]), axis)
@@ -376,50 +393,56 @@ class Affine:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
     def counts(self, array: np.ndarray) -> np.ndarray:
-        """Return reals of any shape in counts above the zero point, float64, neither rounded nor clamped."""
+        """Return floats as integer steps above the zero point, neither rounded nor clipped.
+
+        The result is float64 and has the shape of `array`.
+        """
         return np.asarray(array.astype(np.float64) * self.broadcast(array.shape))
 
     def integers(self, array: np.ndarray) -> np.ndarray:
-        """Return reals of any shape as integers, in the smallest type that has them all (int64 above 32 bits)."""
+        """Quantize floats of any shape.
+
+        The result has the smallest integer type of the width, int64 above 32 bits.
+        """
         rounded = _round_in_place(self.counts(array), self.rounding)
         rounded += self.centre(array.shape)
         return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
-        """Return the reals that integers of any shape stand for, float64."""
-        above = integers.astype(np.float64)
+        """Dequantize integers of any shape to float64."""
+        offsets = integers.astype(np.float64)
         if self.shifted:
-            above -= self.centre(integers.shape)
-        return np.asarray(above / self.broadcast(integers.shape))
+            offsets -= self.centre(integers.shape)
+        return np.asarray(offsets / self.broadcast(integers.shape))
 
     def __rtruediv__(self, integers: npt.ArrayLike) -> np.ndarray:
-        """Return the reals that `integers` stand for, as integers over a scale are where 0 stands for 0."""
+        """Dequantize `integers`: ``integers / affine`` reads like a division by the scale."""
         return self.real(np.asarray(integers))
 
-    #: An array over an `Affine` is left to the method above.
+    #: Makes NumPy use the method above for an array divided by an `Affine`.
     __array_ufunc__ = None
 
     def on_grid(self, array: np.ndarray) -> np.ndarray:
-        """Return reals, of any float type, as they come back from the integers; the same type.
+        """Quantize and dequantize floats of any float type; the result has the same type.
 
-        Computed in that type, in float64 above 20 bits.
+        Computed in that type, or in float64 if the integers have more than 20 bits.
         """
-        kind = np.float64 if self.bits > 20 else array.dtype
-        factor, centre = np.asarray(self.broadcast(array.shape), kind), self.centre(array.shape)
-        rounded = _round_in_place(array * factor, self.rounding)
-        np.clip(rounded, self.low - centre, self.high - centre, out=rounded)
-        rounded /= factor
+        dtype = np.float64 if self.bits > 20 else array.dtype
+        scale, zero_point = np.asarray(self.broadcast(array.shape), dtype), self.centre(array.shape)
+        rounded = _round_in_place(array * scale, self.rounding)
+        np.clip(rounded, self.low - zero_point, self.high - zero_point, out=rounded)
+        rounded /= scale
         return rounded.astype(array.dtype, copy=False)
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest type of 8, 16, 32 or 64 bits that holds the integers."""
+        """The smallest integer type of 8, 16, 32 or 64 bits that can store the integers."""
         width = next(width for width in (8, 16, 32, 64) if self.bits <= width)
         return np.dtype(f"{'int' if self.signed else 'uint'}{width}")
 
 
 def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
-    """Round `counts`, which is an array of its own, in place."""
+    """Round a float array in place and return it."""
     if rounding is Rounding.HALF_EVEN:
         return np.rint(counts, out=counts)
     counts += 0.5
@@ -427,17 +450,25 @@ def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
 
 
 def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
-    """Return how a matrix [O, I] of `bits` is held in groups of `size` along I.
+    """Make the parameters of a matrix [O, I] in groups of `size` along I.
 
-    A product ``q * m`` at `scale` [O].
-    factors : whole numbers m [O, groups], 1 to `MAX_GROUP_FACTOR`; what those of a row have in
-    common goes into its scale, which is rounded to float32.
+    A product ``q * m`` has the scale `scale` [O] of its row; see `Affine.factors`.
+
+    Parameters
+    ----------
+    scale
+        Scales of the products [O], rounded to float32 after the common factor is divided out.
+    factors
+        Integers m [O, groups] from 1 to `MAX_GROUP_FACTOR`; the common factor of a row is moved
+        into its scale.
     """
-    common = np.gcd.reduce(factors.astype(np.int64), axis=1)
-    row = np.asarray(np.asarray(scale / common, np.float32), np.float64)
-    return Affine(row[:, None] / (factors // common[:, None]), bits, PerGroup(1, size))
+    common_factors = np.gcd.reduce(factors.astype(np.int64), axis=1)
+    row_scales = np.asarray(np.asarray(scale / common_factors, np.float32), np.float64)
+    scales = row_scales[:, None] / (factors // common_factors[:, None])
+    return Affine(scales, bits, PerGroup(1, size))
 
 
 def _exact_log2(scale: float) -> int | None:
+    """Return log2 of a power of two, or None for another scale."""
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else None

@@ -1,7 +1,7 @@
-"""What the user may choose, checked: bits, mode, calibration, overrides, skip list.
+"""The checked configuration of `quantize`: bits, mode, calibration, overrides, skip list.
 
-Loaded only when a model is quantized (pydantic and YAML are not imported by `lingeronnx --help`).
-An unknown key is an error that names the nearest known one.
+Imported only when a model is quantized, so that `lingeronnx --help` does not import pydantic and
+YAML. An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ __all__ = [
     "parse_override",
 ]
 
-_MAX_FILE_BYTES = 1 << 24  # bytes of a file
+_MAX_FILE_BYTES = 1 << 24
 
-
-#: What scales depend on, beside the platform and the data.
+#: The settings that scales depend on, besides the platform and the data.
 _SCALE_SETTINGS = {
     "mode",
     "bits",
@@ -56,12 +55,12 @@ _SCALE_SETTINGS = {
 }
 _WEIGHT_SCALES_PATTERN = "tensor|channel|group:[1-9][0-9]{0,6}"
 
-#: The width of weights that a wish chooses; users say "auto".
+#: `weight_bits` if a requirement, such as a maximum loss, selects them; users write "auto".
 AUTO_WEIGHT_BITS = 0
 
 
 class Override(BaseModel):
-    """Settings for the nodes or tensors one selector names."""
+    """Settings for the nodes or tensors that one selector names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -74,7 +73,10 @@ class Override(BaseModel):
 
     @property
     def to_settings(self) -> dict[str, Any]:
-        """What is set, by key; a percentile chooses that calibrator, too, where none is named."""
+        """The values that are set, by key.
+
+        A percentile also selects that calibrator if none is named.
+        """
         settings = self.model_dump(exclude_none=True)
         if "percentile" in settings:
             settings.setdefault("calibrator", "percentile")
@@ -84,9 +86,9 @@ class Override(BaseModel):
 
 
 class QuantConfig(BaseModel):
-    """Everything `quantize` may be told; the defaults are meant to be good.
+    """All settings of `quantize`, with their defaults.
 
-    platform : the name of a row of `targets.PLATFORMS`, or a row of one's own.
+    platform : the name of a target in `targets.PLATFORMS`, or a `Target`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -131,25 +133,28 @@ class QuantConfig(BaseModel):
 
     @property
     def time(self) -> LatencyOptions:
-        """What is asked of the time on the chip."""
+        """The options for latency estimates."""
         return LatencyOptions(self.clock, self.budget_ms, self.timing)
 
     @property
     def of_scales(self) -> dict[str, object]:
-        """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
-        found: dict[str, object] = self.model_dump(
+        """The settings that scales depend on and that differ from the defaults.
+
+        Platform and data are not included.
+        """
+        settings: dict[str, object] = self.model_dump(
             mode="json", include=_SCALE_SETTINGS, exclude_defaults=True
         )
-        return found
+        return settings
 
     @property
     def in_parts(self) -> bool:
-        """Whether the chip's work may be cut into several parts, with float operators of the host between them."""
+        """Whether the chip's work may be split into several parts, with host parts between them."""
         return self.parts is None and not self.require_chip
 
     @property
     def budget(self) -> int:
-        """The bytes that passes over the data may take: `memory` is in units of 10^9."""
+        """The memory in bytes for passes over the data; `memory` is in units of 10^9 bytes."""
         return int(self.memory * 1e9)
 
     @field_validator("weight_bits", mode="before")
@@ -159,30 +164,39 @@ class QuantConfig(BaseModel):
 
     @field_validator("weight_scales")
     @classmethod
-    def _scales(cls, value: str) -> str:
+    def _check_weight_scales(cls, value: str) -> str:
         if re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
             raise ValueError(
-                "it is tensor, channel, or group:N for N weights of a row, such as group:32"
+                "it must be tensor, channel, or group:N for groups of N weights of a row, such as "
+                "group:32"
             )
         return value
 
     @field_validator("max_parts")
     @classmethod
-    def _cut(cls, value: int | None, others: ValidationInfo) -> int | None:
-        if value is not None and others.data.get("parts") == 1:
-            raise ValueError("parts 1 cuts nothing; give one of the two")
+    def _check_max_parts(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("parts") == 1:
+            raise ValueError("it cannot be combined with parts 1; pass one of the two")
         return value
 
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
-    def _path_to_str(cls, value: object) -> object:
+    def _convert_path_to_str(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
         """Check `settings` and return the configuration.
 
-        ConfigError for an unknown key or a bad value.
+        Parameters
+        ----------
+        where
+            Source of the settings for error messages.
+
+        Raises
+        ------
+        ConfigError
+            If a key is unknown or a value is invalid.
         """
         known = cls.model_fields
         for key in settings:
@@ -198,133 +212,139 @@ class QuantConfig(BaseModel):
 
     @classmethod
     def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
-        """Read a YAML file; keyword `settings` (those the caller was really given) win over the file."""
+        """Read a YAML file; keyword `settings` take precedence over the file.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read, is not YAML, or contains an invalid setting.
+        """
         import yaml
 
         try:
-            body = yaml.safe_load(
-                read_user_file(path, "the configuration", _MAX_FILE_BYTES).decode("utf-8")
-            )
-        except (
-            yaml.YAMLError,
-            ValueError,
-            RecursionError,
-        ) as error:  # of bytes, of 5,000 digits, of brackets
+            text = read_user_file(path, "the configuration", _MAX_FILE_BYTES).decode("utf-8")
+            body = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            # ValueError: invalid UTF-8 or an integer of too many digits.
             raise ConfigError(
-                f"the configuration {path} is not YAML ({format_exception(error)}); `lingeronnx "
-                "schema quant` "
-                "describes it"
+                f"the configuration {path} is not YAML ({format_exception(error)}); "
+                "`lingeronnx schema quant` describes it"
             ) from error
         if body is None:
             body = {}
         if not isinstance(body, dict):
             raise ConfigError(
-                f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: "
-                "value' lines"
+                f"the configuration {path} contains a {type(body).__name__}; it must contain "
+                "'key: value' lines"
             )
         return cls.of({**body, **settings}, f"the configuration {path}")
 
     def check_platform(self, target: Target) -> None:
-        """Raise ConfigError where a setting is not one the platform has."""
+        """Raise ConfigError if the target does not support a setting."""
         if self.mode not in target.modes:
             raise ConfigError(
-                f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} "
-                "scales only; "
-                "drop --mode or choose --platform generic"
+                f"mode {self.mode} on platform {target.name}: it supports "
+                f"{' or '.join(target.modes)} scales only; drop --mode or choose "
+                "--platform generic"
             )
         if self.weight_scales.partition(":")[0] not in target.weight_scales:
             raise ConfigError(
                 f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one "
-                "scale per "
-                f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose "
-                "--platform generic"
+                f"scale per {' or '.join(target.weight_scales)} there; drop --weight-scales or "
+                "choose --platform generic"
             )
         if self.activations == "asymmetric" and not target.zero_points:
             raise ConfigError(
-                f"activations asymmetric on platform {target.name}: the integer 0 stands for the "
-                "real 0 there; "
+                f"activations asymmetric on platform {target.name}: zero points must be 0 there; "
                 "drop --activations or choose --platform generic"
             )
         if self.weight_bits == AUTO_WEIGHT_BITS:
             raise ConfigError(
-                "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, "
-                "--max-flash or "
-                "--max-ms"
+                "weight_bits auto: a requirement selects the widths; pass --max-drop, --min-sqnr, "
+                "--max-flash or --max-ms"
             )
-        widths = {"bits": target.bits, "weight_bits": target.all_weight_bits}
-        _check_widths("", {"bits": self.bits, "weight_bits": self.weight_bits}, widths, target)
+        supported_bits = {"bits": target.bits, "weight_bits": target.all_weight_bits}
+        bits = {"bits": self.bits, "weight_bits": self.weight_bits}
+        _check_bits("", bits, supported_bits, target)
         for selector, override in self.overrides.items():
-            settings = override.to_settings
-            _check_widths(f"override {selector}: ", settings, widths, target)
-            if settings.get("out_bits", "float") not in (
-                *target.out_bits,
-                *target.curve_bits,
-                "float",
-            ):
-                raise ConfigError(
-                    f"override {selector}: out_bits {settings['out_bits']} on platform "
-                    f"{target.name}: an output that "
-                    "leaves the integers has other widths there; give "
-                    f"{', '.join(map(str, target.out_bits))}, or float"
-                )
-            if (
-                override.scale is not None
-                and target.needs_power_of_two_scales
-                and math.frexp(override.scale)[0] != 0.5
-            ):
-                raise ConfigError(
-                    f"override {selector}: scale {override.scale:g} is not a power of two, "
-                    f"which is all that platform {target.name} takes"
-                )
+            _check_bits(f"override {selector}: ", override.to_settings, supported_bits, target)
+            _check_override(selector, override, target)
 
 
 def parse_group_size(weight_scales: str) -> int | None:
-    """Return N of the setting "group:N", None for the others."""
+    """Return N of the setting "group:N", or None for other settings."""
     kind, _, size = weight_scales.partition(":")
     return int(size) if kind == "group" else None
 
 
-def _check_widths(
-    where: str, settings: Mapping[str, Any], widths: Mapping[str, tuple[int, ...]], target: Target
+def _check_bits(
+    prefix: str,
+    settings: Mapping[str, Any],
+    supported_bits: Mapping[str, tuple[int, ...]],
+    target: Target,
 ) -> None:
-    for key, known in widths.items():
-        if settings.get(key, known[0]) not in known:
+    """Raise ConfigError if a setting in `supported_bits` is present with another value."""
+    for key, supported in supported_bits.items():
+        if settings.get(key, supported[0]) not in supported:
             raise ConfigError(
-                f"{where}{key} {settings[key]} on platform {target.name}: it computes in "
-                f"{', '.join(map(str, known))} bits only; `lingeronnx platforms` tells the others"
+                f"{prefix}{key} {settings[key]} on platform {target.name}: it supports "
+                f"{', '.join(map(str, supported))} bits only; `lingeronnx platforms` lists the "
+                "other platforms"
             )
 
 
+def _check_override(selector: str, override: Override, target: Target) -> None:
+    """Raise ConfigError if the target does not support `out_bits` or `scale` of an override."""
+    out_bits = override.to_settings.get("out_bits", "float")
+    if out_bits not in (*target.out_bits, *target.curve_bits, "float"):
+        raise ConfigError(
+            f"override {selector}: out_bits {out_bits} on platform {target.name}: not a supported "
+            "width of an output that becomes float; pass "
+            f"{', '.join(map(str, target.out_bits))}, or float"
+        )
+    if (
+        override.scale is not None
+        and target.needs_power_of_two_scales
+        and math.frexp(override.scale)[0] != 0.5
+    ):
+        raise ConfigError(
+            f"override {selector}: scale {override.scale:g} is not a power of two, as platform "
+            f"{target.name} requires"
+        )
+
+
 def _format_validation_error(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["loc"][0] == "platform":
-        return f"platform = {first.get('input')!r}: it is a name or a Target"
-    if first["type"] == "extra_forbidden":
-        key = str(first["loc"][-1])
+    """Format the first error as one line without the details of pydantic."""
+    first_error = error.errors(include_url=False)[0]
+    location = ".".join(str(part) for part in first_error["loc"])
+    if first_error["loc"][0] == "platform":
+        return f"platform = {first_error.get('input')!r}: it must be a name or a Target"
+    if first_error["type"] == "extra_forbidden":
+        key = str(first_error["loc"][-1])
         return (
-            f"unknown key '{key}' in {where}{suggest_nearest(key, Override.model_fields)}; "
+            f"unknown key '{key}' in {location}{suggest_nearest(key, Override.model_fields)}; "
             f"known: {', '.join(Override.model_fields)}"
         )
-    return f"{where} = {first.get('input')!r}: {first['msg'].removeprefix('Value error, ')}"
+    message = first_error["msg"].removeprefix("Value error, ")
+    return f"{location} = {first_error.get('input')!r}: {message}"
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``SELECTOR=KEY:VALUE,...`` as the command line takes it.
+    """Parse ``SELECTOR=KEY:VALUE,...`` of the command line to the selector and its settings.
 
-    A scale may be written ``2^-7``.
+    A value may be a power of two such as ``2^-7``. Raises ConfigError for text of another form.
     """
     selector, equals, body = text.rpartition("=")
     if not equals or not selector:
         raise ConfigError(
-            f"override '{text}': write SELECTOR=KEY:VALUE, for instance 'type:Conv=calibrator:max'"
+            f"override '{text}': write SELECTOR=KEY:VALUE, such as 'type:Conv=calibrator:max'"
         )
     settings: dict[str, Any] = {}
     for part in body.split(","):
         key, colon, value = part.partition(":")
         if not colon:
             raise ConfigError(
-                f"override '{text}': '{part}' is not KEY:VALUE; such as bits:16,weight_bits:8"
+                f"override '{text}': '{part}' is not KEY:VALUE, such as bits:16,weight_bits:8"
             )
         power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
         settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
@@ -332,7 +352,7 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Combine several ``--override`` texts, later ones winning key by key."""
+    """Parse several ``--override`` texts and merge them; later ones take precedence key by key."""
     merged: dict[str, dict[str, Any]] = {}
     for text in texts:
         selector, settings = parse_override(text)

@@ -1,4 +1,4 @@
-"""How the constants of an integer graph follow from those of the float one."""
+"""How the constants of an integer graph are derived from those of the float graph."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from .affine import Affine, PerAxis, PerTensor
 
 __all__ = ["ArrayTransform", "ConstantSource", "identity_transform", "make_bias_qparams"]
 
-#: Rearranges an array.
+#: Rearranges the elements of an array.
 ArrayTransform = Callable[[np.ndarray], np.ndarray]
 
 
 def identity_transform(array: np.ndarray) -> np.ndarray:
-    """Return the array unchanged: the view that rearranges nothing."""
+    """Return the array unchanged."""
     return array
 
 
 @dataclass(frozen=True)
 class ConstantSource:
-    """How an integer initializer follows from a float one.
+    """How an integer initializer is derived: ``view(qparams.integers(float)).astype(dtype)``.
 
-    ``view(held.integers(float))``, of type `dtype`.
-    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros
-    between, nothing else. held : how the float initializer is held.
+    name : the float initializer.
+    view : moves or repeats its elements, or inserts zeros; it does not change values.
+    qparams : quantization parameters of the float initializer.
+    dtype : type of the integer initializer.
     """
 
     name: str
     view: ArrayTransform
-    held: Affine
+    qparams: Affine
     dtype: np.dtype
 
     def quantize(self, array: np.ndarray) -> np.ndarray:
-        """Return the integers of `array`."""
-        return self.view(self.held.integers(array)).astype(self.dtype, copy=False)
+        """Return the integer initializer for the values `array` of the float one."""
+        return self.view(self.qparams.integers(array)).astype(self.dtype, copy=False)
 
 
 def make_bias_qparams(scale: npt.ArrayLike, wide: bool) -> Affine:
-    """Return how a bias is held at `scale`, one or one for each element.
+    """Make the parameters of a bias with one scale or one per element.
 
-    In 32 bits, or in 61 where `wide`.
+    The width is 32 bits, or 61 bits if `wide`.
     """
-    return Affine(scale, 61 if wide else 32, PerAxis(0) if np.ndim(scale) else PerTensor())
+    granularity = PerAxis(0) if np.ndim(scale) else PerTensor()
+    return Affine(scale, 61 if wide else 32, granularity)

@@ -1,15 +1,16 @@
-"""A plan computed in float.
+"""Fake quantization: float graphs in which tensors are rounded to the grid of a plan.
 
-Graphs in which tensors are rounded to the plan's grid, for onnxruntime.
-`build_fake_quantized_graph` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low,
-high) / scale`` and rounds the weights; biases stay real; low and high are counted from the zero
-point. `split_at_tensors` takes the graph apart at those tensors, so that each layer can be computed
-from given values. `Affine.on_grid` is the same for an array. Knows graphs and plans, runs nothing.
+`build_fake_quantized_graph` appends ``clip(floor(x * scale + 0.5), low, high) / scale`` to every
+tensor of the plan and rounds the weights; biases stay unrounded, and low and high are relative to
+the zero point. `split_at_tensors` splits the graph at those tensors, so that each layer can be
+computed from given inputs. `Affine.on_grid` does the same to an array. This module builds graphs
+and runs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,111 +23,134 @@ __all__ = ["build_fake_quantized_graph", "split_at_tensors"]
 def build_fake_quantized_graph(
     graph: ir.Model, plan: Plan, only: Collection[str] | None = None
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Return a float graph that computes `plan` on the normalised `graph`, and {its tensor.
+    """Build a float graph that computes `plan` on the normalized `graph`.
 
-    The tensor it stands for}.
-    only : tensors and weights to round, by name; None for all that the plan has.
+    Parameters
+    ----------
+    only
+        Names of the tensors and weights to round; None rounds all tensors of the plan.
+
+    Returns
+    -------
+    model : ir.Model
+        The fake-quantized copy.
+    user_names : dict of str to str
+        Tensor of the copy -> the tensor of `graph` that it represents.
     """
     copy = ir.clone(graph)
-    wanted = {name: q for name, q in plan.tensors.items() if only is None or name in only}
-    users = {str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in wanted}
-    users.update(
-        {str(last.name): name for name, (last, _) in _insert_fake_quant(copy, wanted).items()}
-    )
-    _fake_quantize_weights(copy, wanted)
-    return copy, users
+    qparams = {name: q for name, q in plan.tensors.items() if only is None or name in only}
+    user_names = {str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in qparams}
+    for name, rounded in _insert_fake_quant(copy, qparams).items():
+        user_names[str(rounded.value.name)] = name
+    _fake_quantize_weights(copy, qparams)
+    return copy, user_names
 
 
 def split_at_tensors(
     graph: ir.Model, plan: Plan, tensor_names: Collection[str]
 ) -> tuple[ir.Model, dict[str, str], dict[str, str]]:
-    """Return `graph` taken apart at those tensors of `plan` in `tensor_names`.
+    """Build a fake-quantized copy of `graph` that is split at tensors of `plan`.
 
-    What reads one reads a graph input instead.
-    Also {such an input: the tensor it stands for} and {a tensor that is computed, and rounded: what
-    it stands for}.
+    The consumers of each split tensor use a new graph input instead.
+
+    Parameters
+    ----------
+    tensor_names
+        Tensors to split at; those that are not in the plan are ignored.
+
+    Returns
+    -------
+    model : ir.Model
+        The split copy.
+    input_names : dict of str to str
+        New graph input -> the tensor of `graph` that it represents.
+    user_names : dict of str to str
+        Computed tensor of the copy, rounded if it is in the plan -> the tensor it represents.
     """
     copy = ir.clone(graph)
-    whole = [str(v.name) for v in ir.iter_values(copy) if v.name not in plan.tensors]
-    reads: dict[str, str] = {}
-    writes: dict[str, str] = {}
-    taken = ir.get_tensor_names(copy)
-    for name, (last, readers) in _insert_fake_quant(copy, plan.tensors).items():
-        writes[str(last.name)] = name
+    user_names = {
+        str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in plan.tensors
+    }
+    input_names: dict[str, str] = {}
+    used_names = ir.get_tensor_names(copy)
+    for name, rounded in _insert_fake_quant(copy, plan.tensors).items():
+        user_names[str(rounded.value.name)] = name
         if name not in tensor_names:
             continue
         graph_input = ir.Value(
-            name=ir.reserve_name(f"{name}_given", taken), shape=last.shape, type=last.type
+            name=ir.reserve_name(f"{name}_given", used_names),
+            shape=rounded.value.shape,
+            type=rounded.value.type,
         )
         copy.graph.inputs.append(graph_input)
-        reads[str(graph_input.name)] = name
-        for node, index in readers:
+        input_names[str(graph_input.name)] = name
+        for node, index in rounded.uses:
             node.replace_input_with(index, graph_input)
     _fake_quantize_weights(copy, plan.tensors)
-    return copy, reads, {**{name: name for name in whole}, **writes}
+    return copy, input_names, user_names
 
 
-def _insert_fake_quant(
-    model: ir.Model, wanted: Mapping[str, Affine]
-) -> dict[str, tuple[ir.Value, list[tuple[ir.Node, int]]]]:
-    """Let all that reads a tensor of `wanted` read it rounded.
+class _RoundedTensor(NamedTuple):
+    """A rounded tensor, and the (node, input index) pairs that use it."""
 
-    Return by name that tensor and what reads it.
-    """
-    taken, rounded = ir.get_tensor_names(model), {}
+    value: ir.Value
+    uses: list[tuple[ir.Node, int]]
+
+
+def _insert_fake_quant(model: ir.Model, qparams: Mapping[str, Affine]) -> dict[str, _RoundedTensor]:
+    """Insert rounding after each tensor of `qparams`, and let its consumers use the result."""
+    used_names = ir.get_tensor_names(model)
+    rounded_tensors: dict[str, _RoundedTensor] = {}
     for value in list(ir.iter_values(model)):
-        q = wanted.get(str(value.name))
+        q = qparams.get(str(value.name))
         if q is None or value.const_value is not None:
             continue
-        readers = [(use.node, use.idx) for use in value.uses()]
-        nodes = _make_fake_quant_nodes(model, value, q, taken)
-        maker = value.producer()
-        if maker is None:
+        uses = [(use.node, use.idx) for use in value.uses()]
+        nodes = _make_fake_quant_nodes(model, value, q, used_names)
+        producer = value.producer()
+        if producer is None:
             model.graph.insert_before(model.graph[0], nodes)
         else:
-            model.graph.insert_after(maker, nodes)
-        for node, index in readers:
-            node.replace_input_with(index, nodes[-1].outputs[0])
-        rounded[str(value.name)] = nodes[-1].outputs[0], readers
-    return rounded
+            model.graph.insert_after(producer, nodes)
+        rounded = nodes[-1].outputs[0]
+        for node, index in uses:
+            node.replace_input_with(index, rounded)
+        rounded_tensors[str(value.name)] = _RoundedTensor(rounded, uses)
+    return rounded_tensors
 
 
 def _make_fake_quant_nodes(
-    model: ir.Model, value: ir.Value, q: Affine, taken: set[str]
+    model: ir.Model, value: ir.Value, q: Affine, used_names: set[str]
 ) -> list[ir.Node]:
-    """Return nodes that round `value`."""
-    scale, last, nodes = q.scale, value, []
-    steps: tuple[tuple[str, tuple[float, ...]], ...] = (
+    """Make the nodes that round `value` to the grid of `q`; new names are added to `used_names`."""
+    scale, source, nodes = q.scale, value, []
+    operands_by_op: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("Mul", (scale,)),
         ("Add", (0.5,)),
         ("Floor", ()),
         ("Clip", (q.low - q.zero_point, q.high - q.zero_point)),
         ("Div", (scale,)),
     )
-    for op_type, operands in steps:
-        constants = [
-            ir.add_initializer(
-                model,
-                ir.reserve_name(f"{value.name}_{op_type}", taken),
-                np.array(operand, np.float32),
-            )
-            for operand in operands
-        ]
-        output = ir.reserve_name(f"{value.name}_rounded", taken)
-        nodes.append(
-            ir.make_node(op_type, [last, *constants], output=output, name=output, like=value)
-        )
-        last = nodes[-1].outputs[0]
+    for op_type, operands in operands_by_op:
+        constants = []
+        for operand in operands:
+            name = ir.reserve_name(f"{value.name}_{op_type}", used_names)
+            constants.append(ir.add_initializer(model, name, np.array(operand, np.float32)))
+        output = ir.reserve_name(f"{value.name}_rounded", used_names)
+        node = ir.make_node(op_type, [source, *constants], output=output, name=output, like=value)
+        nodes.append(node)
+        source = node.outputs[0]
     return nodes
 
 
-def _fake_quantize_weights(model: ir.Model, wanted: Mapping[str, Affine]) -> None:
+def _fake_quantize_weights(model: ir.Model, qparams: Mapping[str, Affine]) -> None:
+    """Round the initializers in `qparams` to their grid, in place."""
     for name, value in model.graph.initializers.items():
-        q, array = wanted.get(name), ir.const_value(value)
-        if q is not None and array is not None:
-            most = np.finfo(
-                array.dtype
-            ).max  # the lowest number there is, of a mask, may round to one beyond
-            ir.set_initializer_value(
-                value, np.clip(q.on_grid(array.astype(np.float64)), -most, most).astype(array.dtype)
-            )
+        q, array = qparams.get(name), ir.const_value(value)
+        if q is None or array is None:
+            continue
+        rounded = q.on_grid(array.astype(np.float64))
+        # The lowest float, which masks contain, may round to a value beyond the type.
+        max_value = np.finfo(array.dtype).max
+        clipped = np.clip(rounded, -max_value, max_value).astype(array.dtype)
+        ir.set_initializer_value(value, clipped)

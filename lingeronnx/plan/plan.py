@@ -1,9 +1,8 @@
-"""The quantization plan.
+"""The quantization plan: the scale of each tensor, as a frozen value with a versioned JSON form.
 
-Which tensor has which scale, as a frozen value with a versioned JSON form.
-A scale is integer counts per real unit, ``q = round(x * scale)`` (the inverse of ONNX's
-``y_scale``). Bias scales are derived (scale of the input times scale of the weight) and never
-stored. Knows no operator and no graph.
+A scale is integer steps per unit, ``q = round(x * scale)`` (the inverse of ONNX's ``y_scale``).
+Bias scales are derived (input scale times weight scale) and never stored. This module depends on no
+operator and no graph.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True)
 class Transform:
-    """What a tensor of the plan means.
+    """Relation between the stored tensor of a plan and the user's tensor: stored = factor * user.
 
-    Stored = `factor` * (the user's tensor), per channel (axis 1) or for all.
+    `factor` is one number, or one per channel (axis 1).
     """
 
     factor: tuple[float, ...]
@@ -37,15 +36,15 @@ class Transform:
 class Plan:
     """Scales of a quantized model.
 
-    tensors     scales and width of every integer tensor and quantized weight, by the float graph's
-    tensor name transforms  tensor name -> Transform, where equalization changed what the stored
-    tensor means floats      node name -> why it stays in float
-    scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or
-    from it synthetic   whether scales, or weights refined for them, come from random inputs
-    settings    those of `quantize` that the scales come from, where they are no defaults; None
-    where nobody knows.
-                A note for the files made from the plan: plans of the same scales are equal whatever
-                it says
+    platform, mode, executor : the target that it was made for.
+    tensors : quantization parameters of each integer tensor and quantized weight, by tensor name of
+    the float graph.
+    transforms : tensors that equalization rescaled.
+    floats : node name -> why the node stays float.
+    scaled : tensor name -> the user's tensor that a multiplication on the host converts to or from.
+    synthetic : whether scales, or weights refined for them, come from random inputs.
+    settings : the non-default settings of `quantize` that the scales depend on; None if they are not
+    known. Plans are equal whatever their settings are.
     """
 
     platform: str
@@ -63,13 +62,12 @@ class Plan:
         return replace(self, tensors=dict(tensors))
 
     def to_json(self) -> str:
-        """Return the plan as JSON text with sorted keys.
+        """Return the plan as JSON text with sorted keys; floats are read back exactly.
 
-        Floats are written so that they read back exactly.
-        A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list,
-        `group_size` where it is one for each group along that axis (then a list of lists, of the
-        tensor's rank), `zero_point` where it is not 0. `scaled` is left out where it is empty,
-        `synthetic` where it is false, `settings` where they are not known.
+        A tensor has `scale`, a number or a list, and `bits`. It has `axis` if the scale is a list,
+        `group_size` if there is one scale per group along that axis (the list is then nested to the
+        rank of the tensor), and `zero_point` if it is not 0. `scaled` is omitted if it is empty,
+        `synthetic` if it is false, and `settings` if they are not known.
         """
         body = {
             "lingeronnx_plan": PLAN_VERSION,
@@ -89,17 +87,25 @@ class Plan:
 
     @property
     def content(self) -> bytes:
-        """What results depend on, for journals.
+        """The part of the plan that results depend on, as bytes; used as a key of journals.
 
-        All but the note of settings, which plans of 0.1 had not.
+        It excludes the settings, which plans of version 0.1 do not have.
         """
         return replace(self, settings=None).to_json().encode()
 
     @classmethod
     def from_json(cls, text: str, where: str = "the plan") -> Plan:
-        """Read what `to_json` wrote, also in version 1.
+        """Read a plan that `to_json` wrote, or one of version 1.
 
-        ConfigError (naming `where`) for anything else.
+        Parameters
+        ----------
+        where
+            Source of the text for error messages.
+
+        Raises
+        ------
+        ConfigError
+            If the text is not a valid plan.
         """
         try:
             body: dict[str, Any] = json.loads(text)
@@ -107,9 +113,7 @@ class Plan:
             if version not in (1, PLAN_VERSION):
                 raise ConfigError(
                     f"{where} has plan version {version}; this lingeronnx reads versions 1 and "
-                    f"{PLAN_VERSION}: upgrade "
-                    "it, "
-                    "or quantize again with --save-plan"
+                    f"{PLAN_VERSION}: upgrade lingeronnx, or quantize again with --save-plan"
                 )
             if version == 1:
                 _check_version1(body, where)
@@ -146,33 +150,33 @@ class Plan:
 
 
 def _check_version1(body: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for what version 1 could say, no lingeronnx ever wrote, and nothing computes."""
+    """Raise ConfigError for entries of version 1 that were never written and are not supported."""
     for name, transform in body.get("transforms", {}).items():
         if transform.get("offset"):
             raise ConfigError(
-                f"{where}: the transform of '{name}' has "
-                f"offset {transform['offset']}; offsets are 0"
+                f"{where}: the transform of '{name}' has offset {transform['offset']}; it must be 0"
             )
     if body.get("reads"):
         raise ConfigError(
-            f"{where}: 'reads' holds {len(body['reads'])} entries; a tensor has one scale for all "
-            "readers"
+            f"{where}: 'reads' has {len(body['reads'])} entries; it must be empty, because a "
+            "tensor has one scale for all consumers"
         )
 
 
 def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
-    """Return the settings that `body` notes; None where it notes none, as plans of 0.1 do."""
-    noted = body.get("settings")
-    if noted is not None and not isinstance(noted, dict):
+    """Return the settings of a plan, or None if it has none, as plans of version 0.1."""
+    settings = body.get("settings")
+    if settings is not None and not isinstance(settings, dict):
         raise ConfigError(
-            f"{where}: 'settings' is {json.dumps(noted)[:40]}; it holds settings by name, such as "
-            '{"calibrator": "max"}: drop it, or write the plan anew with --save-plan'
+            f"{where}: 'settings' is {json.dumps(settings)[:40]}; it must map setting names to "
+            'values, such as {"calibrator": "max"}: remove it, or write the plan again with '
+            "--save-plan"
         )
-    return noted
+    return settings
 
 
 def _qparams_to_json(q: Affine) -> dict[str, object]:
-    """Return the JSON of how a tensor is held; what is as it mostly is stands nowhere."""
+    """Return the JSON form of quantization parameters, without fields of their usual value."""
     entry: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
         entry["axis"] = q.axis
@@ -184,40 +188,43 @@ def _qparams_to_json(q: Affine) -> dict[str, object]:
 
 
 def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affine:
-    """Read what `_qparams_to_json` wrote; ConfigError for what holds no tensor."""
+    """Read what `_qparams_to_json` wrote; raise ConfigError if it is invalid for tensor `name`."""
     scale, bits = entry["scale"], int(entry["bits"])
     scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):
         raise ConfigError(
-            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; a scale is a positive "
-            "number, "
-            "bits are 2 to 32"
+            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; scales must be positive "
+            "numbers, and bits must be 2 to 32"
         )
     axis = int(entry["axis"]) if "axis" in entry else None
-    grouped = "group_size" in entry
-    if not grouped and (
-        (scales.ndim == 1) != (axis is not None) or (scales.size == 1 and axis is not None)
-    ):
+    if "group_size" in entry:
+        _check_groups(scales, axis, int(entry["group_size"]), where, name)
+    elif (scales.ndim == 1) != (axis is not None) or (scales.size == 1 and axis is not None):
         raise ConfigError(
-            f"{where}: tensor '{name}' has {scales.size} scales along axis {axis}; "
-            "a list of at least two scales has an axis, one scale has none"
+            f"{where}: tensor '{name}' has {scales.size} scales along axis {axis}; a list of at "
+            "least two scales must have an axis, and a single scale must not"
         )
-    if grouped and (axis is None or not 0 <= axis < scales.ndim or int(entry["group_size"]) < 1):
-        raise ConfigError(
-            f"{where}: tensor '{name}' has groups of {entry['group_size']} along axis {axis} of "
-            "scales of "
-            f"{scales.ndim} axes; a group has one element or more, along one of these axes"
-        )
-    zero = entry.get("zero_point", 0)
+    zero_point = entry.get("zero_point", 0)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    if np.any(zero) and (axis is not None or not low <= int(zero) <= high):
+    if np.any(zero_point) and (axis is not None or not low <= int(zero_point) <= high):
         raise ConfigError(
-            f"{where}: tensor '{name}' has zero point {zero} with {scales.size} scales and {bits} "
-            "bits; a zero point "
-            f"is one of the integers {low} to {high}, beside one scale"
+            f"{where}: tensor '{name}' has zero point {zero_point} with {scales.size} scales and "
+            f"{bits} bits; a zero point must be one of the integers {low} to {high}, with a single "
+            "scale"
         )
     if axis is None:
-        return Affine(scales, bits, zero_point=int(zero))
-    return Affine(
-        scales, bits, PerGroup(axis, int(entry["group_size"])) if grouped else PerAxis(axis)
-    )
+        return Affine(scales, bits, zero_point=int(zero_point))
+    if "group_size" in entry:
+        return Affine(scales, bits, PerGroup(axis, int(entry["group_size"])))
+    return Affine(scales, bits, PerAxis(axis))
+
+
+def _check_groups(
+    scales: np.ndarray, axis: int | None, group_size: int, where: str, name: str
+) -> None:
+    """Raise ConfigError if groups of a tensor have no axis of the scales or no elements."""
+    if axis is None or not 0 <= axis < scales.ndim or group_size < 1:
+        raise ConfigError(
+            f"{where}: tensor '{name}' has groups of {group_size} along axis {axis}, and scales of "
+            f"{scales.ndim} axes; a group must have at least one element, along one of these axes"
+        )

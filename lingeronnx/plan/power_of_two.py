@@ -1,7 +1,4 @@
-"""Which power of two stands for a scale.
-
-Decided here, for calibration, imported scales, legalization and lowering.
-"""
+"""Rounding of scales to powers of two: for calibration, imports, legalization and lowering."""
 
 from __future__ import annotations
 
@@ -9,34 +6,39 @@ import math
 
 __all__ = ["floor_exponent", "floor_power_of_two", "nearest_power_of_two"]
 
-_EXPONENT_TOLERANCE = (
-    1e-6  # of an exponent: what a scale written in decimal digits may be short of a power of two
-)
+#: Error of the exponent of a power of two that was written in decimal digits.
+_EXPONENT_TOLERANCE = 1e-6
 
 
 def floor_exponent(upper_bound: float, *, imported: bool = False) -> int:
-    """Return the largest exponent whose power of two is `upper_bound` at most, a positive number.
+    """Return the largest exponent whose power of two does not exceed `upper_bound`.
 
-    imported : `upper_bound` comes from a file in decimal digits; a power that it misses by their
-    rounding counts as reached.
+    Parameters
+    ----------
+    upper_bound
+        A positive number.
+    imported
+        Whether `upper_bound` was read from a file with decimal digits. A power of two that it falls
+        short of by their rounding then counts as reached.
+
+    Raises
+    ------
+    ValueError
+        If `upper_bound` is not positive and finite.
     """
     if imported:
         return math.floor(math.log2(upper_bound) + _EXPONENT_TOLERANCE)
     if not 0 < upper_bound < math.inf:
-        raise ValueError(f"no power of two stands for {upper_bound}")
-    return (
-        math.frexp(upper_bound)[1] - 1
-    )  # exact, where a logarithm just below a whole number is rounded up to it
+        raise ValueError(f"the upper bound must be positive and finite; got {upper_bound}")
+    # Exact; a logarithm just below an integer would be rounded up to it.
+    return math.frexp(upper_bound)[1] - 1
 
 
 def floor_power_of_two(upper_bound: float, *, imported: bool = False) -> float:
-    """Return the largest power of two that is `upper_bound` at most.
-
-    Arguments as for `floor_exponent`.
-    """
+    """Return the largest power of two that does not exceed `upper_bound`; see `floor_exponent`."""
     return 2.0 ** floor_exponent(upper_bound, imported=imported)
 
 
 def nearest_power_of_two(scale: float) -> float:
-    """Return the power of two next to `scale`, in octaves."""
+    """Return the power of two nearest to `scale` on a logarithmic scale."""
     return 2.0 ** round(math.log2(scale))

@@ -1,8 +1,7 @@
-"""The settings of `quantize` by name and type, for type checkers.
+"""The settings of `quantize` by name and type, so that type checkers find misspelled names.
 
-A misspelt one is a mistake that they find.
-`QuantConfig` checks the values; a test holds that both have the same names. None leaves a setting
-as it is.
+`QuantConfig` checks the values; a test checks that both have the same names. None keeps the
+default of a setting.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["QuantSettings"]
 
 
 class QuantSettings(TypedDict, total=False):
-    """What `quantize` takes beyond the arguments that it names."""
+    """Keyword arguments of `quantize` besides those in its signature."""
 
     bits: int | None
     weight_bits: int | Literal["auto"] | None

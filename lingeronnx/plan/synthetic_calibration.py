@@ -1,8 +1,7 @@
-"""Scales that come from random inputs.
+"""Mark of graphs whose scales come from random inputs, in the plan and in the graph's metadata.
 
-Said in the plan, and in the metadata of every graph made from it.
-Such a graph shows whether a model fits a chip. Its outputs for real data mean nothing, and a file
-does not look different for that: so whoever reads it later is told.
+Such a graph shows whether a model fits a chip, but its outputs for real data are meaningless, and
+the file does not look different: so every later reader is warned.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ __all__ = [
 #: Key and value of a graph's metadata.
 CALIBRATION_KEY, SYNTHETIC_VALUE = "lingeronnx.calibration", "synthetic"
 
-#: What is said wherever such a graph is made or read.
+#: The warning that is printed whenever such a graph is written or read.
 SYNTHETIC_WARNING = (
-    "calibrated on synthetic inputs: its outputs for real data mean nothing; "
+    "calibrated on synthetic inputs: its outputs for real data are meaningless; "
     "quantize it with --calib DATA"
 )
 
 
 def is_synthetic(model: ir.Model) -> bool:
-    """Whether the metadata of `model` say that scales of it come from random inputs."""
+    """Whether the metadata of `model` record that scales come from random inputs."""
     return model.metadata_props.get(CALIBRATION_KEY) == SYNTHETIC_VALUE
 
 
 def collect_calibration_warnings(model: ir.Model) -> list[str]:
-    """Return what a reader of `model` should be warned of."""
+    """Return the warnings about the calibration of `model`."""
     return [SYNTHETIC_WARNING] if is_synthetic(model) else []

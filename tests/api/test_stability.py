@@ -63,7 +63,8 @@ def test_versions(kind):
 
 def test_a_plan_of_a_later_version_is_refused():
     with pytest.raises(
-        ConfigError, match="plan version 3; .* upgrade it, or quantize again with --save-plan"
+        ConfigError,
+        match="plan version 3; .* upgrade lingeronnx, or quantize again with --save-plan",
     ):
         Plan.from_json('{"lingeronnx_plan": 3}', "p.json")
 

@@ -91,13 +91,13 @@ EARLY_MISTAKES = (
     ((*QUANTIZE, "--override", "conv=calibratr:max"), "unknown key 'calibratr'"),
     (
         (*QUANTIZE, "--weight-bits", "4"),
-        "weight_bits 4 on platform venus: it computes in 8 bits only",
+        "weight_bits 4 on platform venus: it supports 8 bits only",
     ),
     (
         (*QUANTIZE, "--platform", "arcs", "--bits", "4"),
-        "bits 4 on platform arcs: it computes in 8 bits only",
+        "bits 4 on platform arcs: it supports 8 bits only",
     ),
-    ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it computes in 4, 8 bits only"),
+    ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it supports 4, 8 bits only"),
     ((*QUANTIZE, "--override", "nope=scale:2^3"), "selector 'nope' matches no node or tensor"),
     ((*QUANTIZE, "--config", "key.yaml"), "unknown key 'calibrater'; did you mean 'calibrator'?"),
     ((*QUANTIZE, "--config", "cut.yaml"), "the configuration cut.yaml is not YAML"),

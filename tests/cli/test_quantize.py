@@ -92,7 +92,8 @@ def test_the_default_output_is_beside_the_model(here: CommandFolder) -> None:
 def test_without_calibration_data_it_says_so(here: CommandFolder) -> None:
     text = here.run_ok("quantize", "tiny.onnx")
     assert (
-        "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
+        "  WARNING: calibrated on synthetic inputs: its outputs for real data are meaningless"
+        in text
     )
 
 

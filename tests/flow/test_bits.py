@@ -248,7 +248,7 @@ def test_float_output_on_a_chip():
         (
             "generic",
             {"c": {"bits": 12}},
-            "override c: bits 12 on platform generic: it computes in 4, 8, 16 bits only",
+            "override c: bits 12 on platform generic: it supports 4, 8, 16 bits only",
         ),
         ("venus", {"y": {"out_bits": 16}}, "override y: out_bits 16 on platform venus"),
         (

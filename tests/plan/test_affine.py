@@ -130,8 +130,8 @@ def test_one_scale_is_a_number_and_several_are_not():
         (((1.0, 2.0),), "one scale per tensor"),
         ((1.0, 8, PerAxis(0)), "at least two along an axis"),
         (((1.0,), 8, PerAxis(0)), "at least two along an axis"),
-        ((1.0, 8, PerTensor(), 128), "zero point 128 is no integer of 8 bits"),
-        ((1.0, 8, PerTensor(), -1, False), "zero point -1 is no integer of 8 bits"),
+        ((1.0, 8, PerTensor(), 128), "zero point 128 is out of range for 8 bits"),
+        ((1.0, 8, PerTensor(), -1, False), "zero point -1 is out of range for 8 bits"),
     ),
 )
 def test_what_is_no_holding(arguments, message):
@@ -145,12 +145,12 @@ def test_what_is_no_holding(arguments, message):
         ('{"scale": [1, 2], "bits": 8}', "2 scales along axis None"),
         (
             '{"scale": [[1, 2]], "bits": 4, "axis": 2, "group_size": 32}',
-            "groups of 32 along axis 2 of scales of 2 axes",
+            "groups of 32 along axis 2, and scales of 2 axes",
         ),
         ('{"scale": [[1, 2]], "bits": 4, "axis": 1, "group_size": 0}', "groups of 0 along axis 1"),
         (
             '{"scale": [[1, -2]], "bits": 4, "axis": 1, "group_size": 4}',
-            "a scale is a positive number",
+            "scales must be positive numbers",
         ),
         (
             '{"scale": [[1, 2], [3]], "bits": 4, "axis": 1, "group_size": 4}',

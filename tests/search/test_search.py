@@ -621,7 +621,7 @@ def test_a_wish_that_so_few_labels_cannot_tell_is_doubted(wish, count, few):
 
 def test_auto_needs_a_wish():
     """And a platform's own narrowest width is where it begins."""
-    with pytest.raises(ConfigError, match="weight_bits auto: what is wished chooses the widths"):
+    with pytest.raises(ConfigError, match="weight_bits auto: a requirement selects the widths"):
         api.quantize(nets.plain(), data(nets.plain()), platform="arcs", weight_bits="auto")
     made = api.quantize(
         nets.plain(),

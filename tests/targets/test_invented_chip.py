@@ -216,7 +216,7 @@ def test_it_is_a_value_everywhere():
         get_target("nimbus")
     from lingeronnx.plan.config import QuantConfig
 
-    with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Target"):
+    with pytest.raises(lo.ConfigError, match="platform = 3: it must be a name or a Target"):
         QuantConfig.of({"platform": 3})
     with pytest.raises(lo.ConfigError, match="platform = 'nimbus' is for integer graphs"):
         lo.Session(plain(), platform=row)

@@ -51,10 +51,10 @@ class SoftRounding:
     def _make_rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
             counts = torch.floor(
-                parameter.detach().double() * get_scale_factor(source.held, parameter)
+                parameter.detach().double() * get_scale_factor(source.qparams, parameter)
             )
             return torch.clamp(
-                counts + self._get_round_up_fraction(name), source.held.low, source.held.high
+                counts + self._get_round_up_fraction(name), source.qparams.low, source.qparams.high
             )
 
         return rule

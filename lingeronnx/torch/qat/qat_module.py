@@ -432,15 +432,15 @@ class QatModule(nn.Module):
     def _quantize_parameter(self, name: str, source: ConstantSource) -> Any:
         """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
         rule = self.rounding_rules.get(source.name)
-        wide = source.held.bits > 16  # a bias
+        wide = source.qparams.bits > 16  # a bias
         if rule is not None and not wide:
             return self._rearrange(rule(self.parameter_of[source.name], source), name, source)
         parameter = self.parameter_of[source.name]
         probe = None if wide else self.log2_scales.get(source.name)
         moved = self._rearrange(
-            parameter.double() * get_scale_factor(source.held, parameter), name, source
+            parameter.double() * get_scale_factor(source.qparams, parameter), name, source
         )
-        return round_with_gradient(moved, source.held.low, source.held.high, probe)
+        return round_with_gradient(moved, source.qparams.low, source.qparams.high, probe)
 
     def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
         """Return the parameter as `source.view` rearranges it."""

@@ -150,7 +150,7 @@ def test_parts_1_has_no_program(tmp_path):
     found = deployed(tmp_path, programs.make_two_chip_parts(), "--parts", "1", "--max-parts", "4")
     assert (
         found.output
-        == "error: the options: max_parts = 4: parts 1 cuts nothing; give one of the two\n"
+        == "error: the options: max_parts = 4: it cannot be combined with parts 1; pass one of the two\n"
     )
 
 

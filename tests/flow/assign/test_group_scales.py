@@ -136,7 +136,7 @@ def test_factors_that_are_none():
     """Scales in no ratio of whole numbers up to 255 have no factors."""
     for scales in ([[1.0, math.pi]], [[1.0, 256.0]]):
         with pytest.raises(
-            ValueError, match="the scales of row 0 stand in no ratio of whole numbers from 1 to 255"
+            ValueError, match="the scales of row 0 are not ratios of integers from 1 to 255"
         ):
             _ = Affine(scales, 4, PerGroup(1, 2)).factors
     assert Affine([[1.0, 255.0]], 4, PerGroup(1, 2)).factors[1].tolist() == [[255, 1]]
@@ -342,7 +342,7 @@ def test_chips_refuse(chip):
 def test_settings_that_are_none(text):
     with pytest.raises(
         lo.ConfigError,
-        match="weight_scales = .*: it is tensor, channel, or group:N for N weights of a",
+        match="weight_scales = .*: it must be tensor, channel, or group:N for groups",
     ):
         nets.quantized(flat(), platform="generic", weight_scales=text)
 
@@ -360,10 +360,10 @@ def test_plans_that_do_not_fit():
         ),
         (
             Affine(q.scales, 8, PerGroup(1, 15)),
-            rf"{name}'; it has \[33, 5\] along axis 1|stand in no ratio",
+            rf"{name}'; it has \[33, 5\] along axis 1|are not ratios",
         ),
         (Affine(q.scales, 16, PerGroup(1, 16)), "in 16 bits for"),
-        (Affine(odd, 8, PerGroup(1, 16)), "stand in no ratio of whole numbers from 1 to 255"),
+        (Affine(odd, 8, PerGroup(1, 16)), "are not ratios of integers from 1 to 255"),
     ):
         changed = plan.with_tensors({**plan.tensors, name: held})
         if held.granularity.size == 15:  # five groups of 15 hold 70 as well

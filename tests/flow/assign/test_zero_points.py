@@ -304,7 +304,7 @@ def test_what_looks_at_tensors():
 def test_chips_refuse(chip):
     """One line from the platform's row: as a setting, as a plan, and in a graph."""
     with pytest.raises(
-        lo.ConfigError, match=f"activations asymmetric on platform {chip}: the integer 0 stands for"
+        lo.ConfigError, match=f"activations asymmetric on platform {chip}: zero points must be 0"
     ):
         nets.quantized(line(), platform=chip, activations="asymmetric")
     result = asymmetric(line, mode="q-value", effort="fast")

@@ -73,6 +73,7 @@ def test_settings_are_a_record(settings):
     """Anything else is refused in a line."""
     body = json.loads(nets.quantized(nets.shortcut(), effort="fast").plan.to_json())
     with pytest.raises(
-        ConfigError, match="p.json: 'settings' is .*; it holds settings by name.*--save-plan"
+        ConfigError,
+        match="p.json: 'settings' is .*; it must map setting names to values.*--save-plan",
     ):
         lo.Plan.from_json(json.dumps({**body, "settings": settings}), "p.json")
