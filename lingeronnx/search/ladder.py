@@ -114,7 +114,7 @@ class Attempt:
             count = sum(pair[1:] == width for pair in self.wide)
             changes.append(f"{_format_layer_count(count)} {width[0]}x{width[1]}")
         changes += [f"{_format_layer_count(len(self.floats))} in float"] if self.floats else []
-        return ", ".join(changes) or "as asked for"
+        return ", ".join(changes) or "as requested"
 
 
 def _format_layer_count(count: int) -> str:

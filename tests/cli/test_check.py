@@ -26,7 +26,7 @@ def test_command(tmp_path, integer):
     bad = run(tmp_path / "small.onnx", "-o", tmp_path / "out")
     assert bad.exit_code == 1
     verdict, first = bad.stdout.splitlines()[:2]
-    assert verdict == "venus: 1 limit is broken at 1 node; --fit, the default of quantize, mends it"
+    assert verdict == "venus: 1 limit is violated at 1 node; fixed by --fit (on by default in quantize)"
     assert first.startswith("Conv Conv_short -> short: the stride must not exceed the kernel size")
     assert (
         (tmp_path / "out" / "check.txt")
@@ -40,8 +40,8 @@ def test_command(tmp_path, integer):
     assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
     good = run(tmp_path / "good.onnx")
     first, packed, time, cost, head, *layers = good.stdout.splitlines()
-    assert (good.exit_code, first) == (0, "nothing breaks a limit of venus")
-    assert packed == "packed with -p venus -d False: it packs and is right"
+    assert (good.exit_code, first) == (0, "no limit of venus is exceeded")
+    assert packed == "packed with -p venus -d False: it packs and is correct"
     assert time.startswith("time on venus: no published timing data for venus")
     assert cost == "cost on the chip:"
     assert head.split()[:3] == ["layer", "operator", "MACs"]

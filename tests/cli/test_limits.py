@@ -45,7 +45,7 @@ def test_the_command_says_widths_flash_and_time(here):
     assert ">flash</th>" in page
     missed = here.json(*words, "--max-flash", str(least - 1))
     assert not missed["search"]["met"]
-    assert f"nearest is 'as asked for': {least:,} bytes of flash" in missed["warnings"][0]
+    assert f"closest attempt is 'as requested': {least:,} bytes of flash" in missed["warnings"][0]
     timed = here.json(*words, "--max-ms", "50")
     assert timed["search"]["met"]
     late = here.json(*words, "--max-ms", "0.0001")

@@ -86,7 +86,7 @@ def test_check_tells_each_rule_once_and_the_verdict_first(
     first, *lines = short.stdout.splitlines()
     assert re.fullmatch(
         (
-            rf"venus: (wrong on the chip|the packer refuses it), {len(rules)} rules? (is|are) broken "
+            rf"venus: (wrong on the chip|the packer refuses it), {len(rules)} rules? (is|are) violated "
             rf"at {len(nodes)} nodes"
         ),
         first,

@@ -190,7 +190,7 @@ def test_a_chip_gets_outputs_in_32_bits():
     assert result.report.search["met"]
     assert result.report.search["options"][-1] == "--override Gemm_z=out_bits:32"
     assert [trial["what"] for trial in result.report.search["trials"]][:2] == [
-        "as asked for",
+        "as requested",
         "effort best",
     ]
     assert result.plan.tensors["z"].bits == 32

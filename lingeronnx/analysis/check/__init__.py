@@ -1,4 +1,5 @@
-"""What of a model breaks the limits of a target, before calibration or in an integer graph.
+"""Check a model against the limits of a target, before calibration or as an integer graph.
 
-Owns the rules of whole graphs and what a model looks like inside. Runs no model over data.
+This package owns the rules for complete graphs and the description of a model's structure. It does
+not run models over data.
 """

@@ -1,4 +1,4 @@
-"""What of a model breaks a platform's limits, and how it is built, of whatever file or graph it is given."""
+"""Check a model against a platform's limits, and describe its structure, from any file or graph."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def check(
     input_shape: Mapping[str, Sequence[int]] | None = None,
     fix: Mapping[str, str | float | Sequence[float]] | None = None,
 ) -> Check:
-    """Return every limit of a platform that a model breaks.
+    """Check a model against the limits of a platform.
 
-    A float model is judged as `quantize` would rewrite it. Of an integer graph, the result also
-    says what the chip's packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+    A float model is judged as `quantize` would rewrite it. For an integer graph, the result also
+    tells whether the chip's packer accepts it and its executor computes it correctly: `.packs`,
+    `.runs_right`, `.findings`.
 
     Parameters
     ----------
@@ -57,50 +58,50 @@ def check(
         A path or a model in memory, float or integer; a protobuf model is judged as the file that
         it was read from.
     platform
-        Default: the one an integer graph was made for, else venus.
+        Default: the one that an integer graph was quantized for, else venus.
     calib
-        Data that give the sizes of inputs, where the file leaves them open.
+        Data that determine the shapes of inputs, if the file leaves them open.
     packer_args
-        The packer's arguments, as words or as a line; default those that are chosen for the graph.
+        Arguments of the packer, as a list or one line; default those chosen for the graph.
     clock, budget_ms, timing
-        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board`
-        with its prices.
+        Clock of the chip in MHz, longest allowed call in milliseconds, and a file of kernel costs
+        from `profile_board`.
     input_shape, fix
-        {input: its sizes}, where a float model's file leaves some open; {input: the value that it
-        always has}.
+        Shapes of a float model's inputs that the file leaves open, and constant values of inputs,
+        by input.
+
+    Returns
+    -------
+    Check
+        The violations, and what they imply.
 
     Raises
     ------
     ModelError, ConfigError
-        For what cannot be judged at all.
+        If the model cannot be judged at all.
     """
-    wish = LatencyOptions(clock, budget_ms, timing)
+    latency_options = LatencyOptions(clock, budget_ms, timing)
     file, proto = ir.as_model_proto(model), None
     if file is not None:
         proto = file if is_packable(file) else None
     elif is_integer_graph(graph := ir.as_model(model)):
-        row = detect_target(graph) if platform is None else get_target(platform)
-        proto = ir.to_proto(row.with_safe_names(graph))
+        target = detect_target(graph) if platform is None else get_target(platform)
+        proto = ir.to_proto(target.with_safe_names(graph))
     if proto is not None:
         if input_shape:
-            raise ConfigError(
-                "input shapes are told of a float model; an integer graph has its sizes"
-            )
+            raise ConfigError("input_shape is for float models; an integer graph has its shapes")
         if fix:
-            raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
-        return check_packed(
-            proto, None if platform is None else get_target(platform), packer_args, wish
-        )
+            raise ConfigError("fix is for float models; quantize the model with --fix")
+        chip = None if platform is None else get_target(platform)
+        return check_packed(proto, chip, packer_args, latency_options)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        graph, file = (
-            ir.from_proto(file, ir.model_label(model)),
-            None,
-        )  # the graph holds its constants now
-    row = wish.apply_to(get_target(platform or QuantConfig().platform))
-    graph, notes = normalize_model(graph, row, calib, input_shape or {}, fix or {})
-    return check_float(graph, row, notes, wish)
+        graph = ir.from_proto(file, ir.model_label(model))
+        file = None  # the graph contains its constants now
+    target = latency_options.apply_to(get_target(platform or QuantConfig().platform))
+    graph, notes = normalize_model(graph, target, calib, input_shape or {}, fix or {})
+    return check_float(graph, target, notes, latency_options)
 
 
 @np.errstate(all="ignore")  # as in `quantize`
@@ -111,24 +112,36 @@ def structure(
     calib: object = None,
     violations: Sequence[Violation] = (),
 ) -> Structure:
-    """Return the five parts of `model_check_result.txt`.
+    """Describe the structure of a model: the five parts of `model_check_result.txt`.
 
-    How a model is built and held, and what looks wrong.
-    A float model is planned as `quantize` would, on `calib`, without refining weights; ConfigError
-    without. model : what `quantize` returned is judged as it is. violations : what `check` found,
-    to be listed with the rest.
+    A float model is planned as `quantize` would, without refining weights.
+
+    Parameters
+    ----------
+    model
+        A float model, an integer graph, or a result of `quantize`, which is described as it is.
+    platform
+        Platform for a float model.
+    calib
+        Calibration data for a float model.
+    violations
+        Violations found by `check`, to be listed with the other suspicions.
+
+    Raises
+    ------
+    ConfigError
+        If a float model is given without calibration data.
     """
     if isinstance(model, QuantizedModel):
         return describe_model(model, None, violations)
-    loaded = restore_user_names(ir.as_model(model))
-    if is_integer_graph(loaded):
-        check_nodes(loaded)
-        return describe_integer_graph(loaded, map_to_float_names(loaded), violations)
-    what = "how a float model would be held is told from calibration data: give --calib DATA"
-    require_data(what, loaded, calib)
+    graph = restore_user_names(ir.as_model(model))
+    if is_integer_graph(graph):
+        check_nodes(graph)
+        return describe_integer_graph(graph, map_to_float_names(graph), violations)
+    message = "the structure of a float model needs calibration data: pass --calib DATA"
+    require_data(message, graph, calib)
     prepared = prepare_model(model, calib, None, {"platform": platform})
     planned = plan_model(prepared)
-    require_calibrated_scales(what, loaded, planned.plan)
-    return describe_model(
-        build_quantized_model(prepared, planned, planned.graph), loaded, violations
-    )
+    require_calibrated_scales(message, graph, planned.plan)
+    result = build_quantized_model(prepared, planned, planned.graph)
+    return describe_model(result, graph, violations)

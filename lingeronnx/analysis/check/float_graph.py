@@ -1,7 +1,4 @@
-"""What of a float model breaks a platform's limits.
-
-Judged normalised, before and after the rewrites of `legalize_graph`.
-"""
+"""Violations of a platform's limits by a float model, before and after the rewrites of --fit."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from ...graph import ir
 from ...legalization import AppliedRewrite, legalize_graph
 from ...ops import Violation, find_lowering_rule
 from ...ops.macs import count_macs
-from ...targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target
+from ...targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, Verdict
 from .forecast import forecast_deployment
 from .report import Check, WorkedAround
 from .violations import MOVE_NODE_REMEDY, make_violation
@@ -27,84 +24,102 @@ def check_float(
     notes: Sequence[str] = (),
     latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Check:
-    """Return what breaks limits of `target` in the normalised float `model`, which is left as it is.
+    """Check the normalized float `model`, which is not modified, against the limits of `target`.
 
-    latency_options : what is asked of time, which is told as of the graph with placeholder scales;
-    `target` has its prices.
+    Parameters
+    ----------
+    model
+        The normalized model.
+    target
+        The platform, with its kernel costs.
+    notes
+        Notes for the result.
+    latency_options
+        Clock and latency budget. The latency is that of the graph with placeholder scales.
     """
-    violations, host = _float_violations(model, target)
+    violations, host_nodes = _float_violations(model, target)
     fitted: list[AppliedRewrite] = []
-    remaining, mended = violations, model
+    remaining, fitted_model = violations, model
     if violations:
-        mended = ir.clone(model)
-        fitted = legalize_graph(mended, target)
-        remaining, host = _float_violations(mended, target) if fitted else (violations, host)
-    ahead = forecast_deployment(mended, target)
-    pieces = (
-        ahead.program.verdicts
-        if ahead.program.parts
-        else []
-        if ahead.choice is None
-        else [ahead.choice.verdict]
-    )
-    met = []
-    seen = [
-        (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
-    ]
-    for fault in target.faults:
-        nodes = [name for name, faults in seen if fault in faults]
-        if nodes and not any(fault.text in v.rule for v in violations):
-            met.append(WorkedAround(fault.key, fault.text, nodes))
+        fitted_model = ir.clone(model)
+        fitted = legalize_graph(fitted_model, target)
+        if fitted:
+            remaining, host_nodes = _float_violations(fitted_model, target)
+    forecast = forecast_deployment(fitted_model, target)
+    verdicts: Sequence[Verdict] = ()
+    if forecast.program.parts:
+        verdicts = forecast.program.verdicts
+    elif forecast.choice is not None:
+        verdicts = (forecast.choice.verdict,)
+    has_host_parts = bool(host_nodes or forecast.host_nodes)
     return Check(
         platform=target.name,
         kind="float",
         violations=violations,
         fitted=fitted,
         remaining=remaining,
-        host_part=host,
-        faults=met,
+        host_part=host_nodes,
+        faults=_find_worked_around_faults(model, target, violations),
         notes=list(notes),
-        choice=ahead.choice,
-        lowering_rewrites=ahead.rewrites,
-        program=ahead.program,
-        host_nodes=ahead.host_nodes,
-        chip_mac_share=ahead.chip_mac_share,
-        merges=ahead.merges,
-        time=latency_options.estimate_call(
-            target, pieces, has_host_parts=bool(host or ahead.host_nodes)
-        ),
+        choice=forecast.choice,
+        lowering_rewrites=forecast.rewrites,
+        program=forecast.program,
+        host_nodes=forecast.host_nodes,
+        chip_mac_share=forecast.chip_mac_share,
+        merges=forecast.merges,
+        time=latency_options.estimate_call(target, verdicts, has_host_parts=has_host_parts),
     )
 
 
-def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation], list[FloatNode]]:
-    """Return the broken limits, and the other float nodes before or behind the integer part.
+def _find_worked_around_faults(
+    model: ir.Model, target: Target, violations: Sequence[Violation]
+) -> list[WorkedAround]:
+    """Return the faults of the executor that nodes trigger and no violation reports."""
+    faults_by_node = [
+        (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
+    ]
+    worked_around = []
+    for fault in target.faults:
+        nodes = [name for name, faults in faults_by_node if fault in faults]
+        is_violation = any(fault.text in violation.rule for violation in violations)
+        if nodes and not is_violation:
+            worked_around.append(WorkedAround(fault.key, fault.text, nodes))
+    return worked_around
 
-    A node there that multiplies nothing (a final Softmax) is the host's work as it should be,
-    whatever the limits.
+
+def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation], list[FloatNode]]:
+    """Return the violated limits, and the float nodes that belong to the host.
+
+    Host nodes are before or after the integer part. If such a node has no multiply-accumulates (a
+    final Softmax), its limits do not matter.
     """
-    parts = partition_with_clip_fallback(model, target, {}, 8)
-    fallbacks, host = split_float_nodes(model, parts.floats, parts.integer_node_ids)
-    between, outside = ({entry.node for entry in entries} for entries in (fallbacks, host))
+    partition = partition_with_clip_fallback(model, target, {}, 8)
+    fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
+    fallback_names = {entry.node for entry in fallbacks}
+    host_names = {entry.node for entry in host}
     violations: list[Violation] = []
-    broken: set[str] = set()
+    violating: set[str] = set()
     for node in model.graph:
         name = str(node.name)
-        op, _ = find_lowering_rule(node, target)
-        if name in outside and not count_macs(node):
+        if name in host_names and not count_macs(node):
             continue
-        own = op.find_violations(node, target) if op is not None else []
-        if not own and op is not None and not op.is_available(target):
-            own = [make_violation(node, op.explain_unavailable(node, target), "", MOVE_NODE_REMEDY)]
-        if not own and name in between:
-            why = parts.floats[name] or "a float operator"
-            own = [
-                make_violation(
-                    node,
-                    f"{why}: it stays in float between integer operators",
-                    "",
-                    MOVE_NODE_REMEDY,
-                )
-            ]
-        violations += own
-        broken |= {name} if own else set()
-    return violations, [entry for entry in host if entry.node not in broken]
+        node_violations = _node_violations(node, target)
+        if not node_violations and name in fallback_names:
+            reason = partition.floats[name] or "a float operator"
+            rule = f"{reason}: it stays in float between integer operators"
+            node_violations = [make_violation(node, rule, "", MOVE_NODE_REMEDY)]
+        if node_violations:
+            violations += node_violations
+            violating.add(name)
+    return violations, [entry for entry in host if entry.node not in violating]
+
+
+def _node_violations(node: ir.Node, target: Target) -> list[Violation]:
+    """Return the violated limits of a node's operator, or that the target does not have it."""
+    op, _ = find_lowering_rule(node, target)
+    if op is None:
+        return []
+    violations = op.find_violations(node, target)
+    if violations or op.is_available(target):
+        return violations
+    return [make_violation(node, op.explain_unavailable(node, target), "", MOVE_NODE_REMEDY)]

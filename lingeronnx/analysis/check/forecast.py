@@ -1,6 +1,6 @@
-"""A float model on a chip before any calibration.
+"""Forecast of a float model on a chip before calibration.
 
-Packer, memory and cost depend on shapes, hardly on scales.
+Packing, memory and cost depend on shapes, and hardly on scales.
 """
 
 from __future__ import annotations
@@ -29,13 +29,22 @@ __all__ = ["Forecast", "forecast_deployment"]
 
 @dataclass(frozen=True)
 class Forecast:
-    """What becomes of a float model on a chip.
+    """Forecast of a float model on a chip.
 
-    choice : the verdict on it as one part, None where float operators stand between integer ones.
-    formed : what is done after lowering. program : the parts in which it runs otherwise, empty
-    where it is chip-ready. host : the float operators between its integer ones then, and in front
-    of and behind them. share : of the multiply-accumulates on the chip, 0 to 1. merges : what would
-    let float operators between its parts be the chip's.
+    Parameters
+    ----------
+    choice
+        Verdict on the model as one part, or None if float operators are between integer ones.
+    rewrites
+        Rewrites after lowering.
+    program
+        Parts that the model is split into if it is not chip-ready, else empty.
+    host_nodes
+        Float operators between these parts, and before and after them.
+    chip_mac_share
+        Fraction of the multiply-accumulates on the chip, 0 to 1.
+    merges
+        Changes that would let float operators between parts run on the chip.
     """
 
     choice: PackerArguments | None = None
@@ -47,69 +56,63 @@ class Forecast:
 
 
 def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
-    """Return what becomes of the normalised and fitted float `model`.
+    """Forecast the deployment of a normalized and fitted float model; empty without a packer.
 
-    Nothing for a row without a packer.
-    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What
-    `quantize` moves to the host, by evidence or with `max_parts`, stays on the chip here.
+    The scales are placeholders: a guess for every activation, adjusted to the chip's rules.
+    Operators that `quantize` offloads to the host, by evidence or with `max_parts`, stay on the
+    chip here.
     """
-    parts = partition_with_clip_fallback(model, target, {}, 8)
-    if not target.has_packer or not parts.ops:
+    partition = partition_with_clip_fallback(model, target, {}, 8)
+    if not target.has_packer or not partition.ops:
         return Forecast()
-    lowered = _lower_with_placeholder_scales(parts, target)
+    lowered = _lower_with_placeholder_scales(partition, target)
     if lowered is None:
         return Forecast()
     graph, choice = lowered.graph, None
-    formed: Sequence[AppliedRewrite] = ()
-    fallbacks, host = split_float_nodes(model, parts.floats, parts.integer_node_ids)
+    rewrites: Sequence[AppliedRewrite] = ()
+    fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
     if not fallbacks:
-        graph, formed = target.run_backend_passes(graph)
+        graph, rewrites = target.run_backend_passes(graph)
         choice = target.evaluate_packing(extract_chip_part(target.with_safe_names(graph), target))
         if choice.verdict.is_chip_ready:
-            return Forecast(choice, formed)
+            return Forecast(choice, rewrites)
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
-    work = sum(count_macs(node) for node in model.graph)
-    share = sum(count_macs(node) for node, _ in parts.integer_nodes) / work if work else 1.0
-    fewer = find_merge_options([entry.node for entry in fallbacks], model, target)
-    return Forecast(choice, formed, program, [*fallbacks, *host], share, fewer)
+    total_macs = sum(count_macs(node) for node in model.graph)
+    chip_macs = sum(count_macs(node) for node, _ in partition.integer_nodes)
+    chip_mac_share = chip_macs / total_macs if total_macs else 1.0
+    merges = find_merge_options([entry.node for entry in fallbacks], model, target)
+    return Forecast(choice, rewrites, program, [*fallbacks, *host], chip_mac_share, merges)
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
-    """Return the integer graph under guessed scales.
-
-    None where the model's own constants do not allow a guess.
-    """
+    """Lower a model with guessed scales; None if its own constants do not allow any guess."""
     if not target.can_run(CLIP.name):
-        partition = partition_graph(
-            _replace_clips_with_relu(partition.graph, find_saturating_clips(partition, target, 8)),
-            target,
-            partition.floats,
-        )
-    conf = QuantConfig(platform=target.name)
-    setting = ScalePolicy(
-        conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {}
+        clips = find_saturating_clips(partition, target, 8)
+        graph = _replace_clips_with_relu(partition.graph, clips)
+        partition = partition_graph(graph, target, partition.floats)
+    config = QuantConfig(platform=target.name)
+    policy = ScalePolicy(
+        config.mode, config.bits, config.weight_bits, config.calibrator, config.percentile, {}
     )
+    shared_scales = group_shared_scales(partition, target)
     try:
-        plan, _ = assign_qparams(
-            partition, group_shared_scales(partition, target), {}, target, setting
-        )
+        plan, _ = assign_qparams(partition, shared_scales, {}, target, policy)
         return lower(partition, plan, target)
     except (ConstraintError, ModelError):
         return None
 
 
 def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:
-    """Return a copy of `model` with a Relu for each of the nodes `clips`.
+    """Return a copy of a model with the nodes `clips` replaced by Relus.
 
-    Saturation cuts at the bound.
-    Quantizing moves a factor into the weights around it for that, which placeholders know nothing
-    of.
+    The upper bound is then that of the saturating integers. Quantization moves a factor into the
+    adjacent weights for that, which placeholder scales need not follow.
     """
-    copied = ir.clone(model)
-    for node in list(copied.graph):
+    copy = ir.clone(model)
+    for node in list(copy.graph):
         if str(node.name) in clips:
-            new = ir.make_node(
+            relu = ir.make_node(
                 "Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0]
             )
-            ir.replace_nodes(copied, [node], [new])
-    return copied
+            ir.replace_nodes(copy, [node], [relu])
+    return copy

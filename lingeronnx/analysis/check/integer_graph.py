@@ -1,8 +1,7 @@
-"""What of an integer graph breaks a platform's limits.
+"""Violations of a platform's limits by an integer graph: constraints of `ops`, and own `rules`.
 
-The constraints of `ops`, and `rules` of its own.
-Judged as it is: scales, attributes, widths and the executor's faults. Loads no files, prints
-nothing.
+The graph is judged as it is: scales, attributes, widths and the executor's faults. This module
+neither loads files nor prints.
 """
 
 from __future__ import annotations
@@ -34,114 +33,149 @@ __all__ = ["check_integer"]
 
 
 def check_integer(model: ir.Model, target: Target) -> Check:
-    """Return what breaks limits of `target` in the integer graph `model`, which is left as it is."""
+    """Check an integer graph, which is not modified, against the limits of `target`."""
     model = ir.clone(model)
-    for value, size in infer_shapes(model).items():
-        value.shape = ir.make_shape(size)
-    violations: list[Violation] = []
-    known: dict[str, Affine] = {}
-    integers = {
-        str(v.name)
-        for v in model.graph.inputs
-        if v.dtype is not None and v.dtype.name in _INTEGER_TYPES
-    }
-    fallbacks = _float_nodes_between_integers(model, integers)
+    for value, shape in infer_shapes(model).items():
+        value.shape = ir.make_shape(shape)
+    checker = _GraphChecker(model, target)
     for node in model.graph:
-        name = ir.input_name(node) if node.inputs and node.inputs[0] is not None else ""
-        form = find_integer_op(node)
-        if form is None or not (is_quantized_domain(node) or name in integers):
-            violations += _check_non_integer_node(node, target, integers, fallbacks)
-            continue
-        missing = [
-            make_violation(
-                node, f"attribute {key} is there", "it is missing", "quantize or export again"
-            )
-            for key in _missing_attributes(node, form, target)
-        ]
-        violations += missing
-        lowering = get_rule_for_integer_op(form)
-        leaves = (
-            lowering is not None
-            and lowering.allows_wide_output
-            and "scale_o" not in node.attributes
-        )
-        if form is not DEQUANT and not leaves:
-            integers.update(str(v.name) for v in node.outputs)
-        try:
-            integer_node = IntegerNode(node, form, read_attributes(form, node), known)
-        except ModelError as error:
-            if not missing:
-                violations.append(
-                    make_violation(
-                        node, "attributes have values that make sense", str(error), "export again"
-                    )
-                )
-            continue
-        for judge in RULES:
-            measured = judge(integer_node, target)
-            if measured is not None:
-                text, remedy = format_limit_rule(judge, target)
-                violations.append(make_violation(node, text, str(measured), remedy))
-        violations += _violated_limits(integer_node, target)
-        if integer_node.output_qparams is not None:
-            known.update({str(v.name): integer_node.output_qparams for v in node.outputs if v.name})
-    if "platform" in target.node_attributes.get("", {}) and not any(
-        "platform" in node.attributes for node in model.graph
-    ):
+        checker.check_node(node)
+    violations = checker.violations
+    needs_platform = "platform" in target.node_attributes.get("", {})
+    if needs_platform and not any("platform" in node.attributes for node in model.graph):
         violations.append(
             make_violation(
                 model.graph.node(0),
-                f"some node names the chip, platform = {target.name}",
-                "none does",
+                f"a node names the chip, platform = {target.name}",
+                "no node does",
                 "export for this platform",
             )
         )
     return Check(target.name, "integer", violations)
 
 
+class _GraphChecker:
+    """Checks the nodes of an integer graph in graph order.
+
+    Attributes
+    ----------
+    violations : list of Violation
+        Violations so far.
+    """
+
+    def __init__(self, model: ir.Model, target: Target) -> None:
+        self._target = target
+        self.violations: list[Violation] = []
+        self._qparams: dict[str, Affine] = {}  # by tensor, as its producer writes it
+        self._integers: set[str] = set()  # tensors that contain integers
+        for value in model.graph.inputs:
+            if value.dtype is not None and value.dtype.name in _INTEGER_TYPES:
+                self._integers.add(str(value.name))
+        self._fallbacks = _float_nodes_between_integers(model)
+
+    def check_node(self, node: ir.Node) -> None:
+        """Check a node and record its violations and its output tensors."""
+        form = find_integer_op(node)
+        if form is None or not self._is_integer_node(node):
+            self.violations += _check_non_integer_node(
+                node, self._target, self._integers, self._fallbacks
+            )
+            return
+        missing = list(_missing_attributes(node, form, self._target))
+        for key in missing:
+            rule = f"attribute {key} is present"
+            self.violations.append(
+                make_violation(node, rule, "it is missing", "quantize or export again")
+            )
+        if form is not DEQUANT and not _has_float_output(node, form):
+            self._integers.update(str(value.name) for value in node.outputs)
+        try:
+            attributes = read_attributes(form, node)
+            integer_node = IntegerNode(node, form, attributes, self._qparams)
+        except ModelError as error:
+            if not missing:
+                rule = "attributes have valid values"
+                self.violations.append(make_violation(node, rule, str(error), "export again"))
+            return
+        self._check_rules(integer_node)
+        self.violations += _violated_limits(integer_node, self._target)
+        output_qparams = integer_node.output_qparams
+        if output_qparams is not None:
+            for value in node.outputs:
+                if value.name:
+                    self._qparams[str(value.name)] = output_qparams
+
+    def _is_integer_node(self, node: ir.Node) -> bool:
+        """Whether a node is a quantized operator, or a standard one on integers."""
+        if is_quantized_domain(node):
+            return True
+        first = node.inputs[0] if node.inputs else None
+        return first is not None and ir.input_name(node) in self._integers
+
+    def _check_rules(self, integer_node: IntegerNode) -> None:
+        for rule in RULES:
+            value = rule(integer_node, self._target)
+            if value is not None:
+                text, remedy = format_limit_rule(rule, self._target)
+                self.violations.append(make_violation(integer_node.node, text, str(value), remedy))
+
+
+def _has_float_output(node: ir.Node, form: Format) -> bool:
+    """Whether an integer operator writes its wide output as float values, without a scale."""
+    lowering = get_rule_for_integer_op(form)
+    if lowering is None or not lowering.allows_wide_output:
+        return False
+    return "scale_o" not in node.attributes
+
+
 _INTEGER_TYPES = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violation]:
-    """Return the limits of the operator that the integer node breaks.
-
-    None where it is not all there.
-    """
+    """Return the violated limits of an integer node's operator; none if they cannot be checked."""
     lowering = get_rule_for_integer_op(integer_node.form)
-    judged = (
-        lowering is not None
-        and target.can_run(integer_node.form.name)
-        and integer_node.form.can_check_limits(integer_node.node)
-    )
-    return (
-        lowering.find_violations(integer_node.node, target)
-        if lowering is not None and judged
-        else []
-    )
+    if lowering is None or not target.can_run(integer_node.form.name):
+        return []
+    if not integer_node.form.can_check_limits(integer_node.node):
+        return []
+    return lowering.find_violations(integer_node.node, target)
 
 
 def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Iterator[str]:
-    stated = {**node.attributes}
-    known = {ATTRIBUTE_RENAMES.get(name, name) for name in stated}
+    """Yield the attributes that an integer node lacks: required ones, and those of the chip."""
+    attributes = set(node.attributes)
+    current_names = {ATTRIBUTE_RENAMES.get(name, name) for name in attributes}
     for spec in op_format.attributes:
-        if spec.is_required and spec.name not in known:
+        if spec.is_required and spec.name not in current_names:
             yield spec.name
-    wanted = target.node_attributes.get("", {})
-    modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
-    if is_quantized_domain(node) and (
-        op_format not in (QUANT, DEQUANT, REQUANT) or modes and op_format is REQUANT
-    ):
-        lowering = get_rule_for_integer_op(op_format)
-        weights = lowering is not None and lowering.scale_constraints.factor_behavior == "absorbed"
-        key = "quant_mode" if modes else "platform_quant"
-        if key in wanted and key not in stated and (not modes or weights or op_format is REQUANT):
-            yield f"{key} ({wanted[key]})"
+    chip_attributes = target.node_attributes.get("", {})
+    has_quant_mode = "quant_mode" in chip_attributes
+    key = "quant_mode" if has_quant_mode else "platform_quant"
+    if key in attributes or key not in chip_attributes or not is_quantized_domain(node):
+        return
+    if has_quant_mode:  # replaces platform_quant, on layers with weights and on Requant
+        is_required = op_format is REQUANT or _has_weights(op_format)
+        is_required = is_required and op_format not in (QUANT, DEQUANT)
+    else:
+        is_required = op_format not in (QUANT, DEQUANT, REQUANT)
+    if is_required:
+        yield f"{key} ({chip_attributes[key]})"
+
+
+def _has_weights(op_format: Format) -> bool:
+    """Whether an operator has weights that absorb channel factors."""
+    lowering = get_rule_for_integer_op(op_format)
+    return lowering is not None and lowering.scale_constraints.factor_behavior == "absorbed"
 
 
 def _check_non_integer_node(
     node: ir.Node, target: Target, integers: set[str], fallbacks: set[str]
 ) -> list[Violation]:
-    """Return what is wrong with a node that is no integer operator."""
+    """Return the violations of a node that is not a known integer operator.
+
+    `integers` are the tensors that contain integers; outputs of an unknown integer operator are
+    added. `fallbacks` are the float nodes between integer nodes.
+    """
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)
         return [
@@ -149,19 +183,16 @@ def _check_non_integer_node(
                 node,
                 f"it is an integer operator that {target.name} has",
                 f"unknown operator {node.op_type}",
-                "use operators the platform has",
+                "use operators that the platform has",
             )
         ]
-    integer_inputs = [v for v in node.inputs if v is not None and v.name in integers]
-    if node.op_type == "Cast":  # of what the user feeds, as the index of an embedding
-        integer_inputs = [v for v in integer_inputs if v.producer() is not None]
-    read = [str(v.name) for v in integer_inputs]
-    if read and node.op_type != "Constant":
+    integer_inputs = _integer_inputs(node, integers)
+    if integer_inputs and node.op_type != "Constant":
         return [
             make_violation(
                 node,
                 "a float operator reads real numbers",
-                f"it reads the integers '{read[0]}'",
+                f"it reads the integers '{integer_inputs[0]}'",
                 "repair the graph with fix-dequant",
             )
         ]
@@ -169,15 +200,27 @@ def _check_non_integer_node(
         return [
             make_violation(
                 node,
-                "no float operator stands between the first Quant and the last Dequant",
-                f"{node.op_type} does",
+                "no float operator is between the first Quant and the last Dequant",
+                f"{node.op_type} is",
                 MOVE_NODE_REMEDY,
             )
         ]
     return []
 
 
-def _float_nodes_between_integers(model: ir.Model, integers: set[str]) -> set[str]:
-    """Return the float nodes with integer nodes both before and behind them."""
-    whole = {id(node) for node in model.graph if is_quantized_domain(node)}
-    return {entry.node for entry in split_float_nodes(model, {}, whole)[0]}
+def _integer_inputs(node: ir.Node, integers: set[str]) -> list[str]:
+    """Return the inputs of a node that contain integers; a Cast may read integer graph inputs."""
+    names = []
+    for value in node.inputs:
+        if value is None or value.name not in integers:
+            continue
+        if node.op_type == "Cast" and value.producer() is None:  # such as the index of an embedding
+            continue
+        names.append(str(value.name))
+    return names
+
+
+def _float_nodes_between_integers(model: ir.Model) -> set[str]:
+    """Return the float nodes with integer nodes both upstream and downstream."""
+    quantized_ids = {id(node) for node in model.graph if is_quantized_domain(node)}
+    return {entry.node for entry in split_float_nodes(model, {}, quantized_ids)[0]}

@@ -1,9 +1,7 @@
-"""The table of operators in docs/operators.md, from the same texts that judge a model.
+"""The page docs/operators.md, generated from the same texts that a model is judged by.
 
-It cannot drift from the code.
-Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings,
-filled in from each platform's row) and what each executor does wrong. `render_operators_markdown`
-returns the whole page.
+Rows of the table are operators, columns are platforms. Below are the limits (docstrings of the
+constraints, filled in from each platform) and the faults of each executor.
 """
 
 from __future__ import annotations
@@ -19,8 +17,9 @@ END = "<!-- end -->"
 
 _HEAD = """# Operators
 
-This page says what each platform computes in integers, and within which limits. A layer outside a limit stays in float,
-unless a rewrite of `--fit` (the default on chips) can help. `lingeronnx check MODEL` lists what a model breaks.
+This page lists the operators that each platform computes in integers, and their limits. A layer
+outside a limit stays in float, unless a rewrite of `--fit` (the default on chips) can help.
+`lingeronnx check MODEL` lists the limits that a model violates.
 """
 
 _LEGEND = (
@@ -28,59 +27,53 @@ _LEGEND = (
     "- **limits**: in integers within the limits below.\n"
     "- **composed**: written as other operators.\n"
     "- **no**: it stays in float, or on the chip's host.\n\n"
-    "Some operators come from no ONNX operator. They stand at the borders of the integer part, "
-    "take the place of "
-    "another operator, or are run where a graph has them."
+    "Some operators have no ONNX counterpart. They are at the borders of the integer part, replace "
+    "another operator, or are run if a graph contains them."
 )
 
-#: Composite operators of our own, by what they are made from.
+#: ONNX operators that a composite operator of this project is made from.
 _ONNX_SOURCES = {"Linear": "Gemm, MatMul"}
 
 
 def render_operators_markdown() -> str:
     """Return the page docs/operators.md."""
-    return (
-        "\n".join(
-            [
-                _HEAD,
-                BEGIN,
-                "",
-                *_render_operator_table(),
-                "",
-                _LEGEND,
-                "",
-                *_render_limits(),
-                *_render_narrow_weights(),
-                *_render_faults(),
-                END,
-            ]
-        )
-        + "\n"
-    )
+    lines = [
+        _HEAD,
+        BEGIN,
+        "",
+        *_render_operator_table(),
+        "",
+        _LEGEND,
+        "",
+        *_render_limits(),
+        *_render_narrow_weights(),
+        *_render_faults(),
+        END,
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _render_operator_table() -> list[str]:
+    """Render the support of all operators on all platforms as a table."""
     lines = [
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",
     ]
-    entries = [(form.name, get_rule_for_integer_op(form)) for form in INTEGER_OPS] + [
-        (op.name, op) for op in LOWERING_RULES if op.composition_name
+    entries: list[tuple[str, Op | None]] = [
+        (form.name, get_rule_for_integer_op(form)) for form in INTEGER_OPS
     ]
+    entries += [(op.name, op) for op in LOWERING_RULES if op.composition_name]
     for name, op in entries:
-        source = (
-            ", ".join(dict.fromkeys(_ONNX_SOURCES.get(kind, kind) for _, kind in op.floats))
-            if op is not None
-            else ""
-        )
-        lines.append(
-            f"| {name} | {source} | "
-            f"{' | '.join(_format_support(name, op, target) for target in PLATFORMS)} |"
-        )
+        sources: list[str] = []
+        if op is not None:
+            sources = [_ONNX_SOURCES.get(op_type, op_type) for _, op_type in op.floats]
+        support = [_format_support(name, op, target) for target in PLATFORMS]
+        lines.append(f"| {name} | {', '.join(dict.fromkeys(sources))} | {' | '.join(support)} |")
     return lines
 
 
 def _format_support(name: str, op: Op | None, target: Target) -> str:
+    """Return the support of an operator on a target as a word of the legend."""
     if not target.can_run(name):
         return "composed" if op is not None and op.is_available(target) else "no"
     return "limits" if op is not None and _format_limits(op, target) else "yes"
@@ -98,35 +91,35 @@ def _format_limits(op: Op, target: Target) -> list[str]:
 
 
 def has_limit(constraint: LimitCheck, target: Target) -> bool:
-    """Whether `target` has such a limit: its column is not left open."""
+    """Whether `target` has the limit of a constraint; otherwise its fields are None."""
     try:
         text = format_limit_rule(constraint, target)[0]
-    except AttributeError:  # it quotes a column that this row leaves open as a whole
+    except AttributeError:  # it quotes a field of limits that the target does not have
         return False
     return "None" not in text and target.vendor.has_limit(constraint, target)
 
 
 def _render_limits() -> list[str]:
-    """Return the limits by operator; a rule that is the same on several platforms is told once."""
+    """Render the limits by operator; a rule that several platforms share is listed once."""
     lines = ["## Limits", ""]
     for op in LOWERING_RULES:
-        rules: dict[str, list[str]] = {}
+        platforms_by_rule: dict[str, list[str]] = {}
         for target in PLATFORMS:
             if target.can_run(op.name):
                 for text in _format_limits(op, target):
-                    rules.setdefault(text, []).append(target.name)
-        if rules:
+                    platforms_by_rule.setdefault(text, []).append(target.name)
+        if platforms_by_rule:
             lines += [
                 f"### {op.name}",
                 "",
-                *(f"- {', '.join(names)}: {text}" for text, names in rules.items()),
+                *(f"- {', '.join(names)}: {text}" for text, names in platforms_by_rule.items()),
                 "",
             ]
     return lines
 
 
 def _render_narrow_weights() -> list[str]:
-    """Return the operators whose weights may have fewer bits than all else on a platform."""
+    """Render the operators whose weights may have fewer bits than other tensors."""
     lines = [
         "## Narrow weights",
         "",
@@ -135,9 +128,9 @@ def _render_narrow_weights() -> list[str]:
     ]
     for target in PLATFORMS:
         by_width: dict[tuple[int, ...], list[str]] = {}
-        for name, row in target.ops.items():
-            if row.weight_bits:
-                by_width.setdefault(row.weight_bits, []).append(name)
+        for name, support in target.ops.items():
+            if support.weight_bits:
+                by_width.setdefault(support.weight_bits, []).append(name)
         lines += [
             f"- {target.name}: {' and '.join(map(str, bits))} bits in {', '.join(sorted(names))}"
             for bits, names in by_width.items()
@@ -146,13 +139,13 @@ def _render_narrow_weights() -> list[str]:
 
 
 def _render_faults() -> list[str]:
-    """Return the executors' faults by platform."""
+    """Render the executors' faults by platform."""
     lines = [
         "## Faults of the executors",
         "",
         (
-            "The quantizer works around these faults. `lingeronnx check` names those that a model "
-            "meets."
+            "The quantizer works around these faults. `lingeronnx check` lists those that a model "
+            "triggers."
         ),
         "",
     ]
@@ -161,7 +154,7 @@ def _render_faults() -> list[str]:
             lines += [
                 f"### {target.name} (executor {target.executor})",
                 "",
-                *(f"- {t}" for t in (fault.text for fault in target.faults)),
+                *(f"- {fault.text}" for fault in target.faults),
                 "",
             ]
     return lines

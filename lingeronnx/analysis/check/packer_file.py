@@ -1,7 +1,4 @@
-"""An integer graph as a file for the packer.
-
-What the file itself says, beside the limits of its nodes.
-"""
+"""Check an integer graph as a file for the packer: the file itself, and limits of its nodes."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ __all__ = ["check_packed", "is_packable"]
 
 
 def is_packable(proto: onnx.ModelProto) -> bool:
-    """Whether a file holds operators that only integer graphs have."""
-    own = {form.name for form in INTEGER_OPS if form.domain}
-    return any(node.op_type in own for node in proto.graph.node)
+    """Whether a file contains operators that only integer graphs have."""
+    integer_op_types = {form.name for form in INTEGER_OPS if form.domain}
+    return any(node.op_type in integer_op_types for node in proto.graph.node)
 
 
 def check_packed(
@@ -42,21 +39,30 @@ def check_packed(
     packer_args: str | Iterable[str] | None = None,
     latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Check:
-    """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
+    """Check an integer graph against limits, and evaluate how the packer and the chip process it.
 
-    target : default the chip that the graph names. packer_args : words or one line; default those
-    chosen for the graph. latency_options : what is asked of time; that of a graph in several parts
-    is the sum of the chip's. A graph that no one else would read is judged all the same, as the
-    packer reads it.
+    A file that cannot be loaded as a graph is still judged as the packer reads it.
+
+    Parameters
+    ----------
+    proto
+        The file.
+    target
+        The chip; default the one named by the graph.
+    packer_args
+        Arguments of the packer, as a list or one line; default those chosen for the graph.
+    latency_options
+        Clock and latency budget. The latency of a graph in several parts is the sum of the chip's
+        parts.
     """
     onnx_file.check_string_fields(proto)
     check_attributes(proto)
     notes: list[str] = []
     graph: ir.Model | None = None
-    graph_read: ir.Model | None = None
+    user_graph: ir.Model | None = None  # with the user's names
     try:
         graph = ir.from_proto(proto)
-        graph_read = restore_user_names(graph)
+        user_graph = restore_user_names(graph)
     except ModelError as error:
         notes = [str(error)]
     if graph is not None:
@@ -64,40 +70,28 @@ def check_packed(
     if target is None:
         target = _named_target(proto) if graph is None else detect_target(graph)
     target = latency_options.apply_to(target)
-    check = (
-        Check(target.name, "integer", (), notes=notes)
-        if graph_read is None
-        else check_integer(graph_read, target)
-    )
-    if graph_read is not None:
-        check = replace(
-            check,
-            notes=[
-                *(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)),
-                *check.notes,
-            ],
-        )
+    if user_graph is None:
+        check = Check(target.name, "integer", (), notes=notes)
+    else:
+        check = check_integer(user_graph, target)
+        warnings = [f"WARNING: {text}" for text in collect_calibration_warnings(user_graph)]
+        check = replace(check, notes=[*warnings, *check.notes])
     if not target.has_packer:
         return check
-    between, host = ([], []) if graph is None else _split_float_nodes(graph)
-    if graph is not None and between and packer_args is None:
-        return _add_parts(check, graph, target, latency_options, [*between, *host])
-    part = (
-        proto
-        if graph is None or between or not host
-        else ir.to_proto(extract_chip_part(graph, target))
-    )
-    words = None
+    fallbacks, host = ([], []) if graph is None else _split_float_nodes(graph)
+    if graph is not None and fallbacks and packer_args is None:
+        return _add_parts(check, graph, target, latency_options, [*fallbacks, *host])
+    part = proto
+    if graph is not None and host and not fallbacks:
+        part = ir.to_proto(extract_chip_part(graph, target))
+    argv = None
     if packer_args is not None:
-        words = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
-    choice = target.evaluate_packing(part, words)
-    return replace(
-        check,
-        choice=choice,
-        time=latency_options.estimate_call(
-            target, [choice.verdict], has_host_parts=bool(between or host)
-        ),
+        argv = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
+    choice = target.evaluate_packing(part, argv)
+    time = latency_options.estimate_call(
+        target, [choice.verdict], has_host_parts=bool(fallbacks or host)
     )
+    return replace(check, choice=choice, time=time)
 
 
 def _add_parts(
@@ -107,45 +101,43 @@ def _add_parts(
     latency_options: LatencyOptions,
     floats: Sequence[FloatNode],
 ) -> Check:
-    """Return `check` with the parts in which a graph runs that float operators stand in the middle of."""
+    """Add the parts of a graph with float operators between integer ones to a check."""
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
-    on_chip = sum(part.macs for part in program.chip)
-    told = {entry.node for entry in floats}
-    on_host = sum(count_macs(node) for node in graph.graph if str(node.name) in told)
+    float_names = {entry.node for entry in floats}
+    chip_macs = sum(part.macs for part in program.chip)
+    host_macs = sum(count_macs(node) for node in graph.graph if str(node.name) in float_names)
     return replace(
         check,
         program=program,
         host_nodes=floats,
-        chip_mac_share=on_chip / (on_chip + on_host) if on_chip else 0.0,
+        chip_mac_share=chip_macs / (chip_macs + host_macs) if chip_macs else 0.0,
         merges=find_merge_options([entry.node for entry in floats], graph, target),
         time=latency_options.estimate_call(target, program.verdicts, has_host_parts=True),
     )
 
 
 def _named_target(proto: onnx.ModelProto) -> Target:
-    """Return the chip that a node names, else the first chip."""
-    names = [
-        a.s.decode(errors="replace")
-        for node in proto.graph.node
-        for a in node.attribute
-        if a.name == "platform"
-    ]
-    return get_target(names[0]) if names else DEFAULT
+    """Return the chip named by the first node with a platform attribute, else the default chip."""
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "platform":
+                return get_target(attribute.s.decode(errors="replace"))
+    return DEFAULT
 
 
 def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode]]:
-    """Return the float nodes between integer ones, and those before the first or behind the last."""
-    whole = {
-        id(node) for node in graph.graph if is_quantized_domain(node) and not is_host_dequant(node)
-    }
-    integers = {
-        str(v.name)
-        for node in graph.graph
-        if id(node) in whole and node.op_type != DEQUANT.name
-        for v in node.outputs
-    }
+    """Return the float nodes between integer nodes, and those before or after all of them."""
+    integer_ids: set[int] = set()
+    integers: set[str] = set()
+    for node in graph.graph:
+        if not is_quantized_domain(node) or is_host_dequant(node):
+            continue
+        integer_ids.add(id(node))
+        if node.op_type != DEQUANT.name:
+            integers.update(str(value.name) for value in node.outputs)
     for node in graph.graph:  # standard operators on integers
-        if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
-            whole.add(id(node))
-            integers.update(str(v.name) for v in node.outputs)
-    return split_float_nodes(graph, {}, whole)
+        reads_integers = any(value is not None and value.name in integers for value in node.inputs)
+        if id(node) not in integer_ids and reads_integers:
+            integer_ids.add(id(node))
+            integers.update(str(value.name) for value in node.outputs)
+    return split_float_nodes(graph, {}, integer_ids)

@@ -1,7 +1,6 @@
-"""What a check found, as a value.
+"""Result of a check: violations, the effect of --fit, the packer's verdict, and their text.
 
-What is broken, what --fit would do, what the packer makes of it; and its text.
-Knows no model.
+This module knows no model.
 """
 
 from __future__ import annotations
@@ -32,7 +31,17 @@ __all__ = ["Check", "WorkedAround"]
 
 @dataclass(frozen=True)
 class WorkedAround:
-    """A fault of the executor that the quantizer works around in this model."""
+    """A fault of the executor that the quantizer works around in this model.
+
+    Parameters
+    ----------
+    fault
+        Key of the fault.
+    text
+        Description of the fault.
+    nodes
+        Nodes that trigger it.
+    """
 
     fault: str
     text: str
@@ -42,20 +51,43 @@ class WorkedAround:
 @keep_old_members("0.3", formed="lowering_rewrites", on_host="host_nodes", share="chip_mac_share")
 @dataclass(frozen=True)
 class Check(Sequence[Violation]):
-    """The violations of a model on a platform; a sequence of them.
+    """Result of a check; a sequence of the violations of a model on a platform.
 
-    kind : "float" or "integer"
-    fitted : the rewrites that --fit would do; remaining : the violations that would be left then
-    host_part : float nodes before the first or after the last integer one: no violation, but not
-    the chip's work faults : faults of the executor that are worked around
-    choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float
-    model after --fit,
-        with placeholder scales. formed : what is done to its integer graph then
-    program : the parts in which a model runs that is not chip-ready, a float one before
-    calibration. on_host : its
-        float operators then.
-    chip_mac_share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts
-    fewer time : how long a call takes on the chip
+    Parameters
+    ----------
+    platform
+        Name of the platform.
+    kind
+        "float" or "integer".
+    violations
+        The violated limits.
+    fitted
+        Rewrites that --fit would apply.
+    remaining
+        Violations that would remain with --fit.
+    host_part
+        Float nodes before the first or after the last integer node. They are no violations, but do
+        not run on the chip.
+    faults
+        Faults of the executor that are worked around.
+    notes
+        Remarks.
+    choice
+        For a chip: the packer's arguments and the verdict on the graph under them. For a float
+        model: after --fit, with placeholder scales.
+    lowering_rewrites
+        Rewrites of the integer graph after lowering.
+    program
+        The parts that a model is split into if it is not chip-ready; for a float model before
+        calibration.
+    host_nodes
+        Float operators between and around these parts.
+    chip_mac_share
+        Fraction of the multiply-accumulates on the chip, 0 to 1.
+    merges
+        Changes that would reduce the number of parts.
+    time
+        Latency of a call on the chip.
     """
 
     platform: str
@@ -76,37 +108,37 @@ class Check(Sequence[Violation]):
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        """What becomes of the graph, or, of an integer graph in parts, of each of the chip's."""
+        """The verdict on the graph, or those on each chip part of an integer graph."""
         if self.choice is not None:
             return (self.choice.verdict,)
         return self.program.verdicts if self.kind == "integer" else ()
 
     @property
     def packs(self) -> bool | None:
-        """Whether the packer takes the graph, or all of its parts; None for what is not packed."""
+        """Whether the packer accepts the graph, or all of its parts; None if nothing is packed."""
         return all(verdict.is_packable for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def runs_right(self) -> bool | None:
-        """Whether the chip then gives the simulator's integers; None for what is not packed."""
+        """Whether the chip computes the simulator's integers; None if nothing is packed."""
         return all(verdict.is_correct for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
-        """What speaks against packing, as warnings the writes past the plan, and that a call takes too long."""
-        return (
-            *(finding for verdict in self.verdicts for finding in verdict.findings),
-            *self.time.findings,
-        )
+        """Findings of the verdicts, and of the latency budget."""
+        findings: list[VerdictFinding] = []
+        for verdict in self.verdicts:
+            findings += verdict.findings
+        return (*findings, *self.time.findings)
 
     @property
     def cost(self) -> GraphCost | None:
-        """What the graph costs on the chip; None where it has no plan."""
+        """The cost of the graph on the chip, or None if it has no plan."""
         return None if self.choice is None else self.choice.verdict.cost
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is broken, what is packed packs and is right, and a call is as fast as it shall be."""
+        """Whether no limit is violated, all parts are chip-ready, and the budget is kept."""
         ready = all(verdict.is_chip_ready for verdict in self.verdicts)
         return ready and not self.violations and not self.time.findings
 
@@ -129,244 +161,253 @@ class Check(Sequence[Violation]):
         return {
             "platform": self.platform,
             "kind": self.kind,
-            "violations": [vars(v) for v in self.violations],
-            "fitted": [vars(f) for f in self.fitted],
-            "remaining": [vars(v) for v in self.remaining],
-            "formed": [vars(f) for f in self.lowering_rewrites],
-            "host_part": [vars(n) for n in self.host_part],
-            "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
+            "violations": _to_dicts(self.violations),
+            "fitted": _to_dicts(self.fitted),
+            "remaining": _to_dicts(self.remaining),
+            "formed": _to_dicts(self.lowering_rewrites),
+            "host_part": _to_dicts(self.host_part),
+            "faults": [{**vars(fault), "nodes": list(fault.nodes)} for fault in self.faults],
             "notes": list(self.notes),
             "packs": self.packs,
             "runs_right": self.runs_right,
             "packer_args": None if self.choice is None else self.choice.command_line,
-            "findings": [vars(f) for f in self.findings],
+            "findings": _to_dicts(self.findings),
             "cost": None if self.cost is None else self.cost.to_dict(),
             "program": [part.to_dict() for part in self.program.parts],
             "runs": self.program.format_line(self.chip_mac_share) if self.program.parts else "",
             "crossings": self.program.host_chip_transfers,
-            "on_host": [vars(n) for n in self.host_nodes],
+            "on_host": _to_dicts(self.host_nodes),
             "merges": [merge.to_dict() for merge in self.merges],
             "time": self.time.to_dict(),
         }
 
     @property
     def verdict(self) -> str:
-        """What decides, in one line."""
+        """The result in one line."""
         if self.sound:
-            return f"nothing breaks a limit of {self.platform}"
-        said = []
+            return f"no limit of {self.platform} is exceeded"
+        reasons = []
         if self.time.findings:
-            said.append("too slow")
-        if against := [(f.rule, f.node) for f in self.findings if f.level not in ("plan", "time")]:
-            said.append(
-                f"{'wrong on the chip' if self.packs else 'the packer refuses it'}, "
-                f"{_format_rule_count('rule', against)}"
-            )
+            reasons.append("too slow")
+        reasons += self._format_packing_verdict()
         if self.violations:
-            mended = self.kind == "float" and not self.remaining
-            broken = _format_rule_count("limit", [(v.rule, v.node) for v in self.violations])
-            said.append(f"{broken}{f'; {_FIXED_BY_FIT}' if mended else ''}")
+            limits = [(violation.rule, violation.node) for violation in self.violations]
+            reasons.append(_format_rule_count("limit", limits))
+            if self.kind == "float" and not self.remaining:
+                reasons.append(_FIXED_BY_FIT)
         if self.kind == "integer" and self.program.runs_correctly:
-            said.append(f"each of its {len(self.program.chip)} chip parts packs and is right")
-        return f"{self.platform}: {'; '.join(said)}"
+            count = len(self.program.chip)
+            reasons.append(f"each of its {count} chip parts packs and is correct")
+        return f"{self.platform}: {'; '.join(reasons)}"
+
+    def _format_packing_verdict(self) -> list[str]:
+        """Return the line on violated rules of the packer or the chip, if there are any."""
+        rules = [
+            (finding.rule, finding.node)
+            for finding in self.findings
+            if finding.level not in ("plan", "time")
+        ]
+        if not rules:
+            return []
+        outcome = "wrong on the chip" if self.packs else "the packer refuses it"
+        return [f"{outcome}, {_format_rule_count('rule', rules)}"]
 
     def lines(self, full: bool = False) -> list[str]:
-        """Return the report as text.
+        """Return the report as lines of text.
 
-        The verdict, what is broken, what --fit would do, what is worth knowing.
-        What is alike is one line, and all of it takes a screen where that is possible; full : a
-        line for every node.
+        The lines are the verdict, the violations, the effect of --fit, and notes. Similar lines are
+        merged, and sections are truncated so that the report fits on a screen if possible; with
+        `full` there is a line for every node.
         """
         if full:
             return self._format_lines(None)
         lines: list[str] = []
-        for most in range(_MAX_LINES_PER_SECTION, 0, -1):
-            lines = self._format_lines(most)
+        for max_lines in range(_MAX_LINES_PER_SECTION, 0, -1):
+            lines = self._format_lines(max_lines)
             if count_screen_lines(lines) <= SCREEN_LINES:
                 break
         return lines
 
-    def _format_lines(self, most: int | None) -> list[str]:
-        """Return the report with at most so many lines of one sort; None: all of it."""
-        full = most is None
-        left = {(v.node, v.rule) for v in self.remaining}
-        said = {(v.node, v.rule) for v in self.violations}
-        there = [v for v in self.violations if self.kind == "integer" or (v.node, v.rule) in left]
-        mended = [replace(v, remedy=_FIXED_BY_FIT) for v in self.violations if v not in there]
-        lines = [
-            self.verdict,
-            *truncate_lines(_format_violations(there, full), most),
-            *truncate_lines(_format_violations(mended, full), most),
-        ]
+    def _format_lines(self, max_lines: int | None) -> list[str]:
+        """Return the report with at most `max_lines` lines per section; None: all of it."""
+        full = max_lines is None
+        lines = [self.verdict, *self._format_violations(max_lines)]
         if self.violations and self.kind == "float":
-            lines += truncate_lines(
-                [f"--fit would: {line}" for line in format_rewrites(self.fitted, full)], most
-            )
-            more = _format_violations(
-                [v for v in self.remaining if (v.node, v.rule) not in said], full
-            )
-            none = (
-                "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
-            )
-            lines += truncate_lines([f"would remain: {line}" for line in more], most) or (
-                [none] if not self.remaining or not self.fitted else []
-            )
-        lines += truncate_lines(
-            [f"host part: {line}" for line in format_float_nodes(self.host_part, full)], most
-        )
-        lines += truncate_lines(
-            [f"worked around: {m.text} ({_format_first_names(m.nodes)})" for m in self.faults], most
-        )
-        lines += self._format_packing(most)
-        lines += self._format_parts(most)
+            lines += self._format_fit(max_lines)
+        host_lines = [f"host part: {line}" for line in format_float_nodes(self.host_part, full)]
+        fault_lines = [
+            f"worked around: {fault.text} ({_format_first_names(fault.nodes)})"
+            for fault in self.faults
+        ]
+        lines += truncate_lines(host_lines, max_lines)
+        lines += truncate_lines(fault_lines, max_lines)
+        lines += self._format_packing(max_lines)
+        lines += self._format_parts(max_lines)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
-        notes = truncate_lines(
-            [f"note: {note}" for note in (self.notes if full else merge_similar_lines(self.notes))],
-            most,
-        )
+        notes = list(self.notes) if full else merge_similar_lines(self.notes)
+        note_lines = truncate_lines([f"note: {note}" for note in notes], max_lines)
+        free_lines = None if full else SCREEN_LINES - count_screen_lines([*lines, *note_lines])
+        return [*lines, *self._format_cost(free_lines), *note_lines]
+
+    def _format_violations(self, max_lines: int | None) -> list[str]:
+        """Return the violations that remain with --fit, then those that it fixes."""
+        remaining_keys = {(violation.node, violation.rule) for violation in self.remaining}
+        remaining, fixed = [], []
+        for violation in self.violations:
+            if self.kind == "integer" or (violation.node, violation.rule) in remaining_keys:
+                remaining.append(violation)
+            else:
+                fixed.append(replace(violation, remedy=_FIXED_BY_FIT))
+        full = max_lines is None
         return [
-            *lines,
-            *self._format_cost(
-                None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])
-            ),
-            *notes,
+            *truncate_lines(_format_violations(remaining, full), max_lines),
+            *truncate_lines(_format_violations(fixed, full), max_lines),
         ]
 
-    def _format_packing(self, most: int | None) -> list[str]:
-        """Return what the packer and the chip make of the graph."""
-        if self.choice is None and self.verdicts:
-            return truncate_lines(format_findings(self.findings, most is None), most)
+    def _format_fit(self, max_lines: int | None) -> list[str]:
+        """Return the rewrites that --fit would apply, and new violations that would result."""
+        full = max_lines is None
+        rewrites = [f"--fit would: {line}" for line in format_rewrites(self.fitted, full)]
+        lines = truncate_lines(rewrites, max_lines)
+        reported = {(violation.node, violation.rule) for violation in self.violations}
+        new = [v for v in self.remaining if (v.node, v.rule) not in reported]
+        if new:
+            new_lines = [f"would remain: {line}" for line in _format_violations(new, full)]
+            return lines + truncate_lines(new_lines, max_lines)
+        if not self.fitted:
+            lines.append("--fit cannot fix any of it")
+        elif not self.remaining:
+            lines.append("with --fit nothing would remain")
+        return lines
+
+    def _format_packing(self, max_lines: int | None) -> list[str]:
+        """Return the verdict of the packer and the chip on the graph."""
+        full = max_lines is None
         if self.choice is None:
-            ahead = self.kind == "float" and get_target(self.platform).has_packer
-            alone = ahead and not self.program.parts
-            return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
-        verdict, full = self.choice.verdict, most is None
-        lines = truncate_lines(
-            [f"after lowering: {line}" for line in format_rewrites(self.lowering_rewrites, full)],
-            most,
-        )
-        lines += truncate_lines(format_findings(self.findings, full), most)
-        right = (
-            "it packs and is right"
-            if verdict.is_correct
-            else "it packs and is not right on the chip"
-        )
-        if verdict.has_overrun_warning:
-            right += ", but writes past its plan (a warning)"
-        when = ", before calibration" if self.kind == "float" else ""
-        how = (
-            f"packed with {_truncate(self.choice.command_line)}{when}: "
-            f"{right if verdict.is_packable else 'it does not pack'}"
-        )
-        return [
-            *lines,
-            *([f"note: {verdict.assumption_summary}"] if verdict.assumption_summary else []),
-            how,
-        ]
+            if self.verdicts:
+                return truncate_lines(format_findings(self.findings, full), max_lines)
+            is_forecast = self.kind == "float" and get_target(self.platform).has_packer
+            if is_forecast and not self.program.parts:
+                return ["cost: unknown, because float nodes are between the integer ones"]
+            return []
+        rewrites = [f"after lowering: {r}" for r in format_rewrites(self.lowering_rewrites, full)]
+        lines = truncate_lines(rewrites, max_lines)
+        lines += truncate_lines(format_findings(self.findings, full), max_lines)
+        verdict = self.choice.verdict
+        if verdict.assumption_summary:
+            lines.append(f"note: {verdict.assumption_summary}")
+        arguments = _truncate(self.choice.command_line)
+        moment = ", before calibration" if self.kind == "float" else ""
+        lines.append(f"packed with {arguments}{moment}: {_format_outcome(verdict)}")
+        return lines
 
-    def _format_parts(self, most: int | None) -> list[str]:
-        """Return in which parts a model runs, what is the host's then, and what would make them fewer."""
+    def _format_parts(self, max_lines: int | None) -> list[str]:
+        """Return the parts of a model, the nodes on the host, and changes that reduce the parts."""
         program = self.program
         if not program.parts:
             return []
-        where = (
-            f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
-        )
-        lines = [
-            (
-                f"{where}: {program.format_line(self.chip_mac_share)}, {program.host_chip_transfers} "
-                "crossings"
-            )
+        head = "in parts, before calibration"
+        chip_lines: list[str] = []
+        if self.kind == "integer":
+            head = f"runs on {self.platform}"
+            for part in program.chip:
+                chip_lines += _format_part(part)
+        summary = program.format_line(self.chip_mac_share)
+        host_nodes = format_float_nodes(self.host_nodes, max_lines is None)
+        host_lines = [f"on the host: {line}" for line in host_nodes]
+        merge_lines = [f"fewer parts: {merge}" for merge in self.merges]
+        return [
+            f"{head}: {summary}, {program.host_chip_transfers} crossings",
+            *truncate_lines(chip_lines, max_lines),
+            *truncate_lines(host_lines, max_lines),
+            *truncate_lines(merge_lines, max_lines),
         ]
-        lines += truncate_lines(
-            [
-                line
-                for part in program.chip
-                if self.kind == "integer"
-                for line in _format_part(part)
-            ],
-            most,
-        )
-        lines += truncate_lines(
-            [f"on the host: {line}" for line in format_float_nodes(self.host_nodes, most is None)],
-            most,
-        )
-        return [*lines, *truncate_lines([f"fewer parts: {merge}" for merge in self.merges], most)]
 
-    def _format_cost(self, room: int | None) -> list[str]:
-        """Return what it costs on the chip.
+    def _format_cost(self, free_lines: int | None) -> list[str]:
+        """Return the cost on the chip.
 
-        The heaviest layers where `room` lines hold some, else one line.
+        This is a table of the most expensive layers that fits in `free_lines` (None: of all
+        layers), or one line if too few layers fit.
         """
         cost = self.cost
         if cost is None:
             return []
-        for layers in range(
-            len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1
-        ):
-            lines = ["cost on the chip:", *cost.format_table(layers, latency=self.time.latency)]
-            if (
-                room is None
-                or count_screen_lines(lines) <= room
-                and layers >= min(len(cost.layers), _MIN_COST_ROWS)
-            ):
+        layer_count = len(cost.layers)
+        if free_lines is None:
+            table = cost.format_table(layer_count, latency=self.time.latency)
+            return ["cost on the chip:", *table]
+        min_rows = min(layer_count, _MIN_COST_ROWS)
+        for row_count in range(min(layer_count, free_lines), min_rows - 1, -1):
+            table = cost.format_table(row_count, latency=self.time.latency)
+            lines = ["cost on the chip:", *table]
+            if count_screen_lines(lines) <= free_lines:
                 return lines
         return [f"cost on the chip: {cost.format_totals()}"]
 
 
-_MAX_LINES_PER_SECTION = 6  # lines of one sort in a short report
-_FIXED_BY_FIT = "--fit, the default of quantize, mends it"
-_MIN_COST_ROWS = 3  # layers that a table of costs has at least
+_MAX_LINES_PER_SECTION = 6  # in a short report
+_FIXED_BY_FIT = "fixed by --fit (on by default in quantize)"
+_MIN_COST_ROWS = 3  # layers in a table of costs
+
+
+def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
+    """Return the fields of dataclass instances by name."""
+    return [vars(item) for item in items]
+
+
+def _format_outcome(verdict: Verdict) -> str:
+    """Return whether a graph packs and is computed correctly."""
+    if not verdict.is_packable:
+        return "it does not pack"
+    outcome = "it packs and is correct"
+    if not verdict.is_correct:
+        outcome = "it packs, but is not correct on the chip"
+    if verdict.has_overrun_warning:
+        outcome += ", but writes outside its plan (a warning)"
+    return outcome
 
 
 def _format_part(part: PartReport) -> list[str]:
-    """Return what the packer and the chip make of a part."""
-    right = "it packs and is right" if part.runs else "it does not run on the chip"
-    cost = part.verdict.cost if part.verdict is not None else None
-    return [
-        f"{part.name}: packed with {_truncate(part.packer_args)}: {right}",
-        *([f"  {cost.format_totals()}"] if cost else []),
-    ]
+    """Return the lines on a chip part: its packer arguments and verdict, and its cost."""
+    outcome = "it packs and is correct" if part.runs else "it does not run on the chip"
+    lines = [f"{part.name}: packed with {_truncate(part.packer_args)}: {outcome}"]
+    cost = None if part.verdict is None else part.verdict.cost
+    if cost:
+        lines.append(f"  {cost.format_totals()}")
+    return lines
 
 
-def _format_rule_count(what: str, broken: Sequence[tuple[str, str]]) -> str:
-    """Return how many rules are broken at how many nodes."""
-    rules, nodes = (
-        len({mask_quotes_and_numbers(rule) for rule, _ in broken}),
-        len({node for _, node in broken}),
-    )
-    return (
-        f"{rules} {what}{'s are' if rules > 1 else ' is'} broken at {nodes} "
-        f"node{'s' if nodes > 1 else ''}"
-    )
+def _format_rule_count(noun: str, violated: Sequence[tuple[str, str]]) -> str:
+    """Return how many distinct rules are violated at how many nodes, from (rule, node) pairs."""
+    rule_count = len({mask_quotes_and_numbers(rule) for rule, _ in violated})
+    node_count = len({node for _, node in violated})
+    subject = f"{rule_count} {noun}s are" if rule_count > 1 else f"{rule_count} {noun} is"
+    return f"{subject} violated at {node_count} node{'s' if node_count > 1 else ''}"
 
 
 def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]:
-    """Return a line for each rule that is broken; full : for each violation."""
+    """Return a line for each violated rule; with `full`, for each violation."""
     groups = group_by_key(violations, lambda v: (v.op_type, mask_quotes_and_numbers(v.rule)))
-    return [
-        line
-        for group in groups
-        for line in (
-            map(str, group)
-            if full or len(group) == 1
-            else [
-                (
-                    f"{group[0].op_type}: "
-                    f"{format_violations(group[0].rule, group[0].remedy, [(v.node, v.value) for v in group])}"
-                )
-            ]
-        )
-    ]
+    lines: list[str] = []
+    for group in groups:
+        if full or len(group) == 1:
+            lines += [str(violation) for violation in group]
+            continue
+        first = group[0]
+        occurrences = [(violation.node, violation.value) for violation in group]
+        text = format_violations(first.rule, first.remedy, occurrences)
+        lines.append(f"{first.op_type}: {text}")
+    return lines
 
 
-def _truncate(line: str, most: int = 160) -> str:
-    return (
-        line
-        if len(line) <= most
-        else f"{line[:most]}... ({len(line)} characters, whole with --json)"
-    )
+def _truncate(line: str, max_length: int = 160) -> str:
+    """Truncate a long line and refer to --json."""
+    if len(line) <= max_length:
+        return line
+    return f"{line[:max_length]}... ({len(line)} characters; complete with --json)"
 
 
-def _format_first_names(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _format_first_names(names: Sequence[str], max_count: int = 3) -> str:
+    """List the first names and count the others."""
+    text = ", ".join(names[:max_count])
+    return text + (f" and {len(names) - max_count} more" if len(names) > max_count else "")

@@ -1,20 +1,23 @@
-"""The structure of a model as it will be held in integers, in five parts, and what of it looks wrong.
+"""The structure of a model and of its integer form, in five parts, with suspicious places.
 
-    1  patterns that a pass would fuse or simplify, and why it did not
+    1  patterns that a pass could fuse or simplify, and why it did not
     2  how often each layer and each weight is used: 1 is usual, 0 unused, more shared
-    3  each operator's output: types in and out, channel axis, how its scale was chosen, range on
-    the data 4  each weight: type, channel axis, how its scale was chosen
-    5  what looks wrong (`suspicions`), each with its measure, its limit and a remedy
+    3  each operator's output: data types in and out, channel axis, observer of its scale, range on
+       the data
+    4  each weight: data type, channel axis, observer of its scale
+    5  suspicions (`suspicions`), each with a measurement, its limit and a remedy
 
-Of a float model under its plan (`describe_model`), or of an integer graph as its attributes say
-(`describe_integer_graph`). Looks, runs nothing. Knows graphs and plans; the packer's and the chip's
-limits are `check`'s.
+The structure is that of a float model under its plan (`describe_model`), or of an integer graph
+according to its attributes (`describe_integer_graph`). Nothing is run. This module knows graphs and
+plans; limits of the packer and the chip belong to `check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ...flow import QuantizedModel
 from ...flow.assign import ScalePolicy
@@ -28,7 +31,7 @@ from .suspicions import LIMIT_KIND, Suspicion, find_graph_suspicions, find_model
 
 __all__ = ["RESULT_FILE", "Structure", "count_uses", "describe_integer_graph", "describe_model"]
 
-#: The file that the check writes.
+#: Name of the file with the structure.
 RESULT_FILE = "model_check_result.txt"
 
 _UNFUSED_COLUMNS = ("name", "type", "why it stays")
@@ -50,7 +53,7 @@ _SUSPICION_COLUMNS = ("name", "kind", "measured", "limit", "remedy")
 
 @dataclass(frozen=True)
 class Structure:
-    """The five parts; rows are tuples of texts."""
+    """The five parts of a model's structure; rows are tuples of texts."""
 
     unfused: Sequence[tuple[str, ...]]
     use_counts: Sequence[tuple[str, ...]]
@@ -59,105 +62,102 @@ class Structure:
     suspicions: Sequence[Suspicion]
 
     def text(self) -> str:
-        """Return all five parts, as `model_check_result.txt` has them."""
-        wrong = [(s.layer, s.kind, s.measured, s.limit, s.remedy) for s in self.suspicions]
-        parts = (
+        """Return all five parts as the text of `model_check_result.txt`."""
+        suspicions = [(s.layer, s.kind, s.measured, s.limit, s.remedy) for s in self.suspicions]
+        sections = (
             ("Fusable patterns left unfused", _UNFUSED_COLUMNS, self.unfused),
             (
                 "Layers and weights: how often each is used (1 is usual, 0 unused, more shared)",
                 _USE_COLUMNS,
                 self.use_counts,
             ),
-            ("Outputs: how each operator's output is held", _OUTPUT_COLUMNS, self.outputs),
-            ("Weights: how each is held", _WEIGHT_COLUMNS, self.weights),
-            ("What looks wrong", _SUSPICION_COLUMNS, wrong),
+            ("Outputs: how each operator's output is stored", _OUTPUT_COLUMNS, self.outputs),
+            ("Weights: how each is stored", _WEIGHT_COLUMNS, self.weights),
+            ("What looks wrong", _SUSPICION_COLUMNS, suspicions),
         )
-        return "\n".join(
-            f"{number}. {title}\n{format_table(head, rows) if rows else 'none' + chr(10)}"
-            for number, (title, head, rows) in enumerate(parts, 1)
-        )
+        texts = []
+        for number, (title, head, rows) in enumerate(sections, 1):
+            table = format_table(head, rows) if rows else "none\n"
+            texts.append(f"{number}. {title}\n{table}")
+        return "\n".join(texts)
 
     def lines(self) -> list[str]:
-        """Return what looks wrong but for broken limits, a line each.
-
-        And what is used more than once or not at all.
-        """
-        odd = [
-            f"{kind} {name}: used {times} times"
-            for name, kind, times in self.use_counts
-            if times != "1"
-        ]
-        return [*(str(s) for s in self.suspicions if s.kind != LIMIT_KIND), *odd]
+        """Return a line for each suspicion that is not a limit, and for each unusual use count."""
+        lines = [str(s) for s in self.suspicions if s.kind != LIMIT_KIND]
+        for name, kind, count in self.use_counts:
+            if count != "1":
+                lines.append(f"{kind} {name}: used {count} times")
+        return lines
 
     def to_dict(self) -> dict[str, object]:
         """Return the structure as JSON-ready values."""
 
-        def rows(head: Sequence[str], part: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
-            return [dict(zip(head, row, strict=True)) for row in part]
+        def to_dicts(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
+            return [dict(zip(head, row, strict=True)) for row in rows]
 
         return {
-            "unfused": rows(_UNFUSED_COLUMNS, self.unfused),
-            "used": rows(_USE_COLUMNS, self.use_counts),
-            "outputs": rows(_OUTPUT_COLUMNS, self.outputs),
-            "weights": rows(_WEIGHT_COLUMNS, self.weights),
+            "unfused": to_dicts(_UNFUSED_COLUMNS, self.unfused),
+            "used": to_dicts(_USE_COLUMNS, self.use_counts),
+            "outputs": to_dicts(_OUTPUT_COLUMNS, self.outputs),
+            "weights": to_dicts(_WEIGHT_COLUMNS, self.weights),
             "looks_wrong": [vars(s) for s in self.suspicions],
         }
 
 
-# ---- 2: who is used how often --------------------------------------------------------------------------------------
+# ---- part 2: use counts ---------------------------------------------------------------------
 
 
 def count_uses(model: ir.Model) -> list[tuple[str, str, str]]:
-    """Return (name, type, times) of the inputs, weights and layers of the user's own `model`.
+    """Return (name, type, count) of the inputs, weights and layers of a model.
 
-    A weight counts its readers, a layer is used where a graph output depends on it.
+    For inputs and weights the consumers count; a layer is used if a graph output depends on it.
     """
     rows: list[tuple[str, str, str]] = []
-    alive = _live_node_ids(model)
+    live_ids = _live_node_ids(model)
     for value in model.graph.inputs:
         if value.const_value is None:
-            rows.append((str(value.name), "input", str(_count_live_readers(value, alive))))
+            rows.append((str(value.name), "input", str(_count_live_consumers(value, live_ids))))
     for name, value in model.graph.initializers.items():
-        array = ir.const_value(value)
-        if (
-            array is not None
-            and array.ndim
-            and array.dtype.kind in "fi"
-            and array.dtype.itemsize < 8
-        ):
-            rows.append((str(name), "weight", str(_count_live_readers(value, alive))))
-    layers = (node for node in model.graph if node.op_type != "Constant" or node.domain)
-    rows += [(str(node.name), node.op_type, str(int(id(node) in alive))) for node in layers]
+        if _is_weight(ir.const_value(value)):
+            rows.append((str(name), "weight", str(_count_live_consumers(value, live_ids))))
+    for node in model.graph:
+        if node.op_type != "Constant" or node.domain:
+            rows.append((str(node.name), node.op_type, str(int(id(node) in live_ids))))
     return rows
+
+
+def _is_weight(array: np.ndarray | None) -> bool:
+    """Whether a constant is a weight: not a scalar, and neither int64 nor float64."""
+    if array is None or not array.ndim:
+        return False
+    return array.dtype.kind in "fi" and array.dtype.itemsize < 8
 
 
 def _live_node_ids(model: ir.Model) -> set[int]:
     """Return the ids of the nodes on which a graph output depends."""
-    alive: set[int] = set()
-    waiting = [ir.producer(value) for value in model.graph.outputs]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and id(node) not in alive:
-            alive.add(id(node))
-            waiting += [ir.producer(value) for value in node.inputs]
-            waiting += [
-                ir.producer(v)
-                for a in node.attributes.values()
-                for g in ir.get_subgraphs(a)
-                for inner in ir.iter_nodes_recursive(g)
-                for v in inner.inputs
-            ]
-    return alive
+    live_ids: set[int] = set()
+    pending = [ir.producer(value) for value in model.graph.outputs]
+    while pending:
+        node = pending.pop()
+        if node is None or id(node) in live_ids:
+            continue
+        live_ids.add(id(node))
+        pending += [ir.producer(value) for value in node.inputs]
+        for attribute in node.attributes.values():
+            for subgraph in ir.get_subgraphs(attribute):
+                for inner in ir.iter_nodes_recursive(subgraph):
+                    pending += [ir.producer(value) for value in inner.inputs]
+    return live_ids
 
 
-def _count_live_readers(value: ir.Value, alive: set[int]) -> int:
-    """Return how many nodes read a value, those in bodies of control flow too, that nothing else makes idle."""
+def _count_live_consumers(value: ir.Value, live_ids: set[int]) -> int:
+    """Return the number of consumers of a value that are live or in control-flow bodies."""
     return sum(
-        1 for use in value.uses() if id(use.node) in alive or use.node.graph is not value.graph
+        id(use.node) in live_ids or use.node.graph is not value.graph for use in value.uses()
     )
 
 
-# ---- 3, 4: how each tensor is held ---------------------------------------------------------------------------------
+# ---- parts 3 and 4: stored tensors ----------------------------------------------------------
 
 
 def _dtype_name(qparams: Affine | None) -> str:
@@ -165,16 +165,16 @@ def _dtype_name(qparams: Affine | None) -> str:
 
 
 def _format_scale(qparams: Affine | None) -> str:
-    """Return a scale, counts per real unit, as people read it."""
+    """Format a scale in integer steps per unit, or the range of scales per channel."""
     if qparams is None:
         return "-"
-    return (
-        qparams.text if qparams.single else f"{qparams.scales.min():g} to {qparams.scales.max():g}"
-    )
+    if qparams.single:
+        return qparams.text
+    return f"{qparams.scales.min():g} to {qparams.scales.max():g}"
 
 
 def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine | None], str]:
-    """Return what says how the scale of a tensor was chosen."""
+    """Return a function that describes how the scale of a tensor was chosen."""
 
     def describe(name: str, qparams: Affine | None) -> str:
         if qparams is None:
@@ -184,134 +184,165 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
         setting = policy.policy_for_tensors([name], qparams.bits)
         if setting.scale is not None:
             return "fixed"
-        return (
-            f"{setting.calibrator} {setting.percentile:g}"
-            if setting.calibrator == "percentile"
-            else setting.calibrator
-        )
+        if setting.calibrator == "percentile":
+            return f"percentile {setting.percentile:g}"
+        return setting.calibrator
 
     return describe
 
 
-def _output_and_weight_rows(
-    graph: ir.Model,
-    plan: Plan,
-    observer: Callable[[str, Affine | None], str],
-    users: Mapping[str, str],
-    ranges: Mapping[str, tuple[float, float]],
-    in_float: Callable[[ir.Node, ir.Value], bool],
-) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return parts 3 and 4.
+@dataclass(frozen=True)
+class _StoredTensors:
+    """How the tensors of a graph are stored.
 
-    users : {tensor of the graph: the plan's name for it}. in_float : whether a node has a tensor,
-    read or written, as real values.
+    Parameters
+    ----------
+    plan
+        The plan.
+    observer
+        Describes how the scale of a tensor was chosen, from its name and parameters.
+    user_names
+        Name in the plan by tensor of the graph.
+    ranges
+        Range on the data by name in the plan.
+    is_float
+        Whether a node reads or writes a tensor as float values.
     """
+
+    plan: Plan
+    observer: Callable[[str, Affine | None], str]
+    user_names: Mapping[str, str]
+    ranges: Mapping[str, tuple[float, float]]
+    is_float: Callable[[ir.Node, ir.Value], bool]
+
+    def user_name(self, value: ir.Value) -> str:
+        """Return the name of a tensor in the plan."""
+        return self.user_names.get(str(value.name), str(value.name))
+
+    def qparams_at(self, node: ir.Node, value: ir.Value | None) -> Affine | None:
+        """Return the parameters of a tensor at a node, or None if it is float there."""
+        if value is None or self.is_float(node, value):
+            return None
+        return self.plan.tensors.get(self.user_name(value))
+
+
+def _output_and_weight_rows(
+    graph: ir.Model, stored: _StoredTensors
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the rows of parts 3 and 4."""
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
+    for node in graph.graph:
+        if node.op_type != "Constant" or node.domain:
+            outputs += _iter_output_rows(node, stored)
+            weights += _iter_weight_rows(node, stored)
+    return outputs, weights
 
-    def qparams_of(value: ir.Value | None) -> Affine | None:
-        return (
-            None if value is None else plan.tensors.get(users.get(str(value.name), str(value.name)))
+
+def _iter_output_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a node's outputs."""
+    data = next((v for v in node.inputs if v is not None and ir.const_value(v) is None), None)
+    for value in node.outputs:
+        if not value.name:
+            continue
+        name, q = stored.user_name(value), stored.qparams_at(node, value)
+        low, high = "-", "-"
+        if name in stored.ranges:
+            low, high = (f"{bound:g}" for bound in stored.ranges[name])
+        yield (
+            str(node.name),
+            node.op_type,
+            _dtype_name(stored.qparams_at(node, data)),
+            _dtype_name(q),
+            _format_channel_axis(q),
+            stored.observer(name, q),
+            _format_scale(q),
+            low,
+            high,
         )
 
-    for node in graph.graph:
-        if node.op_type == "Constant" and not node.domain:
+
+def _iter_weight_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a node's quantized constants."""
+    for value in node.inputs:
+        if value is None or ir.const_value(value) is None:
             continue
-        name = str(node.name)
-        read = next((v for v in node.inputs if v is not None and ir.const_value(v) is None), None)
-        for value in node.outputs:
-            if value.name:
-                user, q = (
-                    users.get(str(value.name), str(value.name)),
-                    None if in_float(node, value) else qparams_of(value),
-                )
-                low, high = (f"{edge:g}" for edge in ranges[user]) if user in ranges else ("-", "-")
-                outputs.append(
-                    (
-                        name,
-                        node.op_type,
-                        _dtype_name(
-                            None if read is None or in_float(node, read) else qparams_of(read)
-                        ),
-                        _dtype_name(q),
-                        _format_channel_axis(q),
-                        observer(user, q),
-                        _format_scale(q),
-                        low,
-                        high,
-                    )
-                )
-        for source in node.inputs:
-            if (
-                source is not None
-                and ir.const_value(source) is not None
-                and (q := qparams_of(source)) is not None
-            ):
-                weights.append(
-                    (
-                        name,
-                        node.op_type,
-                        _dtype_name(q),
-                        _format_channel_axis(q),
-                        observer(str(source.name), q),
-                        _format_scale(q),
-                    )
-                )
-    return outputs, weights
+        q = stored.plan.tensors.get(stored.user_name(value))
+        if q is None:
+            continue
+        yield (
+            str(node.name),
+            node.op_type,
+            _dtype_name(q),
+            _format_channel_axis(q),
+            stored.observer(str(value.name), q),
+            _format_scale(q),
+        )
 
 
 def _format_channel_axis(qparams: Affine | None) -> str:
     return "-" if qparams is None or qparams.axis is None else str(qparams.axis)
 
 
-# ---- the two kinds of models ---------------------------------------------------------------------------------------
+# ---- float models and integer graphs --------------------------------------------------------
 
 
 def describe_model(
     result: QuantizedModel, original: ir.Model | None = None, violations: Sequence[Violation] = ()
 ) -> Structure:
-    """Return the structure of a float model that was quantized.
+    """Describe the structure of a quantized float model.
 
-    original : the user's own graph, for part 2; None takes the normalised one. violations : limits
-    that are broken.
+    Parameters
+    ----------
+    result
+        The quantized model.
+    original
+        The user's graph, for part 2; None for the normalized one.
+    violations
+        Violated limits.
     """
     unfused = [(reason.name, reason.kind, reason.explanation) for reason in result.reasons]
-    floats, observer = result.plan.floats, _make_observer_lookup(result.basis.policy)
-    outputs, weights = _output_and_weight_rows(
-        result.float_graph,
+    floats = result.plan.floats
+    stored = _StoredTensors(
         result.plan,
-        observer,
+        _make_observer_lookup(result.basis.policy),
         {},
         result.ranges,
         lambda node, _: str(node.name) in floats,
     )
-    structure = find_model_suspicions(result, violations)
+    outputs, weights = _output_and_weight_rows(result.float_graph, stored)
     return Structure(
         unfused,
         count_uses(result.float_graph if original is None else original),
         outputs,
         weights,
-        structure,
+        find_model_suspicions(result, violations),
     )
 
 
 def describe_integer_graph(
-    graph: ir.Model, users: Mapping[str, str], violations: Sequence[Violation] = ()
+    graph: ir.Model, user_names: Mapping[str, str], violations: Sequence[Violation] = ()
 ) -> Structure:
-    """Return the structure of an integer graph.
+    """Describe the structure of an integer graph.
 
-    Users : {integer tensor: the float tensor that it holds}.
+    Parameters
+    ----------
+    graph
+        The integer graph.
+    user_names
+        Float tensor by the integer tensor that represents it.
+    violations
+        Violated limits.
     """
-    plan = extract_plan(graph)
-    floats = set(users.values()) - users.keys()
-    outputs, weights = _output_and_weight_rows(
-        graph,
-        plan,
+    floats = set(user_names.values()) - user_names.keys()
+    stored = _StoredTensors(
+        extract_plan(graph),
         lambda _, q: "-" if q is None else "the file's",
-        users,
+        user_names,
         {},
         lambda _, value: str(value.name) in floats,
     )
+    outputs, weights = _output_and_weight_rows(graph, stored)
     return Structure(
         _find_fusable_pairs(graph),
         count_uses(graph),
@@ -322,37 +353,27 @@ def describe_integer_graph(
 
 
 def _find_fusable_pairs(graph: ir.Model) -> list[tuple[str, ...]]:
-    """Return the operators of an integer graph that could be one with that before them."""
+    """Return (name, type, reason) of operators that could be merged with the one upstream."""
     pairs: list[tuple[str, ...]] = []
     for node in graph.graph:
-        before = ir.producer(node.inputs[0]) if node.inputs else None
-        if before is None:
-            continue
-        op, other = find_integer_op(node), find_integer_op(before)
-        if op is None or other is None:
-            continue
-        if op is QUANT and other is DEQUANT:
-            pairs.append(
-                (
-                    str(node.name),
-                    node.op_type,
-                    f"it quantizes what {before.name} dequantizes: one Requant",
-                )
-            )
-        elif op is other is REQUANT:
-            pairs.append(
-                (str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do")
-            )
-        elif (
-            op is BATCH_NORM2D
-            and other.channel_axis is not None
-            and ir.sole_consumer(ir.require_input(node)) is node
-        ):
-            pairs.append(
-                (
-                    str(node.name),
-                    node.op_type,
-                    f"{before.name} alone is read: fold it into its weights",
-                )
-            )
+        producer = ir.producer(node.inputs[0]) if node.inputs else None
+        if producer is not None:
+            reason = _explain_fusable(node, producer)
+            if reason:
+                pairs.append((str(node.name), node.op_type, reason))
     return pairs
+
+
+def _explain_fusable(node: ir.Node, producer: ir.Node) -> str:
+    """Return how a node could be merged with the producer of its first input, or ""."""
+    op, producer_op = find_integer_op(node), find_integer_op(producer)
+    if op is None or producer_op is None:
+        return ""
+    if op is QUANT and producer_op is DEQUANT:
+        return f"it quantizes the output of the Dequant {producer.name}: use one Requant"
+    if op is producer_op is REQUANT:
+        return f"it follows the Requant {producer.name}: use one Requant"
+    is_only_consumer = ir.sole_consumer(ir.require_input(node)) is node
+    if op is BATCH_NORM2D and producer_op.channel_axis is not None and is_only_consumer:
+        return f"it is the only consumer of {producer.name}: fold it into the weights"
+    return ""

@@ -1,17 +1,18 @@
-"""What looks wrong in a model as it will be held in integers, without running it.
+"""Suspicious places in a model and its integer form, found without running it.
 
-    output at 8 bits       a layer whose output leaves the integers could keep more than 8 bits
-    there, and does not bias saturates         a bias lies at the end of its integer type
-    scale cut              the platform holds a coarser scale than the calibrator chose, by a bit or
-    more dead channels          output channels whose weights are all zero, or become zero at the
-    weight's scale outlier range          the range is over 10 times the 0.99 quantile of the
-    absolute values scales at a concat     an input fits a scale at least 4 times finer than the
-    output has no Dequant             an output leaves the graph as integers
-    in float               an operator between integers computes in float: its values go to the host
-    and back limit                  a limit of the platform is broken
+    output at 8 bits    the output of a layer that leaves the integer part could have more bits
+    bias saturates      a bias is at the limit of its integer type
+    scale cut           the platform stores a scale that is coarser than the calibrator's by a bit
+                        or more
+    dead channels       weights of output channels are all zero, or round to zero
+    outlier range       the range is over 10 times the 0.99 quantile of the absolute values
+    scales at a concat  an input would fit a scale at least 4 times finer than the output's
+    no Dequant          an output leaves the graph as integers
+    in float            an operator between integer operators is computed in float on the host
+    limit               a limit of the platform is violated
 
-Judged on the calibration data's statistics, the plan and the integer graph. Knows no file and no
-command.
+The sources are statistics of the calibration data, the plan and the integer graph. This module
+knows neither files nor commands.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from ...flow import QuantizedModel
 from ...flow.assign import calibrate_activations, group_shared_scales
 from ...flow.observe import TensorStats
 from ...flow.partition import Partition
-from ...formats import CONCAT, DEQUANT, find_integer_op, is_quantized_domain, read_attributes
+from ...formats import (
+    CONCAT,
+    DEQUANT,
+    Format,
+    find_integer_op,
+    is_quantized_domain,
+    read_attributes,
+)
 from ...graph import ir
 from ...graph.attributes import get_number
 from ...ops import Violation, get_rule_for_integer_op
@@ -34,17 +42,26 @@ from ..profile.outliers import MAX_RATIO, QUANTILE, compute_outlier_rows
 
 __all__ = ["LIMIT_KIND", "Suspicion", "find_graph_suspicions", "find_model_suspicions"]
 
-#: The kind of a suspicion that `check` has told already.
+#: The kind of a suspicion that `check` reports as a violation.
 LIMIT_KIND = "limit"
 
-_MIN_SCALE_RATIO = 4.0  # times finer: an input of a concat that gives up two bits
+_MIN_SCALE_RATIO = 4.0  # of an input's to an output's scale; the input loses two bits
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One thing that looks wrong.
+    """A suspicious place in a model.
 
-    Where, what was measured, the limit, and a remedy in words or as an option.
+    Parameters
+    ----------
+    layer
+        The layer or tensor.
+    kind
+        Kind of the suspicion.
+    measured, limit
+        The measurement and its limit, as text.
+    remedy
+        How to fix it, as text or as an option.
     """
 
     layer: str
@@ -60,31 +77,26 @@ class Suspicion:
 def find_model_suspicions(
     result: QuantizedModel, violations: Sequence[Violation] = ()
 ) -> list[Suspicion]:
-    """Return what looks wrong in a quantized float model."""
-    parts = Partition.build(result.float_graph, result.plan.floats, result.platform)
+    """Return the suspicions about a quantized float model."""
+    partition = Partition.build(result.float_graph, result.plan.floats, result.platform)
     return [
-        *_find_narrow_outputs(parts, result),
+        *_find_narrow_outputs(partition, result),
         *_find_saturated_biases(result.graph),
-        *_find_coarsened_scales(parts, result),
+        *_find_coarsened_scales(partition, result),
         *_find_dead_channels(result),
-        *_find_outlier_ranges(parts, result.basis.stats),
-        *_find_concat_scale_mismatches(parts, result),
+        *_find_outlier_ranges(partition, result.basis.stats),
+        *_find_concat_scale_mismatches(partition, result),
         *_find_integer_outputs(result.graph),
-        *_find_float_between_integers(parts),
+        *_find_float_between_integers(partition),
         *map(_from_violation, violations),
     ]
 
 
 def find_graph_suspicions(graph: ir.Model, violations: Sequence[Violation] = ()) -> list[Suspicion]:
-    """Return what looks wrong in an integer graph, as far as the file shows it."""
-    dead = (
-        suspicion
-        for node, weight in _iter_layer_weights(graph)
-        if (suspicion := _dead_channel_suspicion(node, weight, None)) is not None
-    )
+    """Return the suspicions about an integer graph, as far as the file shows them."""
     return [
         *_find_saturated_biases(graph),
-        *dead,
+        *_find_graph_dead_channels(graph),
         *_find_graph_concat_mismatches(graph),
         *_find_integer_outputs(graph),
         *map(_from_violation, violations),
@@ -100,109 +112,107 @@ def _from_violation(violation: Violation) -> Suspicion:
 
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Layers whose output could leave the integers wider.
+    """Find outputs that leave the integer part and could have more bits.
 
-    On a chip that changes what its program reads: no mistake.
+    On a chip that would change the input of its program, so it is not suspicious there.
     """
-    widest = 8 if result.platform.has_packer else max(result.platform.out_bits)
+    max_bits = 8 if result.platform.has_packer else max(result.platform.out_bits)
     for node, op in partition.integer_nodes:
         name = ir.output_name(node)
         q = result.plan.tensors.get(name)
-        leaves = op.allows_wide_output and not any(
+        leaves_integers = op.allows_wide_output and not any(
             id(use.node) in partition.integer_node_ids for use in node.outputs[0].uses()
         )
-        if leaves and q is not None and q.bits <= 8 < widest:
-            measured = f"'{name}' leaves the integers in {q.bits} bits"
-            limit = f"{result.platform.name} gives it up to {widest}"
+        if leaves_integers and q is not None and q.bits <= 8 < max_bits:
+            measured = f"'{name}' leaves the integer part in {q.bits} bits"
+            limit = f"{result.platform.name} supports up to {max_bits}"
             yield Suspicion(
                 str(node.name),
                 "output at 8 bits",
                 measured,
                 limit,
-                _format_override(name, f"out_bits:{widest}"),
+                _format_override(name, f"out_bits:{max_bits}"),
             )
 
 
 def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
-    """Operators in float that integers are computed from and that are computed from integers."""
-    after, before = set[int](), set[int]()
+    """Find float operators with integer operators both upstream and downstream."""
+    integer_ids = partition.integer_node_ids
+    has_upstream, has_downstream = set[int](), set[int]()  # ids of nodes with integer nodes there
     nodes = list(partition.graph.graph)
     for node in nodes:
-        makers = [ir.producer(value) for value in node.inputs]
-        if any(
-            m is not None and (id(m) in partition.integer_node_ids or id(m) in after)
-            for m in makers
-        ):
-            after.add(id(node))
+        producers = [ir.producer(value) for value in node.inputs]
+        producer_ids = {id(producer) for producer in producers if producer is not None}
+        if not producer_ids.isdisjoint(integer_ids) or not producer_ids.isdisjoint(has_upstream):
+            has_upstream.add(id(node))
     for node in reversed(nodes):
-        users = [use.node for value in node.outputs for use in value.uses()]
-        if any(id(user) in partition.integer_node_ids or id(user) in before for user in users):
-            before.add(id(node))
+        consumer_ids: set[int] = set()
+        for value in node.outputs:
+            consumer_ids.update(id(use.node) for use in value.uses())
+        if not consumer_ids.isdisjoint(integer_ids) or not consumer_ids.isdisjoint(has_downstream):
+            has_downstream.add(id(node))
+    between_ids = has_upstream & has_downstream
     for node in nodes:
-        if id(node) in after & before and id(node) not in partition.integer_node_ids:
-            yield Suspicion(
-                str(node.name),
-                "in float",
-                (
-                    f"{node.op_type} stays in float between integers: "
-                    f"{partition.floats.get(str(node.name), '')}"
-                ),
-                "integers from the first layer to the last",
-                "keep the limit that is told, or give the operator another form",
-            )
+        if id(node) in integer_ids or id(node) not in between_ids:
+            continue
+        reason = partition.floats.get(str(node.name), "")
+        yield Suspicion(
+            str(node.name),
+            "in float",
+            f"{node.op_type} stays in float between integers: {reason}",
+            "integers from the first layer to the last",
+            "stay within the reported limit, or rewrite the operator",
+        )
 
 
 def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
-    """Biases of the integer graph that lie at the end of their type."""
+    """Find biases of an integer graph that are at the limits of their type."""
     for node in graph.graph:
-        for index, value in enumerate(node.inputs if is_quantized_domain(node) else ()):
+        if not is_quantized_domain(node):
+            continue
+        for value in node.inputs[2:]:
             array = ir.const_value(value)
-            if (
-                value is None
-                or array is None
-                or index < 2
-                or array.dtype.kind != "i"
-                or array.dtype.itemsize < 4
-            ):
+            if value is None or array is None or array.dtype.kind != "i":
+                continue
+            if array.dtype.itemsize < 4:
                 continue
             limits = np.iinfo(array.dtype)
-            full = int(np.count_nonzero((array == limits.min) | (array == limits.max)))
-            if full:
+            count = int(np.count_nonzero((array == limits.min) | (array == limits.max)))
+            if count:
                 yield Suspicion(
                     str(node.name),
                     "bias saturates",
-                    (
-                        f"{full} of {array.size} values of '{value.name}' lie at an end of "
-                        f"{array.dtype}"
-                    ),
+                    f"{count} of {array.size} values of '{value.name}' are at a limit of "
+                    f"{array.dtype}",
                     f"{limits.min} to {limits.max}",
-                    "clamp the bias, or give input and weight coarser scales",
+                    "clamp the bias, or use coarser scales for input and weight",
                 )
 
 
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Scales that the platform holds coarser than the calibrator chose."""
-    choice, stats, row = result.basis.policy, result.basis.stats, result.platform
-    if choice is None:
+    """Find scales that the platform stores coarser than the calibrator chose."""
+    policy, stats, target = result.basis.policy, result.basis.stats, result.platform
+    if policy is None:
         return
-    for group in group_shared_scales(partition, row):
+    max_scale = 2.0 ** target.exponents[1]
+    for group in group_shared_scales(partition, target):
         name = group.tensors[-1]
-        wish = calibrate_activations(partition, [group], stats, row, choice, [])[name].scale
+        calibrated = calibrate_activations(partition, [group], stats, target, policy, [])
+        fitting_scale = calibrated[name].scale
         q = result.plan.tensors.get(name)
-        if q is None or not set(group.tensors) & stats.keys() or wish < 2 * q.scale:
+        if q is None or not set(group.tensors) & stats.keys() or fitting_scale < 2 * q.scale:
             continue
-        most = 2.0 ** row.exponents[1]
-        shifts = (
-            "an output's scale is at most what its inputs' scales give: the chip shifts right only"
-        )
-        limit = f"{row.name} holds scales up to {most:g}" if q.scale >= most else shifts
-        also = f" (and {len(group.tensors) - 1} tied to it)" if len(group.tensors) > 1 else ""
+        limit = "an output's scale is at most that of its inputs: the chip shifts right only"
+        if q.scale >= max_scale:
+            limit = f"{target.name} stores scales up to {max_scale:g}"
+        others = len(group.tensors) - 1
+        also = f" (and {others} with the same scale)" if others else ""
         yield Suspicion(
             name,
             "scale cut",
-            f"{wish:g} fits the data, {q.scale:g} is held{also}",
+            f"{fitting_scale:g} fits the data, {q.scale:g} is stored{also}",
             limit,
-            "scale the model's values up, or give what it is computed from finer scales",
+            "scale up the model's values, or use finer scales upstream",
         )
 
 
@@ -216,127 +226,137 @@ def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]
 
 
 def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
-    """Output channels without a weight."""
-    floats = {
-        name: ir.const_value(value) for name, value in result.float_graph.graph.initializers.items()
-    }
+    """Find output channels whose weights are all zero, in the float model or after rounding."""
+    initializers = result.float_graph.graph.initializers
+    float_weights = {name: ir.const_value(value) for name, value in initializers.items()}
     for node, weight in _iter_layer_weights(result.graph):
-        suspicion = _dead_channel_suspicion(node, weight, floats.get(ir.input_name(node, 1)))
+        float_weight = float_weights.get(ir.input_name(node, 1))
+        suspicion = _dead_channel_suspicion(node, weight, float_weight)
+        if suspicion is not None:
+            yield suspicion
+
+
+def _find_graph_dead_channels(graph: ir.Model) -> Iterator[Suspicion]:
+    """Find output channels of an integer graph whose weights are all zero."""
+    for node, weight in _iter_layer_weights(graph):
+        suspicion = _dead_channel_suspicion(node, weight, None)
         if suspicion is not None:
             yield suspicion
 
 
 def _dead_channel_suspicion(
-    node: ir.Node, weight: np.ndarray, real: np.ndarray | None
+    node: ir.Node, weight: np.ndarray, float_weight: np.ndarray | None
 ) -> Suspicion | None:
-    dead = ~weight.reshape(len(weight), -1).any(axis=1)
-    if not dead.any():
+    """Return a suspicion if output channels of an integer weight [O, I, ...] are all zero.
+
+    `float_weight` tells how many of them are zero only by rounding.
+    """
+    is_dead = ~weight.reshape(len(weight), -1).any(axis=1)
+    if not is_dead.any():
         return None
-    lost = 0
-    if real is not None and real.ndim == weight.ndim:
-        axis = next((i for i in range(real.ndim) if real.shape[i] == len(weight)), None)
-        kept = (
-            None
-            if axis is None
-            else np.moveaxis(real, axis, 0).reshape(len(weight), -1).any(axis=1)
-        )
-        lost = 0 if kept is None else int(np.count_nonzero(dead & kept))
-    numbers = np.flatnonzero(dead)
-    which = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
+    rounded_count = 0
+    if float_weight is not None and float_weight.ndim == weight.ndim:
+        has_weights = _has_weights_per_channel(float_weight, len(weight))
+        if has_weights is not None:
+            rounded_count = int(np.count_nonzero(is_dead & has_weights))
+    channels = np.flatnonzero(is_dead)
+    listed = ", ".join(map(str, channels[:6])) + (", ..." if len(channels) > 6 else "")
+    remedy = "remove the channels"
+    if rounded_count:
+        remedy = "equalize or retrain the layer; on generic, use --weight-scales channel"
     return Suspicion(
         str(node.name),
         "dead channels",
-        (
-            f"{len(numbers)} of {len(weight)} output channels have no weight ({which}), {lost} of "
-            "them "
-            "by rounding"
-        ),
+        f"{len(channels)} of {len(weight)} output channels have only zero weights ({listed}), "
+        f"{rounded_count} of them by rounding",
         "each channel has one that is not zero",
-        "equalize or train the layer again, --weight-scales channel on generic"
-        if lost
-        else "remove the channels",
+        remedy,
     )
+
+
+def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarray | None:
+    """Return which channels have nonzero weights, on the first axis of length `channel_count`."""
+    for axis, length in enumerate(weight.shape):
+        if length == channel_count:
+            by_channel = np.moveaxis(weight, axis, 0).reshape(channel_count, -1)
+            return np.asarray(by_channel.any(axis=1))
+    return None
 
 
 def _find_outlier_ranges(
     partition: Partition, stats: Mapping[str, TensorStats]
 ) -> Iterator[Suspicion]:
-    """Tensors and weights whose range a few values made."""
+    """Find tensors and weights whose range is set by a few values."""
     for name, observed in stats.items():
-        largest, dynamic = max(observed.high, -observed.low), _abs_quantile(observed)
-        if largest > MAX_RATIO * dynamic:
-            yield _outlier_suspicion(
-                name, largest, dynamic, _format_override(name, "calibrator:percentile")
-            )
+        max_abs, quantile = max(observed.high, -observed.low), _abs_quantile(observed)
+        if max_abs > MAX_RATIO * quantile:
+            remedy = _format_override(name, "calibrator:percentile")
+            yield _outlier_suspicion(name, max_abs, quantile, remedy)
+    remedy = "clamp or normalize this layer in training"
     for node, op in partition.integer_nodes:
-        weights = (
-            (ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.weight_inputs(node)
-        )
-        for row in compute_outlier_rows(
-            (name, array) for name, array in weights if array is not None
-        ):
+        weights = []
+        for index in op.weight_inputs(node):
+            array = ir.const_value(node.inputs[index])
+            if array is not None:
+                weights.append((ir.input_name(node, index), array))
+        for row in compute_outlier_rows(iter(weights)):
             if row.is_outlier and row.max_abs > 0:
-                yield _outlier_suspicion(
-                    row.name,
-                    row.max_abs,
-                    row.quantile_99,
-                    "clamp or normalise this layer in training",
-                )
+                yield _outlier_suspicion(row.name, row.max_abs, row.quantile_99, remedy)
 
 
-def _outlier_suspicion(name: str, largest: float, dynamic: float, remedy: str) -> Suspicion:
-    times = f"{largest / dynamic:.3g} times" if dynamic > 0 else "infinitely many times"
+def _outlier_suspicion(name: str, max_abs: float, quantile: float, remedy: str) -> Suspicion:
+    """Create the suspicion of a tensor from its largest value and 0.99 quantile."""
+    times = f"{max_abs / quantile:.3g} times" if quantile > 0 else "infinitely many times"
     return Suspicion(
         name,
         "outlier range",
-        f"largest value {largest:.4g}, {times} the 0.99 quantile {dynamic:.4g}",
+        f"largest value {max_abs:.4g}, {times} the 0.99 quantile {quantile:.4g}",
         f"at most {MAX_RATIO:g} times",
         remedy,
     )
 
 
 def _abs_quantile(stats: TensorStats) -> float:
-    """Return the 0.99 quantile of the absolute values, to a bin's width."""
+    """Return the 0.99 quantile of the absolute values, to the width of a bin."""
     centres, counts = stats.nonzero_bins()
     order = np.argsort(np.abs(centres), kind="stable")
-    reached = np.cumsum(counts[order])
-    return (
-        float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])])
-        if len(order)
-        else 0.0
-    )
+    if not len(order):
+        return 0.0
+    cumulative = np.cumsum(counts[order])
+    index = np.searchsorted(cumulative, QUANTILE * cumulative[-1])
+    return float(np.abs(centres)[order][index])
 
 
 def _find_concat_scale_mismatches(
     partition: Partition, result: QuantizedModel
 ) -> Iterator[Suspicion]:
-    """Inputs of a Concat that would fit a much finer scale than its output has."""
-    choice, stats = result.basis.policy, result.basis.stats
+    """Find inputs of a Concat that would fit a much finer scale than its output has."""
+    policy, stats = result.basis.policy, result.basis.stats
+    if policy is None:
+        return
     for node, op in partition.integer_nodes:
         q = result.plan.tensors.get(ir.output_name(node))
-        if op.integer_op is not CONCAT or q is None or choice is None:
+        if op.integer_op is not CONCAT or q is None:
             continue
         for value in node.inputs:
             name = "" if value is None else str(value.name)
             observed = stats.get(name)
-            own = (
-                None
-                if observed is None or observed.sum_of_squares == 0
-                else choice.policy_for_tensors([name], q.bits).choose_scale(observed)
-            )
-            if own is not None and own >= _MIN_SCALE_RATIO * q.scale:
+            if observed is None or observed.sum_of_squares == 0:
+                continue
+            fitting_scale = policy.policy_for_tensors([name], q.bits).choose_scale(observed)
+            if fitting_scale >= _MIN_SCALE_RATIO * q.scale:
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",
-                    f"'{name}' alone would fit scale {own:g}, the output has {q.scale:g}",
+                    f"'{name}' alone would fit scale {fitting_scale:g}, the output has {q.scale:g}",
                     f"less than {_MIN_SCALE_RATIO:g} times",
-                    "bring the inputs to one range in the model, or leave the concat out: --skip "
+                    "bring the inputs to one range in the model, or skip the concat: --skip "
                     + shlex.quote(str(node.name)),
                 )
 
 
 def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
-    """The same, as the attributes of an integer graph show it."""
+    """Find inputs of a Concat with a much finer scale than its output, in an integer graph."""
     for node in graph.graph:
         op = find_integer_op(node) if is_quantized_domain(node) else None
         if op is None or op is not CONCAT:
@@ -358,21 +378,27 @@ def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
-    """Outputs of an integer graph that no Dequant writes."""
+    """Find graph outputs that an integer operator other than Dequant produces."""
     for value in graph.graph.outputs:
         node = ir.producer(value)
         op = None if node is None else find_integer_op(node)
-        small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
-        if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
+        if node is None or op is None or op is DEQUANT:
             continue
-        lowering = get_rule_for_integer_op(op)
-        if small or (
-            value.dtype is None and not (lowering is not None and lowering.allows_wide_output)
-        ):
+        if _is_integer_output(value, node, op):
             yield Suspicion(
                 str(value.name),
                 "no Dequant",
                 f"{node.op_type} {node.name} writes the output as integers",
                 "outputs are real values",
-                "lingeronnx fix-dequant puts the Dequant in",
+                "run lingeronnx fix-dequant to insert the Dequant",
             )
+
+
+def _is_integer_output(value: ir.Value, node: ir.Node, op: Format) -> bool:
+    """Whether an integer operator writes a graph output as integers."""
+    if value.dtype is not None:
+        return value.dtype.name in ("INT8", "INT16", "INT32")
+    if not is_quantized_domain(node):
+        return False
+    lowering = get_rule_for_integer_op(op)
+    return lowering is None or not lowering.allows_wide_output

@@ -1,4 +1,4 @@
-"""A broken limit of one node, as `check` tells it."""
+"""A violated limit of one node, as `check` reports it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ __all__ = ["MOVE_NODE_REMEDY", "make_violation"]
 
 #: The remedy for a node that a platform has no operator for.
 MOVE_NODE_REMEDY = (
-    "use operators the platform has, or move the node before the first or behind the last of them"
+    "use operators that the platform has, or move the node before the first or after the last of "
+    "them"
 )
 
 
 def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
-    """Return that `rule` is broken by `node` with `value`, told of its first output."""
+    """Create the violation of `rule` by `node`, reported for its first output."""
     tensor = next((str(v.name) for v in node.outputs if v.name), "")
     return Violation(str(node.name), ir.display_op_type(node), tensor, rule, value, remedy)

@@ -49,7 +49,7 @@ def test_packer_arguments_of_a_float_model_are_refused(made):
 
 def test_structure_of_a_float_model_needs_data(made):
     model, result = made
-    with pytest.raises(ConfigError, match="give --calib DATA"):
+    with pytest.raises(ConfigError, match="pass --calib DATA"):
         structure(model)
     planned, built = structure(model, calib=samples(model, 16)), structure(result)
     assert [row[0] for row in planned.weights] == [row[0] for row in built.weights] != []
@@ -71,7 +71,7 @@ def test_a_graph_in_parts(tmp_path):
     assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert (
         found.verdict
-        == "venus: 1 limit is broken at 1 node; each of its 2 chip parts packs and is right"
+        == "venus: 1 limit is violated at 1 node; each of its 2 chip parts packs and is correct"
     )
     lines = found.lines()
     assert (
@@ -82,7 +82,8 @@ def test_a_graph_in_parts(tmp_path):
         part = check(tmp_path / f"net_chip{number}.onnx")
         assert part.sound
         assert (
-            f"chip{number}: packed with {part.choice.command_line}: it packs and is right" in lines
+            f"chip{number}: packed with {part.choice.command_line}: it packs and is correct"
+            in lines
         )
         assert f"  {part.cost.format_totals()}" in lines
     assert any(line.startswith("fewer parts: Softmax") and "arcs" in line for line in lines)
@@ -104,7 +105,7 @@ def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
     assert (found.packs, found.sound) == (False, False)
     assert (
         found.verdict
-        == "venus: the packer refuses it, 1 rule is broken at 1 node; 1 limit is broken at 1 node"
+        == "venus: the packer refuses it, 1 rule is violated at 1 node; 1 limit is violated at 1 node"
     )
     assert f"chip1: packed with {first.packer_args}: it does not run on the chip" in found.lines()
     assert any("a rule; here a value; a remedy" in line for line in found.lines())

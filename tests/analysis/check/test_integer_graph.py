@@ -115,15 +115,15 @@ def test_integer_rules(integer):
 
 
 OTHERS = [
-    (attr("Conv2dInt", "scale_w", None), "attribute scale_w is there; here it is missing"),
-    (attr("Conv2dInt", "platform_quant", None), "attribute platform_quant (luna_quant) is there"),
+    (attr("Conv2dInt", "scale_w", None), "attribute scale_w is present; here it is missing"),
+    (attr("Conv2dInt", "platform_quant", None), "attribute platform_quant (luna_quant) is present"),
     (rename("iqAdd", "iqMystery"), "unknown operator iqMystery"),
     (rename("Relu", "Erf", ""), "a float operator reads real numbers; here it reads the integers"),
     (attr("Conv2dInt", "kernel_shape", [7, 3]), "kernel height and width must not exceed 5"),
-    (attr("Quant", "scale_x", -1.0), "attributes have values that make sense"),
+    (attr("Quant", "scale_x", -1.0), "attributes have valid values"),
     (
         float_between,
-        "no float operator stands between the first Quant and the last Dequant; here Erf does",
+        "no float operator is between the first Quant and the last Dequant; here Erf is",
     ),
 ]
 

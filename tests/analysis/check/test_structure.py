@@ -96,7 +96,7 @@ def test_dead_channels(size, lost) -> None:
     suspicion = found(net.graph("y"), data(net))["dead channels"]
     assert (
         suspicion.measured
-        == f"1 of 4 output channels have no weight (2), {lost} of them by rounding"
+        == f"1 of 4 output channels have only zero weights (2), {lost} of them by rounding"
     )
 
 

@@ -80,7 +80,7 @@ def test_the_commands_take_them_and_say_so(tmp_path):
 def test_an_integer_graph_has_its_sizes(tmp_path):
     path = tmp_path / "q.onnx"
     lo.quantize(_file(tmp_path, "N, 3, 6, 8")).save(path)
-    with pytest.raises(lo.ConfigError, match="an integer graph has its sizes"):
+    with pytest.raises(lo.ConfigError, match="an integer graph has its shapes"):
         lo.check(path, input_shape={"x": (1, 3, 6, 8)})
 
 
