@@ -49,7 +49,7 @@ def test_the_command_says_widths_flash_and_time(here):
     timed = here.json(*words, "--max-ms", "50")
     assert timed["search"]["met"]
     late = here.json(*words, "--max-ms", "0.0001")
-    assert "nearest is " in late["warnings"][0]
+    assert "closest attempt is " in late["warnings"][0]
     assert "a call takes " in late["warnings"][0]
 
 

@@ -255,7 +255,7 @@ def test_a_wish_for_time_lets_time_decide():
         ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),
         (
             {"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"},
-            "nothing is published",
+            "no published timing data",
         ),
     ),
 )
