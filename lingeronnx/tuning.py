@@ -120,7 +120,7 @@ def finetune(
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
         limit = settings.get("limit")
-        data = Data(train, get_input_specs(source), limit=limit, what="training data")
+        data = Data(train, get_input_specs(source), limit=limit, label="training data")
         reestimate_batch_norm(source, data)
     plan = settings.pop("plan", None)
     encodings, explicit_plan = (plan, None) if isinstance(plan, Encodings) else (None, plan)

@@ -163,7 +163,7 @@ def run_samples(
     specs = [spec for spec in graph.session.inputs if spec.name not in fed_back]
     state_specs = [spec for spec in graph.session.inputs if spec.name in fed_back]
     initial_states = make_zero_states(state_specs, 1)
-    source = Data(data, specs, limit=stop if stream is None else None, what="input data")
+    source = Data(data, specs, limit=stop if stream is None else None, label="input data")
     runs = {}
     for index, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
         if index >= stop:

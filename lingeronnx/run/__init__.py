@@ -1,4 +1,4 @@
-"""Models at work: data, the float runner (onnxruntime), the integer runner (simulator), sessions, metrics.
+"""Run models: data, float runner (onnxruntime), integer runner (simulator), sessions and metrics.
 
-Knows the operators and the platforms; nothing of how scales are found.
+Knows the operators and the platforms; nothing of how scales are chosen.
 """

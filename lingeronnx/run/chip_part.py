@@ -1,12 +1,11 @@
-"""The part of an integer graph that goes to the chip.
+"""Extract the chip part of an integer graph: Quants to Dequants, without host nodes.
 
-From the Quants to the Dequants, the host part cut off.
-The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed
-without it. Tensor names stay: the cut graph's inputs and outputs are the float tensors at the
-borders, and the index of an embedding, which may be the result of a Cast on the host.
+The vendor's packer supports no float operator, so a graph that ends in a Softmax on the host is
+packed without it. Tensor names are preserved: inputs and outputs of the part are the float tensors
+at its boundary, and the index of an embedding, which may be the result of a Cast on the host.
 
-A tensor wider than 8 bits leaves the chip as it is, and its Dequant is the host's: the packer would
-make 8 bits of what a Dequant reads.
+A tensor of more than 8 bits leaves the chip as integers, and the host computes its Dequant, because
+the packer would convert the input of a Dequant to 8 bits.
 """
 
 from __future__ import annotations
@@ -21,113 +20,144 @@ __all__ = ["extract_chip_nodes", "extract_chip_part", "find_chip_nodes", "is_hos
 
 
 def extract_chip_part(graph: ir.Model, target: Target) -> ir.Model:
-    """Return a copy of the chip-ready integer `graph` without its host part.
+    """Return a copy of an integer graph without its host part.
 
-    The same graph when it has none.
-    target : what the graph is for; its opset is that of the part.
+    Parameters
+    ----------
+    graph
+        A chip-ready integer graph.
+    target
+        The chip; the part gets its opset.
+
+    Returns
+    -------
+    ir.Model
+        The chip part, or `graph` itself if it has no host part.
     """
     inside = find_chip_nodes(graph)
     if len(inside) == len(graph.graph):
         return graph
-    return extract_chip_nodes(
-        graph, frozenset(i for i, node in enumerate(graph.graph) if id(node) in inside), target
-    )
+    indices = frozenset(i for i, node in enumerate(graph.graph) if id(node) in inside)
+    return extract_chip_nodes(graph, indices, target)
 
 
-def extract_chip_nodes(graph: ir.Model, places: Collection[int], target: Target) -> ir.Model:
-    """Return a copy of some integer nodes of `graph`, by their places in it, as a graph of their own.
+def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target) -> ir.Model:
+    """Return a copy of some integer nodes of `graph` as a separate graph.
 
-    Its outputs are what is read outside it and what the whole graph puts out. A Quant of what the
-    host hands over stands in every piece that reads its integers, so that these do not leave.
+    Its outputs are the tensors that other nodes consume, and outputs of `graph`. A Quant of a host
+    tensor is contained in every part that consumes its integers, so these are not outputs.
+
+    Parameters
+    ----------
+    graph
+        An integer graph.
+    indices
+        Indices of the nodes in graph order.
+    target
+        The chip; the part gets its opset.
     """
-    piece = ir.clone(graph)
-    inner = piece.graph
-    kept = [node for place, node in enumerate(inner) if place in places]
-    inside = {id(node) for node in kept}
-    outputs = _find_piece_outputs(piece, inside)
+    part = ir.clone(graph)
+    part_graph = part.graph
+    nodes = [node for index, node in enumerate(part_graph) if index in indices]
+    inside = {id(node) for node in nodes}
+    outputs = _find_part_outputs(part, inside)
     inputs: list[ir.Value] = []
-    for node in kept:
-        for source in [v for v in node.inputs if v is not None and ir.const_value(v) is None]:
-            if id(source.producer()) in inside or source in inputs:
-                continue
-            entry = source
-            if not source.is_graph_input():
-                entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
-                for user, index in list(source.uses()):
-                    if id(user) in inside:
-                        user.replace_input_with(index, entry)
-                source.name = ir.unique_tensor_name(piece, f"{source.name}_host")
-            inputs.append(entry)
-    inner.outputs[:] = outputs
-    ir.remove_unused(piece)
-    inner.inputs[:] = inputs
-    piece.functions.clear()
-    inner.opset_imports.clear()
-    inner.opset_imports.update({"": target.opset, "thinker": 1})
-    return piece
+    for node in nodes:
+        variables = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
+        for source in variables:
+            if id(source.producer()) not in inside and source not in inputs:
+                inputs.append(_make_part_input(part, source, inside))
+    part_graph.outputs[:] = outputs
+    ir.remove_unused(part)
+    part_graph.inputs[:] = inputs
+    part.functions.clear()
+    part_graph.opset_imports.clear()
+    part_graph.opset_imports.update({"": target.opset, "thinker": 1})
+    return part
 
 
-def _find_piece_outputs(piece: ir.Model, inside: Collection[int]) -> list[ir.Value]:
-    """Return what the nodes `inside` write for others, in the order in which it leaves the integers."""
-    found: dict[int, ir.Value] = {}
-    chip = find_chip_nodes(piece)
-    for node in piece.graph:
-        values = [ir.require_input(node)] if is_host_dequant(node) else node.outputs
-        given = node.op_type == QUANT.name and id(ir.producer(ir.require_input(node))) not in chip
-        there = chip if given else inside
-        found.update(
-            (id(v), v)
-            for v in values
-            if id(v.producer()) in inside and _is_piece_output(v, node, there)
-        )
-    return list(found.values())
+def _make_part_input(part: ir.Model, source: ir.Value, inside: Collection[int]) -> ir.Value:
+    """Return an input of a part with the name of `source`, and make the nodes `inside` consume it.
 
-
-def _is_piece_output(value: ir.Value, at: ir.Node, there: Collection[int]) -> bool:
-    """Whether `value` leaves at the node `at`, which writes it or is the host's Dequant of it.
-
-    there : the nodes that have the value without being handed it.
+    Graph inputs are returned unchanged.
     """
-    if at is not value.producer() or at.op_type == DEQUANT.name or value.is_graph_output():
+    if source.is_graph_input():
+        return source
+    part_input = ir.Value(name=source.name, type=source.type, shape=source.shape)
+    for consumer, index in list(source.uses()):
+        if id(consumer) in inside:
+            consumer.replace_input_with(index, part_input)
+    source.name = ir.unique_tensor_name(part, f"{source.name}_host")
+    return part_input
+
+
+def _find_part_outputs(part: ir.Model, inside: Collection[int]) -> list[ir.Value]:
+    """Return the outputs of the nodes `inside` that leave the part, in graph order.
+
+    The integers that a host Dequant reads come at the position of the Dequant.
+    """
+    outputs: dict[int, ir.Value] = {}
+    chip_nodes = find_chip_nodes(part)
+    for node in part.graph:
+        values = [ir.require_input(node)] if is_host_dequant(node) else node.outputs
+        holders = inside
+        if node.op_type == QUANT.name:
+            producer = ir.producer(ir.require_input(node))
+            holders = inside if id(producer) in chip_nodes else chip_nodes
+        for value in values:
+            if id(value.producer()) in inside and _is_part_output(value, node, holders):
+                outputs[id(value)] = value
+    return list(outputs.values())
+
+
+def _is_part_output(value: ir.Value, node: ir.Node, holders: Collection[int]) -> bool:
+    """Whether `value` leaves the part at `node`, its producer or its Dequant on the host.
+
+    holders : nodes that have the value without being passed it.
+    """
+    if node is not value.producer() or node.op_type == DEQUANT.name or value.is_graph_output():
         return True
-    outside = [use.node for use in value.uses() if id(use.node) not in there]
-    return any(not is_host_dequant(node) for node in outside)
+    outside = [use.node for use in value.uses() if id(use.node) not in holders]
+    return any(not is_host_dequant(consumer) for consumer in outside)
 
 
 def is_host_dequant(node: ir.Node) -> bool:
-    """Whether `node` is a Dequant that reads more than 8 bits."""
+    """Whether `node` is a Dequant of a tensor with more than 8 bits."""
     if node.op_type != DEQUANT.name or not is_quantized_domain(node):
         return False
-    kind = ir.require_input(node).dtype
-    return kind is not None and kind.name in ("INT16", "INT32")
+    dtype = ir.require_input(node).dtype
+    return dtype is not None and dtype.name in ("INT16", "INT32")
 
 
 def find_chip_nodes(graph: ir.Model) -> set[int]:
     """Return the ids of the nodes that the chip runs.
 
-    Integer operators, and standard ones on integer tensors.
-    Where the types of a graph from elsewhere are not told, what an integer operator writes is an
-    integer tensor. What has 32 bits, and no node of the chip wrote it, are numbers of the model's
-    own, such as indices.
+    These are integer operators, and standard operators on integer tensors. If an imported graph
+    does not declare types, outputs of integer operators are integer tensors. A 32-bit tensor that
+    no chip node computes contains numbers of the model itself, such as indices.
     """
-    found: set[int] = set()
+    chip_nodes: set[int] = set()
     for node in graph.graph:
         if is_host_dequant(node):
             continue
-        if is_quantized_domain(node) or (
-            find_integer_op(node) is not None and _reads_integers(node, found)
+        if (
+            is_quantized_domain(node)
+            or find_integer_op(node) is not None
+            and _reads_integers(node, chip_nodes)
         ):
-            found.add(id(node))
-    return found
+            chip_nodes.add(id(node))
+    return chip_nodes
 
 
-def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
+def _reads_integers(node: ir.Node, chip_nodes: set[int]) -> bool:
+    """Whether the first input of `node` is a quantized tensor."""
     source = node.inputs[0] if node.inputs else None
-    maker = ir.producer(source)
-    made = maker is not None and id(maker) in inside and maker.op_type != DEQUANT.name
-    if source is None or source.dtype is None:
-        return made
-    known = source.dtype.name
-    return known in ("INT8", "INT16") or (
-        known == "INT32" and (made or ir.const_value(source) is not None)
+    producer = ir.producer(source)
+    from_chip = (
+        producer is not None and id(producer) in chip_nodes and producer.op_type != DEQUANT.name
     )
+    if source is None or source.dtype is None:
+        return from_chip
+    if source.dtype.name == "INT32":
+        return from_chip or ir.const_value(source) is not None
+    return source.dtype.name in ("INT8", "INT16")

@@ -1,9 +1,9 @@
-"""The same items of work in this process, in several processes, or on a Dask cluster.
+"""Map a job over items in this process, in several processes, or on a Dask cluster.
 
-A `Job` is what every worker is given once, models and settings; an item is a few samples, which go
-to one worker. What an item gives does not depend on where it is worked on, and results come in the
-order of the items, so that whoever adds them up gets the same bits for any number of workers. Knows
-nothing of what is computed.
+A `Job` (models and settings) is sent to every worker once; an item is a few samples, which one
+worker processes. The result of an item does not depend on the worker, and results are yielded in
+the order of the items, so sums are bit-identical for any number of workers. Knows nothing of the
+computation itself.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Job", "map_jobs"]
 
 _LOG = logging.getLogger(__name__)
-_PREFETCH_PER_WORKER = 2  # items for each worker that are on their way: one is worked on, one waits
-_MAX_TRIES = 4  # how often an item is given out whose worker went away
-_TIMEOUT_SECONDS = 10  # seconds in which a cluster answers
-_RETRY_DELAY_SECONDS = 0.5  # seconds before data are sent again
+_PREFETCH_PER_WORKER = 2  # submitted items per worker: one is processed, one waits
+_MAX_TRIES = 4  # attempts for an item whose worker was lost
+_TIMEOUT_SECONDS = 10  # for a cluster to answer
+_RETRY_DELAY_SECONDS = 0.5  # before data are sent again
 
 
 _Item = TypeVar("_Item")
@@ -46,12 +46,12 @@ _Out = TypeVar("_Out", covariant=True)
 
 
 class Job(Protocol[_In, _Out]):
-    """What every worker is given once; it can be pickled."""
+    """Work that is sent to every worker once; it must be picklable."""
 
     def start(self) -> Callable[[_In], _Out]:
-        """Return the function of one item.
+        """Return the function that processes one item.
 
-        Sessions and the like are opened here, at the place of work.
+        It is called on the worker, so that sessions and the like are opened there.
         """
         ...
 
@@ -62,16 +62,27 @@ def map_jobs(
     workers: int | None = None,
     cluster: str | None = None,
 ) -> Generator[_Result, None, None]:
-    """Yield what `job` makes of every item, in their order.
+    """Yield the result of `job` for every item, in order.
 
-    workers : processes; None works here. cluster : the address of a Dask scheduler. An item is
-    taken from `items` only when somebody is about to work on it. Raises ConfigError where both are
-    given, where the job cannot be sent, where no cluster answers, and where workers are killed;
-    what the job itself raises comes through. A worker of a cluster that is gone is told on the log,
-    and its items go to others.
+    Parameters
+    ----------
+    job
+        Work to do for each item.
+    items
+        Items; one is taken only when a worker is about to process it.
+    workers
+        Number of processes; None processes the items in this process.
+    cluster
+        Address of a Dask scheduler. A lost worker is logged, and its items are reassigned.
+
+    Raises
+    ------
+    ConfigError
+        If both workers and cluster are passed, the job cannot be pickled, no cluster answers, or
+        workers are killed. Exceptions of the job itself are passed on.
     """
     if workers is not None and cluster is not None:
-        raise ConfigError("workers and cluster: give one of the two")
+        raise ConfigError("workers and cluster: pass only one of the two")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers = {workers}; at least 1 is needed")
     if cluster is not None:
@@ -84,7 +95,7 @@ def map_jobs(
 
 @dataclass(frozen=True)
 class _PackedJob(Generic[_Item, _Result]):
-    """A job on its way; `key` is the same for equal jobs."""
+    """A pickled job; `key` is the same for equal jobs."""
 
     body: bytes
     key: str
@@ -95,25 +106,24 @@ def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"this cannot be sent to other processes ({error}); name functions as "
-            "file.py:function, or leave the "
-            "workers out"
+            f"cannot pickle the job for worker processes ({error}); pass functions as "
+            "file.py:function, or omit --workers"
         ) from error
     return _PackedJob(body, hashlib.blake2b(body, digest_size=16).hexdigest())
 
 
 @dataclass
 class _WorkerState:
-    """What a worker process holds: the functions of the jobs it was given."""
+    """State of a worker process: the functions of the jobs that it received."""
 
     functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
     def run_item(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
-        """Work on an item, one at a time: sessions may not be shared by threads."""
+        """Process one item at a time, because threads must not share sessions."""
         with self.lock:
             if job.key not in self.functions:
-                self.functions.clear()  # one job after another; its models are large
+                self.functions.clear()  # jobs do not overlap, and models are large
                 self.functions[job.key] = pickle.loads(job.body).start()
             return self.functions[job.key](item)
 
@@ -121,7 +131,7 @@ class _WorkerState:
 _WORKER_STATE = _WorkerState()
 
 
-# ---- processes ---------------------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -137,7 +147,7 @@ def _init_worker(job: _PackedJob, threads: int) -> None:
     _RECEIVED_JOB.job = job
 
 
-def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was given
+def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
     assert _RECEIVED_JOB.job is not None
     return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
@@ -148,17 +158,15 @@ def _map_in_processes(
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
+    futures = _submit_in_order(items, lambda item: pool.submit(_run_in_worker, item), workers)
     try:
-        with contextlib.closing(
-            _submit_in_order(items, lambda item: pool.submit(_run_in_worker, item), workers)
-        ) as ahead:
-            for _, future in ahead:
+        with contextlib.closing(futures):
+            for _, future in futures:
                 yield future.result()
     except BrokenProcessPool as error:
         raise ConfigError(
-            "a worker process ended before its work did: killed, out of memory, or started by a "
-            "script without the "
-            "line if __name__ == '__main__':"
+            "a worker process ended before its work was done: killed, out of memory, or started by "
+            "a script without the line if __name__ == '__main__':"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -167,17 +175,17 @@ def _map_in_processes(
 def _submit_in_order(
     items: Iterable[_Item], submit: Callable[[_Item], _Future], workers: int
 ) -> Generator[tuple[_Item, _Future], None, None]:
-    """Yield (item, what `submit` returned), in order, with a few items given out ahead."""
-    waiting: deque[tuple[_Item, _Future]] = deque()
+    """Yield (item, result of `submit`) in order, submitting a few items ahead."""
+    pending: deque[tuple[_Item, _Future]] = deque()
     for item in items:
-        waiting.append((item, submit(item)))
-        if len(waiting) >= _PREFETCH_PER_WORKER * workers:
-            yield waiting.popleft()
-    while waiting:
-        yield waiting.popleft()
+        pending.append((item, submit(item)))
+        if len(pending) >= _PREFETCH_PER_WORKER * workers:
+            yield pending.popleft()
+    while pending:
+        yield pending.popleft()
 
 
-# ---- Dask --------------------------------------------------------------------------------------------------------
+# ---- Dask ----------------------------------------------------------------------------------------
 
 
 def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
@@ -196,7 +204,7 @@ def _map_on_cluster(
         client = Client(address, timeout=_TIMEOUT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
         raise ConfigError(
-            f"no Dask scheduler answers at {address} within {_TIMEOUT_SECONDS} seconds; start one "
+            f"no Dask scheduler answered at {address} within {_TIMEOUT_SECONDS} seconds; start one "
             "with: dask scheduler"
         ) from error
     with client:
@@ -206,34 +214,35 @@ def _map_on_cluster(
             raise ConfigError(
                 f"the cluster at {address} has no worker; start some with: dask worker {address}"
             ) from error
-        sent, there = _ClusterJob(client, job), set(client.ncores())
-        with contextlib.closing(_submit_in_order(items, sent.submit, len(there))) as ahead:
-            for item, future in ahead:
-                result = sent.result(item, future)
-                there = _log_lost_workers(there, set(client.ncores()))
+        cluster_job, workers = _ClusterJob(client, job), set(client.ncores())
+        futures = _submit_in_order(items, cluster_job.submit, len(workers))
+        with contextlib.closing(futures):
+            for item, future in futures:
+                result = cluster_job.result(item, future)
+                workers = _log_lost_workers(workers, set(client.ncores()))
                 yield result
 
 
-def _log_lost_workers(before: set[str], now: set[str]) -> set[str]:
-    """Return the workers that are there now; say which are gone."""
-    for worker in sorted(before - now):
+def _log_lost_workers(previous: set[str], current: set[str]) -> set[str]:
+    """Log workers that disappeared, and return the current ones."""
+    for worker in sorted(previous - current):
         _LOG.warning(
-            "the cluster lost the worker %s; its work goes to the other %d", worker, len(now)
+            "lost cluster worker %s; reassigning its work to the remaining %d", worker, len(current)
         )
-    return now
+    return current
 
 
 class _ClusterJob(Generic[_Item, _Result]):
-    """A job that the workers of a cluster have."""
+    """A job that was sent to the workers of a cluster."""
 
     def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
         self._client, self._job = client, job
-        self._given = self._scatter_with_retry(job, broadcast=True)
+        self._scattered_job = self._scatter_with_retry(job, broadcast=True)
 
     def _scatter_with_retry(self, data: object, broadcast: bool = False) -> object:
-        """Bring data to one worker, or to all.
+        """Send data to one worker, or to all if `broadcast`.
 
-        Again where the one that was chosen is just going away.
+        It is repeated if the selected worker is just disappearing.
         """
         for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):
@@ -242,28 +251,28 @@ class _ClusterJob(Generic[_Item, _Result]):
         return self._client.scatter(data, broadcast=broadcast, hash=False)
 
     def submit(self, item: _Item) -> Remote[_Result]:
-        """Send the item to one worker."""
+        """Send an item to one worker."""
         return self._client.submit(
-            _run_on_dask_worker, self._given, self._scatter_with_retry(item), pure=False
+            _run_on_dask_worker, self._scattered_job, self._scatter_with_retry(item), pure=False
         )
 
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
-        """Return what became of the item.
+        """Return the result of an item.
 
-        It goes to another worker where the one that had it is gone.
+        If its worker was lost, the job and the item are sent again.
         """
         from distributed import KilledWorker
 
         for _ in range(_MAX_TRIES - 1):
             try:
                 return future.result()
-            except (CancelledError, KilledWorker):  # data die with the worker that holds them
-                self._given = self._scatter_with_retry(self._job, broadcast=True)
+            except (CancelledError, KilledWorker):  # data are lost with the worker that has them
+                self._scattered_job = self._scatter_with_retry(self._job, broadcast=True)
                 future = self.submit(item)
         try:
             return future.result()
         except (CancelledError, KilledWorker) as error:
             raise ConfigError(
-                f"the cluster's workers were killed {_MAX_TRIES} times over one item of work; give "
-                "them more memory"
+                f"the cluster's workers were killed {_MAX_TRIES} times while processing one item; "
+                "give them more memory"
             ) from error

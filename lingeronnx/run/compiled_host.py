@@ -1,6 +1,6 @@
-"""The host parts of a deployed program, compiled here and called.
+"""Compile the host parts of a deployed program and call them.
 
-Then a session computes their very floats.
+A session with these host parts computes exactly the floats of the program.
 """
 
 from __future__ import annotations
@@ -28,75 +28,80 @@ _COMPILER_FLAGS = ("-std=c99", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "
 
 
 class CompiledHost:
-    """What `deploy` wrote for the host, as functions of arrays.
+    """The host parts that `deploy` wrote, as functions of arrays.
 
-    folder : a deployed one. parts : what its manifest tells of the program's parts, where it is not
-    written yet.
+    Parameters
+    ----------
+    folder
+        The deployed folder.
+    parts
+        Entries of the program's parts in the manifest; read from the folder if None.
 
-    Raises ConfigError for a folder without a C program, and where the compiler fails.
+    Raises
+    ------
+    ConfigError
+        If the folder has no C program, or the compiler fails.
     """
 
     def __init__(
         self, folder: str | os.PathLike[str], parts: Sequence[dict[str, Any]] | None = None
     ) -> None:
         self._folder = Path(folder)
-        told = _load_manifest_parts(self._folder) if parts is None else parts
-        self._found = {part["name"]: part for part in told if not part["chip"]}
+        entries = _load_manifest_parts(self._folder) if parts is None else parts
+        self._host_entries = {entry["name"]: entry for entry in entries if not entry["chip"]}
         self._functions: dict[str, Any] = {}
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of one host part for one sample.
+        """Compute the outputs of one host part for one sample.
 
-        ModelError where it is another model's.
+        Raises
+        ------
+        ModelError
+            If the program was deployed from another model.
         """
-        told = self._found.get(part.name)
-        if told is None or len(told["inputs"]) != len(arrays):
+        entry = self._host_entries.get(part.name)
+        if entry is None or len(entry["inputs"]) != len(arrays):
             raise ModelError(
-                f"{self._folder} has no {part.name} with {len(arrays)} inputs; give the folder "
-                "that this model was "
-                "deployed to"
+                f"{self._folder} has no {part.name} with {len(arrays)} inputs; pass the folder "
+                "that this model was deployed to"
             )
         if part.name not in self._functions:
-            self._functions[part.name] = self._compile_part(told)
-        given = []
-        for (name, dtype, shape), array in zip(told["inputs"], arrays, strict=True):
+            self._functions[part.name] = self._compile_part(entry)
+        inputs = []
+        for (name, dtype, shape), array in zip(entry["inputs"], arrays, strict=True):
             if list(array.shape) != shape:
                 raise ModelError(
-                    f"{self._folder}: input '{name}' of {part.name} is {shape}, not "
+                    f"{self._folder}: input '{name}' of {part.name} has shape {shape}, not "
                     f"{list(array.shape)}; deploy again"
                 )
-            given.append(np.ascontiguousarray(array, dtype))
-        made = [np.zeros(shape, dtype) for _, dtype, shape in told["outputs"]]
-        scratch = np.zeros(told["scratch"] + 16, np.uint8)
-        start = scratch.ctypes.data + -scratch.ctypes.data % 16
-        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*given, *made)]
-        self._functions[part.name](*pointers, ctypes.c_void_p(start))
-        return made
+            inputs.append(np.ascontiguousarray(array, dtype))
+        outputs = [np.zeros(shape, dtype) for _, dtype, shape in entry["outputs"]]
+        scratch = np.zeros(entry["scratch"] + 16, np.uint8)
+        scratch_address = scratch.ctypes.data + -scratch.ctypes.data % 16
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
+        self._functions[part.name](*pointers, ctypes.c_void_p(scratch_address))
+        return outputs
 
-    def _compile_part(self, told: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
-        source, words = self._folder / told["source"], shlex.split(os.environ.get("CC", "cc"))
-        if not words or shutil.which(words[0]) is None:
-            raise ConfigError(
-                "no C compiler on the PATH for the host parts; install one, or name it in CC"
-            )
-        with tempfile.TemporaryDirectory(prefix="lingeronnx-host-") as place:
-            made = Path(place) / f"{told['name']}.so"
-            call = [*words, *_COMPILER_FLAGS, "-o", str(made), str(source), "-lm"]
-            done = subprocess.run(call, capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = [line for line in done.stderr.splitlines() if "error" in line] or [
-                    "it says nothing"
-                ]
+    def _compile_part(self, entry: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
+        source, compiler = self._folder / entry["source"], shlex.split(os.environ.get("CC", "cc"))
+        if not compiler or shutil.which(compiler[0]) is None:
+            raise ConfigError("no C compiler found for the host parts; install one, or set CC")
+        with tempfile.TemporaryDirectory(prefix="lingeronnx-host-") as name:
+            library = Path(name) / f"{entry['name']}.so"
+            argv = [*compiler, *_COMPILER_FLAGS, "-o", str(library), str(source), "-lm"]
+            process = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if process.returncode:
+                errors = [line for line in process.stderr.splitlines() if "error" in line]
+                message = errors[0] if errors else "no error message"
                 raise ConfigError(
-                    f"cannot compile {source} ({said[0]}); name another compiler in CC"
+                    f"cannot compile {source} ({message}); set CC to use another compiler"
                 )
-            return getattr(
-                ctypes.CDLL(str(made)), told["function"]
-            )  # it stays loaded when the file is gone
+            # The library stays loaded after the file is deleted.
+            return getattr(ctypes.CDLL(str(library)), entry["function"])
 
 
 def _load_manifest_parts(folder: Path) -> list[dict[str, Any]]:
-    """Return what the folder's manifest tells of the program's parts."""
+    """Return the entries of the program's parts in the folder's manifest."""
     try:
         body = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         DEPLOYMENT_VERSION.check(body, folder / "manifest.json")

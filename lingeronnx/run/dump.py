@@ -1,9 +1,8 @@
-"""Tensors to files: one .npz of named arrays, or a folder of .npy files with an index.
+"""Write tensors to files: one .npz of named arrays, or a folder of .npy files with an index.
 
-And the summary of one tensor.
-Everything is written as a whole or not at all. A `DumpFolder` appends batch by batch, so that a
-dump of every tensor of a long run needs no more memory than one batch. Knows streams,
-`(name, array, how it is held or None)`; knows no model.
+Also owns the summary of one tensor. Output is written completely or not at all. A `DumpFolder`
+appends batch by batch, so that a dump of all tensors of a long run needs memory for one batch only.
+Knows streams of `(name, array, qparams or None)`; knows no model.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ __all__ = [
     "write_npz",
 ]
 
-#: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order. Where another
-#: integer than 0 stands for 0, an entry has a zero_point, too.
+#: Name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order.
+#: An entry has a zero_point if it is not 0.
 INDEX_FILE = "index.json"
 
-_FIRST = 8  # values a summary shows
+_MAX_FIRST_VALUES = 8  # that a summary shows
 
 
 def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
-    """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
+    """Return the JSON entries of quantization parameters: `scale`, and a nonzero `zero_point`."""
     if qparams is None:
         return {"scale": None}
-    return {
-        "scale": qparams.scale,
-        **({"zero_point": qparams.zero_point} if qparams.shifted else {}),
-    }
+    entries: dict[str, object] = {"scale": qparams.scale}
+    if qparams.shifted:
+        entries["zero_point"] = qparams.zero_point
+    return entries
 
 
 def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
-    """Return what `qparams_to_json` wrote of an array of `dtype`."""
+    """Read the entries that `qparams_to_json` returned for an array of `dtype`."""
     if entry["scale"] is None:
         return None
     return Affine(
@@ -61,9 +60,9 @@ def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | Non
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` under their names, any name a tensor may have ('file' too, which `numpy.savez` cannot take).
+    """Write an .npz file whose bytes depend only on the arrays.
 
-    The bytes depend on them alone, not on the clock.
+    Unlike `numpy.savez`, it accepts any tensor name, such as 'file', and stores no time.
     """
     with (
         replace_file(path) as temporary,
@@ -71,20 +70,22 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) ->
     ):
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                held = np.asarray(array)
-                held = (
-                    held.astype(np.str_) if held.dtype.hasobject else held
-                )  # text, as onnxruntime hands it over
-                np.lib.format.write_array(entry, held, allow_pickle=False)
+                stored = np.asarray(array)
+                if stored.dtype.hasobject:  # text, as onnxruntime returns it
+                    stored = stored.astype(np.str_)
+                np.lib.format.write_array(entry, stored, allow_pickle=False)
 
 
 class DumpFolder:
-    """A dump in the folder `path`.
+    """A dump in a folder: one .npy per tensor, with batches appended along axis 0, and an index.
 
-    One .npy per tensor, batches appended along axis 0, and an index.
-    A context manager: all files appear in `path` at once (its parent must exist) when the block
-    ends well. Those of an older dump go then; other files there stay. Raises ConfigError where the
-    folder cannot be written.
+    It is a context manager. All files appear in `path`, whose parent must exist, when the block
+    ends without an exception. They replace those of an older dump; other files are preserved.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -94,9 +95,9 @@ class DumpFolder:
 
     def __enter__(self) -> DumpFolder:
         if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"cannot dump into {self.path}: it is a file; give a folder")
+            raise ConfigError(f"cannot dump into {self.path}: it is a file; pass a folder")
         try:
-            self._made = self._open.enter_context(replace_folder(self.path))
+            self._new_folder = self._open.enter_context(replace_folder(self.path))
         except OSError as error:
             raise ConfigError(
                 f"cannot dump into {self.path}: {error.strerror} ({self.path.parent}); choose "
@@ -106,12 +107,12 @@ class DumpFolder:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._open.__exit__(kind, raised, trace)
+        if exception_type is not None:
+            self._open.__exit__(exception_type, exception, traceback)
             return
         try:
             with self._open:
@@ -123,7 +124,7 @@ class DumpFolder:
             ) from error
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Append a batch of tensor `name`; a tensor without axes counts as one row."""
+        """Append a batch of tensor `name`; a scalar becomes one row."""
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array
         entry = self._entries.get(name)
@@ -140,13 +141,13 @@ class DumpFolder:
         if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
             raise ConfigError(
                 f"tensor '{name}' changes from {entry['dtype']} {entry['shape'][1:]} to "
-                f"{array.dtype} "
-                f"{list(array.shape[1:])} between batches; dump with --batch covering all samples"
+                f"{array.dtype} {list(array.shape[1:])} between batches; dump with --batch "
+                "covering all samples"
             )
-        first = entry["shape"][0] == 0
+        is_new = entry["shape"][0] == 0
         entry["shape"][0] += len(array)
         try:
-            with (self._made / entry["file"]).open("w+b" if first else "r+b") as file:
+            with (self._new_folder / entry["file"]).open("w+b" if is_new else "r+b") as file:
                 _write_npy_header(file, entry["shape"], array.dtype)
                 file.seek(0, os.SEEK_END)
                 file.write(array.tobytes())
@@ -157,19 +158,16 @@ class DumpFolder:
             ) from error
 
     def _write_index(self) -> None:
-        """Write the index, and take over what else than a dump the old folder holds."""
+        """Write the index, and link files of the old folder that are not part of a dump."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
-        (self._made / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        (self._new_folder / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         link_missing_entries(
-            self.path, self._made, _dump_file_names(self.path) if self.path.exists() else ()
+            self.path, self._new_folder, _dump_file_names(self.path) if self.path.exists() else ()
         )
 
 
 def _dump_file_names(folder: Path) -> set[str]:
-    """Return the names of the files of the dump in `folder`, its index among them.
-
-    Of none where there is no dump.
-    """
+    """Return the names of the files of the dump in `folder`, including its index."""
     try:
         entries = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
         return {INDEX_FILE, *(str(entry["file"]) for entry in entries)}
@@ -178,7 +176,7 @@ def _dump_file_names(folder: Path) -> set[str]:
 
 
 def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
-    """Write the .npy header; numpy pads it so that a longer axis 0 takes the same room."""
+    """Write the .npy header; numpy pads it so that a longer axis 0 does not change its size."""
     file.seek(0)
     np.lib.format.write_array_header_1_0(
         file,
@@ -191,7 +189,10 @@ def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> Non
 
 
 class TensorSummary:
-    """Shape, range, mean and first values of one tensor over all batches, as it is stored (integers as integers)."""
+    """Shape, range, mean and first values of one tensor over all batches, as stored.
+
+    held : quantization parameters if the values are integers, else None.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -203,7 +204,7 @@ class TensorSummary:
         self._total, self._count = 0.0, 0
 
     def add(self, array: np.ndarray, qparams: Affine | None) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
         self.dtype, self.held = str(array.dtype), qparams
@@ -214,21 +215,21 @@ class TensorSummary:
             )
             self._total += float(array.sum(dtype=np.float64))
             self._count += array.size
-            self.first += array.reshape(-1)[: _FIRST - len(self.first)].tolist()
+            self.first += array.reshape(-1)[: _MAX_FIRST_VALUES - len(self.first)].tolist()
 
     @property
     def mean(self) -> float:
-        """Mean of all values; nan where there is none."""
+        """Mean of all values; NaN if there are none."""
         return self._total / self._count if self._count else math.nan
 
     def real(self, value: float) -> float:
-        """Return what `value` of the tensor stands for, itself in a float tensor."""
+        """Return the real value of `value`, which is unchanged for a float tensor."""
         return value if self.held is None else (value - self.held.zero_point) / self.held.scale
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON-ready values.
 
-        Integers less their `zero_point`, if any, divided by `scale` are real ones.
+        The real values of integers are (integer - `zero_point`) / `scale`.
         """
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Measuring a model, integer or float, on data: `evaluate`."""
+"""Measure the accuracy of a model, integer or float, on data: `evaluate`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A metric's value on `samples` samples, and the baseline's where one was given.
+    """Value of a metric on `samples` samples.
 
-    warnings : what is wrong with the model that was measured.
+    baseline : value of the baseline, if one was passed. warnings : problems of the measured model.
     """
 
     metric: str
@@ -38,7 +38,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> dict[str, object]:
-        """The value of an integer model beside that of the float one, the baseline, as reports hold it."""
+        """Accuracy of an integer model and of its float baseline, as reports store it."""
         drop = None if self.baseline is None else self.baseline - self.value
         return {
             "metric": self.metric,
@@ -70,63 +70,60 @@ def evaluate(
     model
         A path, a model in memory, or a `Session`.
     data
-        What to measure on, as `quantize` takes calibration data; may hold labels.
+        Evaluation data, in the forms that `quantize` accepts, with or without labels.
     metric
         top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`;
-        ``module:function`` of (outputs, labels). Default: top1 where the data have labels, else
-        sqnr.
+        ``module:function`` of (outputs, labels). Default: top1 if the data have labels, else sqnr.
     baseline
         The model to compare with.
     output
-        The tensor to measure, default the first graph output; any tensor that exists in both models
-        will do.
+        The tensor to measure, default the first graph output; any tensor that both models have.
     batch, limit
-        Samples per batch, and how many samples are used; None: all.
+        Samples per batch, and number of samples to use; None uses all.
     workers, cluster
-        Where the batches are computed, see `cluster.spread`; the result is the same to the last
-        bit.
+        Number of processes, or address of a Dask scheduler; the result is bit-identical.
     progress
-        Called with (what is being done, samples done, samples in all or None).
+        Called with (description, processed samples, total samples or None).
 
     Raises
     ------
     DataError
-        Where labels are missing.
+        If labels are missing.
     ConfigError
-        Where a baseline is missing.
+        If a baseline is missing.
     """
     session = model if isinstance(model, Session) else Session(model)
     base = None if baseline is None else _open_baseline(baseline, session)
-    source = Data(data, session.inputs, limit=limit, what="evaluation data")
+    source = Data(data, session.inputs, limit=limit, label="evaluation data")
     name = output or str(session.get_outputs()[0].name)
     batches = source.batches(batch)
     first = next(batches)
     job = _MetricJob(session, base, name, _resolve_metric_name(metric, first[1], base))
-    total = job.create_measures()
-    done = 0
-    for count, sums in map_jobs(job, chain([first], batches), workers, cluster):
-        for measure, part in zip(total, sums, strict=True):
-            measure.merge(part)
-        done += count
+    measures = job.create_measures()
+    sample_count = 0
+    for count, batch_sums in map_jobs(job, chain([first], batches), workers, cluster):
+        for measure, sums in zip(measures, batch_sums, strict=True):
+            measure.merge(sums)
+        sample_count += count
         if progress is not None:
-            progress("evaluating", done, None)
-    against = total[1].value if len(total) > 1 else None
+            progress("evaluating", sample_count, None)
+    _, unit = job.metric_factory
     return Evaluation(
-        job.metric,
-        job.metric_factory[1],
-        total[0].value,
-        done,
-        against,
-        collect_calibration_warnings(session.model),
+        metric=job.metric,
+        unit=unit,
+        value=measures[0].value,
+        samples=sample_count,
+        baseline=measures[1].value if len(measures) > 1 else None,
+        warnings=collect_calibration_warnings(session.model),
     )
 
 
-def _open_baseline(given: ir.ModelLike | Session, session: Session) -> Session:
-    """Return the session to compare `session` with.
+def _open_baseline(baseline: ir.ModelLike | Session, session: Session) -> Session:
+    """Open the baseline of `session`.
 
-    Of the float model with what was fixed when that was quantized.
+    Inputs that were fixed when `session` was quantized are fixed in its float model as well.
     """
-    base = given if isinstance(given, Session) else Session(given)
+    base = baseline if isinstance(baseline, Session) else Session(baseline)
     model = apply_fixed_inputs(base.model, session.model)
     return base if model is base.model else Session(model)
 
@@ -139,13 +136,13 @@ def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
     if base is not None:
         return "sqnr"
     raise ConfigError(
-        "the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'"
+        "the data have no labels: pass --baseline FLOAT.onnx to compare with, or data with 'labels'"
     )
 
 
 @dataclass(frozen=True)
 class _MetricJob:
-    """A metric of one tensor of `model`, and where it needs labels the same of `base`."""
+    """A metric of one tensor of `model`, compared with `base` or with labels."""
 
     model: Session
     base: Session | None
@@ -154,57 +151,55 @@ class _MetricJob:
 
     @cached_property
     def metric_factory(self) -> tuple[Callable[[], Any], str]:
-        """What makes the measure, and its unit; a user's function is loaded once."""
+        """Function that creates a measure, and its unit; a user's function is loaded once."""
         return resolve_metric(self.metric)
 
     def create_measures(self) -> list[Any]:
-        """Return a measure for the model, and where there is one to take, for the baseline."""
-        main = self.metric_factory[0]()
-        if not main.needs_labels and self.base is None:
+        """Create a measure for the model, and one for the baseline if the metric uses labels."""
+        create, _ = self.metric_factory
+        measure = create()
+        if not measure.needs_labels and self.base is None:
             raise ConfigError(
-                f"metric {self.metric} compares two models: give --baseline FLOAT.onnx"
+                f"metric {self.metric} compares two models: pass --baseline FLOAT.onnx"
             )
-        return (
-            [main, self.metric_factory[0]()]
-            if main.needs_labels and self.base is not None
-            else [main]
-        )
+        if measure.needs_labels and self.base is not None:
+            return [measure, create()]
+        return [measure]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _MetricJob, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:
-        """Return what measures one batch: the number of samples, and the sums of every measure."""
+        """Return the function that measures a batch: its samples, and the sums of every measure."""
         return self._measure_batch
 
     def _measure_batch(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
         feeds, labels = batch
-        main, *base = self.create_measures()
-        got = self.model.run([self.output], feeds)[0]
-        want = None if self.base is None else self.base.run([self.output], feeds)[0]
-        if not np.ndim(got):
+        measure, *base_measures = self.create_measures()
+        actual = self.model.run([self.output], feeds)[0]
+        reference = None if self.base is None else self.base.run([self.output], feeds)[0]
+        if not np.ndim(actual):
             raise DataError(
-                f"output '{self.output}' is one number for all samples, nothing of a sample is "
-                "measured; "
-                "name one with --output"
+                f"output '{self.output}' is one number for all samples, so samples cannot be "
+                "measured; pass another with --output"
             )
-        if not main.needs_labels:
-            assert want is not None
-            if np.size(want) != np.size(got):
-                sizes = f"{list(np.shape(got))}, the baseline's {list(np.shape(want))}"
+        if not measure.needs_labels:
+            assert reference is not None
+            if np.size(reference) != np.size(actual):
+                shapes = f"{list(np.shape(actual))}, the baseline's {list(np.shape(reference))}"
                 raise DataError(
-                    f"output '{self.output}' has shape {sizes}: it does not follow the samples; "
+                    f"output '{self.output}' has shape {shapes}: it does not follow the samples; "
                     "use --batch 1"
                 )
-            main.add(want, got)
+            measure.add(reference, actual)
         elif labels is None:
             raise DataError(
                 f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs "
                 "none"
             )
         else:
-            main.add(labels, got)
-            for measure in base:
-                assert want is not None
-                measure.add(labels, want)
-        return len(got), [measure.sums for measure in (main, *base)]
+            measure.add(labels, actual)
+            for base_measure in base_measures:
+                assert reference is not None
+                base_measure.add(labels, reference)
+        return len(actual), [item.sums for item in (measure, *base_measures)]

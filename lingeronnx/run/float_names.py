@@ -1,7 +1,4 @@
-"""Which float tensors the integer tensors of a graph hold, as its Quants and Dequants say.
-
-No name is read for it.
-"""
+"""Map integer tensors of a graph to the float tensors that they represent."""
 
 from __future__ import annotations
 
@@ -12,25 +9,24 @@ __all__ = ["map_to_float_names"]
 
 
 def map_to_float_names(graph: ir.Model) -> dict[str, str]:
-    """Return {integer tensor.
+    """Map each integer tensor at a Quant or Dequant to the float tensor that it represents.
 
-    The float tensor it holds} of an integer graph, as its Quants and Dequants say.
-    A tensor that leaves through several Dequants goes by the first; a Requant changes how a tensor
-    is held, no more.
+    A tensor with several Dequants is mapped to the output of the first. A Requant only changes the
+    scale, so its output is mapped to the float tensor of its input.
     """
-    found: dict[str, str] = {}
+    float_names: dict[str, str] = {}
+    requants = []
     for node in graph.graph:
-        form = find_integer_op(node)
-        if form is None or not node.inputs or node.inputs[0] is None:
+        integer_op = find_integer_op(node)
+        if integer_op is None or not node.inputs or node.inputs[0] is None:
             continue
-        if form is QUANT:
-            found[ir.output_name(node)] = ir.input_name(node)
-        elif form is DEQUANT:
-            found.setdefault(ir.input_name(node), ir.output_name(node))
-    for node in graph.graph:
-        form = find_integer_op(node)
-        if form is REQUANT and node.inputs and node.inputs[0] is not None:
-            found.setdefault(
-                ir.output_name(node), found.get(ir.input_name(node), ir.input_name(node))
-            )
-    return found
+        if integer_op is QUANT:
+            float_names[ir.output_name(node)] = ir.input_name(node)
+        elif integer_op is DEQUANT:
+            float_names.setdefault(ir.input_name(node), ir.output_name(node))
+        elif integer_op is REQUANT:
+            requants.append(node)
+    for node in requants:
+        source = ir.input_name(node)
+        float_names.setdefault(ir.output_name(node), float_names.get(source, source))
+    return float_names

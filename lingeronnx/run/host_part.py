@@ -1,10 +1,11 @@
-"""Some float nodes of an integer graph as a model of their own, plain ONNX, for whoever computes them on the host.
+"""Extract float nodes of an integer graph as a plain ONNX model that the host can run.
 
-What the chip writes wider than 8 bits is scaled here, by Cast and Mul.
+Integers of more than 8 bits from the chip are dequantized in this model, by Cast and Mul.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -18,94 +19,108 @@ from ..graph.write_verification import iter_nodes_recursive
 __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]
 
 
-def expand_dequant(whole: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return standard nodes that compute `dequant`.
+def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return standard nodes that compute a Dequant, and add its factor to `model`.
 
-    The scale is a power of two, so that one of them rounds.
+    The scale is a power of two, so only the Cast rounds.
     """
-    taken = {name for node in whole.graph.node for name in (*node.input, *node.output)}
+    used_names: set[str] = set()
+    for node in model.graph.node:
+        used_names.update(node.input, node.output)
     scale = onnx.helper.get_node_attr_value(dequant, "scale_o")
-    factor, real = (
-        ir.unique_name(f"{dequant.output[0]}_{what}", taken) for what in ("factor", "counts")
-    )
-    whole.graph.initializer.append(
+    factor = ir.unique_name(f"{dequant.output[0]}_factor", used_names)
+    unscaled = ir.unique_name(f"{dequant.output[0]}_counts", used_names)
+    model.graph.initializer.append(
         onnx.numpy_helper.from_array(np.array(1 / scale, np.float32), factor)
     )
     cast = onnx.helper.make_node(
-        "Cast", dequant.input, [real], f"{dequant.name}_cast", to=onnx.TensorProto.FLOAT
+        "Cast", dequant.input, [unscaled], f"{dequant.name}_cast", to=onnx.TensorProto.FLOAT
     )
-    return [cast, onnx.helper.make_node("Mul", [real, factor], dequant.output, dequant.name)]
+    return [cast, onnx.helper.make_node("Mul", [unscaled, factor], dequant.output, dequant.name)]
 
 
 def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, in its subgraphs too."""
+    """Yield the inputs of a node, and outer tensors that its subgraphs consume."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            own = {name for inner in graph.node for name in inner.output}
-            own |= {v.name for v in graph.input} | {c.name for c in graph.initializer}
-            yield from (
-                name for inner in graph.node for name in iter_read_names(inner) if name not in own
-            )
-            yield from (v.name for v in graph.output if v.name not in own)
+        subgraphs = list(attribute.graphs)
+        if attribute.HasField("g"):
+            subgraphs.append(attribute.g)
+        for subgraph in subgraphs:
+            yield from _iter_outer_names(subgraph)
+
+
+def _iter_outer_names(subgraph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the tensors that a subgraph consumes but does not define."""
+    defined = {value.name for value in (*subgraph.input, *subgraph.initializer)}
+    for node in subgraph.node:
+        defined.update(node.output)
+    for node in subgraph.node:
+        yield from (name for name in iter_read_names(node) if name not in defined)
+    yield from (value.name for value in subgraph.output if value.name not in defined)
 
 
 def build_host_model(
-    whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Collection[str]
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Collection[str]
 ) -> onnx.ModelProto | None:
-    """Return `nodes` as a model that writes those of `outputs` that they compute.
+    """Build a model of some nodes of `model`, or return None if there are no nodes.
 
-    None without nodes.
+    Its outputs are those of `outputs` that the nodes compute.
     """
     if not nodes:
         return None
-    graph = whole.graph
-    made = {name for node in nodes for name in node.output}
-    read = dict.fromkeys(
-        name for node in nodes for name in iter_read_names(node) if name not in made
-    )
-    makers = {
-        name: node for node in graph.node for name in node.output if node.op_type == "Constant"
-    }
-    constants = {c.name: c for c in graph.initializer}
-    part = onnx.GraphProto(name=graph.name)
-    part.node.extend([*(makers[name] for name in read if name in makers), *nodes])
-    part.initializer.extend(constants[name] for name in read if name in constants)
-    entries = [name for name in read if name not in makers and name not in constants]
-    for name in entries:
-        part.input.append(_value_info(whole, name))
+    computed = set(itertools.chain.from_iterable(node.output for node in nodes))
+    consumed = itertools.chain.from_iterable(map(iter_read_names, nodes))
+    inputs = dict.fromkeys(name for name in consumed if name not in computed)
+    constant_nodes = {}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            constant_nodes.update(dict.fromkeys(node.output, node))
+    initializers = {constant.name: constant for constant in model.graph.initializer}
+    graph = onnx.GraphProto(name=model.graph.name)
+    for name in inputs:
+        if name in constant_nodes:
+            graph.node.append(constant_nodes[name])
+        if name in initializers:
+            graph.initializer.append(initializers[name])
+        if name not in constant_nodes and name not in initializers:
+            graph.input.append(_make_value_info(model, name))
+    graph.node.extend(nodes)
     for name in dict.fromkeys(outputs):
-        if name in made:
-            part.output.append(_value_info(whole, name))
-    model = onnx.ModelProto(
-        ir_version=max(whole.ir_version, 8), graph=part, producer_name="lingeronnx"
+        if name in computed:
+            graph.output.append(_make_value_info(model, name))
+    host_model = onnx.ModelProto(
+        ir_version=max(model.ir_version, 8), graph=graph, producer_name="lingeronnx"
     )
-    used = {node.domain for node in iter_nodes_recursive(nodes)}
-    model.opset_import.extend(o for o in whole.opset_import if o.domain in used or not o.domain)
-    model.functions.extend(whole.functions)
-    for function in whole.functions:  # what functions are made of may be functions again
-        have = {opset.domain for opset in model.opset_import}
-        model.opset_import.extend(
-            opset for opset in function.opset_import if opset.domain not in have
+    _copy_functions(model, host_model)
+    return host_model
+
+
+def _copy_functions(model: onnx.ModelProto, host_model: onnx.ModelProto) -> None:
+    """Copy the functions of `model`, and the opsets that nodes and functions use."""
+    domains = {node.domain for node in iter_nodes_recursive(host_model.graph.node)}
+    host_model.opset_import.extend(
+        opset for opset in model.opset_import if opset.domain in domains or not opset.domain
+    )
+    host_model.functions.extend(model.functions)
+    for function in model.functions:  # functions may consist of other functions
+        imported = {opset.domain for opset in host_model.opset_import}
+        host_model.opset_import.extend(
+            opset for opset in function.opset_import if opset.domain not in imported
         )
-    return model
 
 
-def _value_info(whole: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
-    """Return a tensor's name and type.
-
-    Float at the chip's borders, where a graph from elsewhere does not tell.
-    """
-    graph = whole.graph
+def _make_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
+    """Return a tensor's name and type, which is float at a Quant or Dequant by default."""
+    graph = model.graph
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.name == name and value.type.HasField("tensor_type"):
             return value
-    if any(
-        name in (node.input if node.op_type == QUANT.name else node.output)
-        for node in graph.node
-        if node.op_type in (QUANT.name, DEQUANT.name)
-    ):
-        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+    for node in graph.node:
+        is_quantized = node.op_type == QUANT.name and name in node.input
+        is_dequantized = node.op_type == DEQUANT.name and name in node.output
+        if is_quantized or is_dequantized:
+            return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
     raise ModelError(
-        f"tensor '{name}' between the parts of the host has no type in the model; quantize it again"
+        f"tensor '{name}' between host parts has no type in the model; quantize it again"
     )

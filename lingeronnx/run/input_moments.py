@@ -1,6 +1,6 @@
-"""Mean and standard deviation of what a graph input was calibrated with, so that other data can be told from it later.
+"""Store mean and standard deviation of calibration inputs, to detect data of another distribution.
 
-Written into the integer graph's metadata under `METADATA_KEY`: {input: {"mean": [...], "std":
+They are stored in the integer graph's metadata under `METADATA_KEY`: {input: {"mean": [...], "std":
 [...]}}, one value per channel of pictures [N, C, H, W] with up to 16 channels, else one for all.
 """
 
@@ -22,34 +22,37 @@ _MAX_CHANNELS = 16
 
 
 def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (means, standard deviations), float64, of a batch.
+    """Return (means, standard deviations) of a batch as float64.
 
-    Per channel or one for all, as the module says.
+    There is one value per channel of pictures with few channels, else one for all.
     """
-    channels = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
-    over = (0, 2, 3) if channels else tuple(range(array.ndim))
-    wide = array.astype(np.float64)
-    return np.atleast_1d(wide.mean(axis=over)), np.atleast_1d(wide.std(axis=over))
+    is_per_channel = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
+    axes = (0, 2, 3) if is_per_channel else tuple(range(array.ndim))
+    array = array.astype(np.float64)
+    return np.atleast_1d(array.mean(axis=axes)), np.atleast_1d(array.std(axis=axes))
 
 
 def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
-    """Write the moments of the float arrays `feeds`, by input, into the metadata of `model`."""
-    found = {}
+    """Store the moments of the float arrays `feeds`, by input, in the metadata of `model`."""
+    moments = {}
     for name, array in feeds.items():
         if array.dtype.kind == "f" and array.size:
             mean, std = compute_moments(array)
-            found[name] = {
+            moments[name] = {
                 "mean": [float(f"{v:.6g}") for v in mean],
                 "std": [float(f"{v:.6g}") for v in std],
             }
-    if found:
-        model.metadata_props[METADATA_KEY] = json.dumps(found, sort_keys=True)
+    if moments:
+        model.metadata_props[METADATA_KEY] = json.dumps(moments, sort_keys=True)
 
 
 def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {input: (means, standard deviations)} as noted.
+    """Return {input: (means, standard deviations)} from the metadata; empty if there are none.
 
-    Nothing for a graph that says nothing.
+    Raises
+    ------
+    ModelError
+        If the metadata are invalid.
     """
     try:
         return {
@@ -58,5 +61,5 @@ def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarra
         }
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(
-            f"the metadata '{METADATA_KEY}' are not as they were written; quantize the model again"
+            f"the metadata '{METADATA_KEY}' are corrupt; quantize the model again"
         ) from error

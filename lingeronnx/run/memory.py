@@ -1,8 +1,8 @@
-"""How many samples a pass over the data takes at a time, so that its tensors stay within a budget of bytes.
+"""Choose the batch size of a pass over data, so that its tensors stay within a memory budget.
 
-A pass lays its samples out in pieces: what a piece computes is looked at and let go before the next
-one. An eighth of the budget is for the tensors of a piece: onnxruntime holds them a second time
-while it hands them over, and the data themselves and what the pass keeps of them take the rest.
+A pass processes its samples in batches, and releases the results of one batch before the next. An
+eighth of the budget is for the tensors of a batch: onnxruntime has a second copy of them while it
+returns them, and the data and the results of the pass need the remainder.
 """
 
 from __future__ import annotations
@@ -17,29 +17,26 @@ __all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
 
 
 def bytes_per_sample(model: ir.Model) -> int:
-    """Return the bytes of all tensors of one sample of the float `model`.
+    """Return the bytes of all tensors of one sample of a float model.
 
-    Sizes that are not known count as 1.
+    Unknown dimensions count as 1.
     """
     shapes = [ir.get_shape(value) for value in ir.iter_values(model)]
     return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
 
 
 def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> int:
-    """Return how many samples of `sample_bytes` bytes each a piece has under `budget_bytes` bytes.
+    """Choose a batch size for samples of `sample_bytes` bytes, from 1 to `max_batch`.
 
-    At least 1, at most `max_batch`.
+    The tensors of a batch use an eighth of `budget_bytes`.
     """
     return max(1, min(budget_bytes // 8 // max(sample_bytes, 1), max_batch))
 
 
 def trim_memory() -> None:
-    """Give back to the system what was freed.
-
-    Glibc keeps it for each thread that has ever asked for some.
-    """
-    if (
-        sys.platform == "linux"
-        and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
-    ):
-        trim(0)
+    """Return freed memory to the operating system, which glibc keeps for each thread otherwise."""
+    if sys.platform != "linux":
+        return
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

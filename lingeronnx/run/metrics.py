@@ -1,9 +1,8 @@
-"""Measures of agreement and accuracy over streams of batches.
+"""Metrics of agreement and accuracy over streams of batches, accumulated in float64.
 
-Every one accumulates in float64, in constant memory.
-`sums` is all that a measure has seen, as numbers that add up: what parts of the data gave is put
-together by `merge`, with the same bits as one measure has that saw these parts, each as one batch,
-in that order.
+`sums` is the complete state of a measure, as numbers that can be added. `merge` combines the sums
+of parts of the data, with the same bits as one measure that gets these parts as batches in that
+order.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["METRICS", "Agreement", "TopK", "ratio_db", "resolve_metric"]
 
 
 def ratio_db(signal: float, noise: float) -> float:
-    """Return 10 log10(signal / noise) of two sums of squares, whatever they are.
+    """Return 10 log10(signal / noise) of two sums of squares.
 
-    Infinite where the noise is 0, minus infinity where the signal alone is; nan where one of them
-    is not finite.
+    It is infinite if the noise is 0, minus infinity if only the signal is 0, and NaN if either is
+    not finite.
     """
     if not (math.isfinite(signal) and math.isfinite(noise)):
         return math.nan
@@ -33,16 +32,16 @@ def ratio_db(signal: float, noise: float) -> float:
     if signal == 0:
         return -math.inf
     ratio = signal / noise
-    return 10 * (
-        math.log10(ratio) if 0 < ratio < math.inf else math.log10(signal) - math.log10(noise)
-    )
+    if 0 < ratio < math.inf:
+        return 10 * math.log10(ratio)
+    return 10 * (math.log10(signal) - math.log10(noise))
 
 
 class Agreement:
-    """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays.
+    """Mean squared error, SQNR and cosine of two streams of arrays.
 
-    What is not finite in the reference is left out. What is not finite in the other alone makes
-    every measure nan.
+    Elements that are not finite in the reference are ignored. If only the other is not finite, all
+    measures are NaN.
     """
 
     needs_labels = False
@@ -53,11 +52,11 @@ class Agreement:
         self._error = self._signal = self._other = self._cross = 0.0
 
     def add(self, reference: np.ndarray, array: np.ndarray) -> None:
-        """Take in one batch; both of one shape."""
+        """Add one batch; both arrays have the same shape."""
         a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
-        sound = np.isfinite(a)
-        if not sound.all():
-            a, b = a[sound], b[sound]
+        is_finite = np.isfinite(a)
+        if not is_finite.all():
+            a, b = a[is_finite], b[is_finite]
         with np.errstate(over="ignore", invalid="ignore"):
             dots = [float(np.dot(x, y)) for x, y in ((a - b, a - b), (a, a), (b, b), (a, b))]
         self.merge((a.size, *dots))
@@ -68,7 +67,7 @@ class Agreement:
         return self._count, self._error, self._signal, self._other, self._cross
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Take in what another has seen."""
+        """Add the sums of another measure."""
         count, error, signal, other, cross = sums
         self._count += int(count)
         self._error += error
@@ -78,17 +77,17 @@ class Agreement:
 
     @property
     def mse(self) -> float:
-        """Return the mean squared error."""
+        """Mean squared error."""
         return self._error / max(self._count, 1)
 
     @property
     def sqnr(self) -> float:
-        """10 log10(signal power / error power) in dB; infinite where both are equal."""
+        """10 log10(signal power / error power) in dB; infinite if both are equal."""
         return ratio_db(self._signal, self._error)
 
     @property
     def cosine(self) -> float:
-        """Cosine of the angle between the two, all samples as one vector; 1 where both are zero."""
+        """Cosine of both streams as vectors; 1 if both are zero."""
         norm = math.sqrt(self._signal * self._other)
         if not math.isfinite(norm):
             norm = math.sqrt(self._signal) * math.sqrt(self._other)
@@ -96,12 +95,12 @@ class Agreement:
 
     @property
     def value(self) -> float:
-        """The measure this object was made for."""
+        """The measure named `report`."""
         return float(getattr(self, self.report))
 
 
 class TopK:
-    """Share of samples, in percent, whose label is among the k largest outputs of the last axis."""
+    """Percentage of samples whose label is among the k largest outputs of the last axis."""
 
     needs_labels = True
 
@@ -110,11 +109,12 @@ class TopK:
         self._hits = self._count = 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
+        """Add labels [N] and scores [N, classes]; equal scores are ranked by index."""
         if not scores.ndim or scores.dtype.kind not in "iufb":
-            what = "text" if scores.dtype.kind in "OUS" else f"{scores.dtype}{list(scores.shape)}"
+            is_text = scores.dtype.kind in "OUS"
+            output_type = "text" if is_text else f"{scores.dtype}{list(scores.shape)}"
             raise DataError(
-                f"the output is {what}; top-k needs a number for each class of each sample"
+                f"the output is {output_type}; top-k needs a number for each class of each sample"
             )
         scores = scores.reshape(len(scores), -1)
         labels = _check_labels(labels, scores.shape[1])
@@ -123,22 +123,28 @@ class TopK:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Samples that were right, and all."""
+        """Number of correct samples, and of all."""
         return self._hits, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Take in what another has seen."""
+        """Add the sums of another measure."""
         self._hits += int(sums[0])
         self._count += int(sums[1])
 
     @property
     def value(self) -> float:
-        """Return the share of right samples in percent."""
+        """Percentage of correct samples."""
         return 100.0 * self._hits / max(self._count, 1)
 
 
 def _check_labels(labels: object, classes: int) -> np.ndarray:
-    """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
+    """Return labels as int64 [N].
+
+    Raises
+    ------
+    DataError
+        If they are not class indices of the output.
+    """
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
         raise DataError(
@@ -158,17 +164,20 @@ def _check_labels(labels: object, classes: int) -> np.ndarray:
     return array.astype(np.int64).reshape(-1)
 
 
-def call_user_function(what: str, function: Callable[..., Any], *given: object) -> float:
-    """Return the number that a function of the user's gives.
+def call_user_function(label: str, function: Callable[..., Any], *arguments: object) -> float:
+    """Call a user's function and return its result as float.
 
-    ConfigError, which says `what` it is, where it fails.
+    Raises
+    ------
+    ConfigError
+        If it fails. `label` describes its role in the message.
     """
-    with wrap_user_errors(f"{what} failed", ConfigError):
-        return float(function(*given))
+    with wrap_user_errors(f"{label} failed", ConfigError):
+        return float(function(*arguments))
 
 
 class _CustomMetric:
-    """The mean over batches, weighted by their size, of a user's ``function(outputs, labels) -> float``."""
+    """Mean over batches, weighted by size, of a user's ``function(outputs, labels) -> float``."""
 
     needs_labels = True
 
@@ -177,23 +186,23 @@ class _CustomMetric:
         self._total, self._count = 0.0, 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         value = call_user_function("the metric function", self._function, scores, labels)
         self.merge((value * len(scores), len(scores)))
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """The weighted sum, and the number of samples."""
+        """Weighted sum, and number of samples."""
         return self._total, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Take in what another has seen."""
+        """Add the sums of another measure."""
         self._total += sums[0]
         self._count += int(sums[1])
 
     @property
     def value(self) -> float:
-        """Return the mean over all samples."""
+        """Mean over all samples."""
         return self._total / max(self._count, 1)
 
 
@@ -207,19 +216,27 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def resolve_metric(name: str) -> tuple[Callable[[], Any], str]:
-    """Return (maker, unit) of the metric called `name`, or of ``module:function``.
+    """Return (function that creates the measure, unit) of a metric.
 
-    ConfigError for an unknown one.
+    Parameters
+    ----------
+    name
+        A key of `METRICS`, or ``module:function``.
+
+    Raises
+    ------
+    ConfigError
+        If the name is unknown.
     """
     if not isinstance(name, str):
         raise ConfigError(
-            f"a metric is no {type(name).__name__}; give its name, or module:function"
+            f"a metric cannot be a {type(name).__name__}; pass its name, or module:function"
         )
     if name in METRICS:
         return METRICS[name]
     if ":" in name:
-        found = load_function(name, "metric")
-        return (lambda: _CustomMetric(found)), ""
+        function = load_function(name, "metric")
+        return (lambda: _CustomMetric(function)), ""
     raise ConfigError(
         f"unknown metric '{name}'{suggest_nearest(name, METRICS)}; known: {', '.join(METRICS)}, "
         "module:function"

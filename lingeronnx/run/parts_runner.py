@@ -1,7 +1,7 @@
-"""An integer graph computed part by part, in the order of a program on a board; see `parts`.
+"""Run an integer graph part by part, in the order of a program on a board; see `program_parts`.
 
-Whoever computes the host's parts can be given: then a session is exact with a program that has its
-own exp and tanh.
+The host parts can be computed by a given function, so that a session is bit-exact with a program
+that uses its own exp and tanh.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from .runners import FloatRunner, Stream
 
 __all__ = ["HostFunction", "PartRun", "PartsRunner"]
 
-#: Computes the host part of a name: from its inputs to its outputs, in their order, one sample.
+#: Computes the outputs of a host part from its inputs, in their order, for one sample.
 HostFunction = Callable[[ProgramPart, Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class PartRun:
-    """What one part read and wrote, by tensor, and all tensors of a chip part with how they are held."""
+    """One run of a part.
+
+    inputs, outputs : arrays by tensor. tensors : (name, array, qparams or None) of all tensors of a
+    chip part, or of the outputs of a host part.
+    """
 
     part: ProgramPart
     inputs: Mapping[str, np.ndarray]
@@ -36,9 +40,16 @@ class PartRun:
 
 
 class PartsRunner:
-    """Runs an integer graph part by part, sample by sample, with the face of `IntegerRunner`.
+    """Runs an integer graph part by part, one sample at a time; interface of `IntegerRunner`.
 
-    host : what computes the host's parts; None: onnxruntime.
+    Parameters
+    ----------
+    parts
+        The partitioned graph.
+    arithmetic, target
+        As for `IntegerRunner`.
+    host
+        Function that computes host parts; None for onnxruntime.
     """
 
     nbytes = 0
@@ -55,91 +66,92 @@ class PartsRunner:
         self._chip = {
             part.name: IntegerRunner(part.graph, arithmetic, target) for part in parts.chip
         }
-        self._float = (
-            {}
-            if host
-            else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
-        )
         self._host = host
+        self._float_runners = {}
+        if not host:
+            for part in parts.host_parts:
+                self._float_runners[part.name] = FloatRunner(part.graph, part.outputs)
 
     def iter_parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[PartRun]:
-        """Yield the parts of one sample, in the order in which they run.
+        """Run one sample and yield the parts in the order in which they run.
 
-        ModelError where one fails.
+        Raises
+        ------
+        ModelError
+            If a part fails.
         """
-        held: dict[str, np.ndarray] = dict(feeds)
+        arrays: dict[str, np.ndarray] = dict(feeds)
         for part in self.parts.parts:
-            given = {name: held[name] for name in part.inputs}
+            inputs = {name: arrays[name] for name in part.inputs}
             if part.chip:
                 tensors = [
-                    (name, np.asarray(a), q)
-                    for name, a, q in self._chip[part.name].run(given, None)
+                    (name, np.asarray(array), qparams)
+                    for name, array, qparams in self._chip[part.name].run(inputs, None)
                 ]
-                found = {name: array for name, array, _ in tensors}
-                made = {name: found[name] for name in part.outputs}
+                array_by_name = {name: array for name, array, _ in tensors}
+                outputs = {name: array_by_name[name] for name in part.outputs}
             else:
-                made = self._run_on_host(part, given)
-                tensors = [(name, array, None) for name, array in made.items()]
-            held.update(made)
-            yield PartRun(part, given, made, tensors)
+                outputs = self._run_on_host(part, inputs)
+                tensors = [(name, array, None) for name, array in outputs.items()]
+            arrays.update(outputs)
+            yield PartRun(part, inputs, outputs, tensors)
 
-    def run_chip_part(self, name: str, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all tensors of chip part `name` for one sample.
+    def run_chip_part(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return all tensors of a chip part for one sample.
 
-        What feeds a Quant may be its integers.
+        Inputs of Quants may be passed as integers.
         """
-        return {tensor: np.asarray(array) for tensor, array, _ in self._chip[name].run(given, None)}
+        results = self._chip[name].run(inputs, None)
+        return {tensor: np.asarray(array) for tensor, array, _ in results}
 
     def run_host_part(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of host part `name` for one sample, in order, whoever computes the host's parts."""
+        """Return the outputs of a host part for one sample, in order."""
         part = next(part for part in self.parts.host_parts if part.name == name)
         return list(self._run_on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
 
     def _run_on_host(
-        self, part: ProgramPart, given: Mapping[str, np.ndarray]
+        self, part: ProgramPart, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        if self._host is not None:
-            arrays = self._host(part, list(given.values()))
-            if len(arrays) != len(part.outputs):
-                raise ModelError(
-                    f"{part.name} gave {len(arrays)} outputs; it has {len(part.outputs)}"
-                )
-            return dict(zip(part.outputs, map(np.asarray, arrays), strict=True))
-        found = {name: np.asarray(array) for name, array, _ in self._float[part.name].run(given)}
-        return {name: found[name] for name in part.outputs}
+        """Return the outputs of a host part by name, from the host function or onnxruntime."""
+        if self._host is None:
+            results = self._float_runners[part.name].run(inputs)
+            arrays = {name: np.asarray(array) for name, array, _ in results}
+            return {name: arrays[name] for name in part.outputs}
+        outputs = self._host(part, list(inputs.values()))
+        if len(outputs) != len(part.outputs):
+            raise ModelError(
+                f"{part.name} returned {len(outputs)} outputs; it has {len(part.outputs)}"
+            )
+        return dict(zip(part.outputs, map(np.asarray, outputs), strict=True))
 
     def run(
         self,
-        given: Mapping[str, np.ndarray],
+        feed: Mapping[str, np.ndarray],
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Yield `(name, array, how it is held or None)` of a batch, as `IntegerRunner` does.
+        """Run a batch and yield `(name, array, qparams or None)`, as `IntegerRunner` does.
 
-        Tensors cannot be forced.
+        names : tensors to yield; None for all. force : must be empty.
         """
         if force:
             raise ModelError(
-                "tensors cannot be forced where the graph is computed part by part; leave host out"
+                "tensors cannot be forced in a graph that runs part by part; omit host"
             )
-        count = max((spec.count_samples(given[spec.name]) for spec in self.inputs), default=1)
-        rows: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
-        for number in range(count):
-            feeds = {
-                spec.name: spec.slice_samples(given[spec.name], number, number + 1)
+        count = max((spec.count_samples(feed[spec.name]) for spec in self.inputs), default=1)
+        samples: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
+        for index in range(count):
+            sample_feed = {
+                spec.name: spec.slice_samples(feed[spec.name], index, index + 1)
                 for spec in self.inputs
             }
-            rows.append(
-                {
-                    name: (array, held)
-                    for done in self.iter_parts(feeds)
-                    for name, array, held in done.tensors
-                    if names is None or name in names
-                }
-            )
-        for name, (first, held) in rows[0].items():
-            yield (
-                name,
-                (first if count == 1 else np.concatenate([row[name][0] for row in rows])),
-                held,
-            )
+            tensors = {}
+            for part_run in self.iter_parts(sample_feed):
+                for name, array, qparams in part_run.tensors:
+                    if names is None or name in names:
+                        tensors[name] = array, qparams
+            samples.append(tensors)
+        for name, (array, qparams) in samples[0].items():
+            if count > 1:
+                array = np.concatenate([tensors[name][0] for tensors in samples])
+            yield name, array, qparams

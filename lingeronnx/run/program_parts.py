@@ -1,17 +1,15 @@
-"""An integer graph in parts that run one after the other.
+"""Split an integer graph into parts that run one after the other on the host and on the chip.
 
-Integers on the chip, float operators on the host.
-    host 1 -> chip 1 -> host 2 -> chip 2 ...        a part reads what parts before it wrote, and the
-    graph's inputs
+    host 1 -> chip 1 -> host 2 -> chip 2 ...
 
-Each part is a model of its own, and a tensor between parts has the name that it has in the whole
-graph. Between parts go floats, since a chip part has its Quants and Dequants; integers where one
-chip part reads what another one wrote, and where the chip writes more than 8 bits: then the host
-scales them.
+A part consumes outputs of earlier parts, and graph inputs. Each part is a separate model, and a
+tensor between parts has the same name as in the complete graph. Tensors between parts are floats,
+because a chip part contains its Quants and Dequants. They are integers if a chip part consumes the
+output of another, or if the chip writes more than 8 bits, which the host dequantizes.
 
-There are as few chip parts as possible: as many as the longest way through the graph enters the
-integers. An integer node runs as early as it can, a float node as late. A Quant stands in every
-part that reads what it writes, since on a board the host quantizes what it hands over.
+There are as few chip parts as possible: the maximum number of times that a path through the graph
+enters integer nodes. Integer nodes run as early as possible, float nodes as late as possible. A
+Quant is contained in every part that consumes its output, because the host quantizes on a board.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ __all__ = ["PartitionedProgram", "ProgramPart", "split_into_parts"]
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """One part, a model of its own.
+    """One part, as a separate model.
 
-    name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip
-    part the integer graph for the packer, with its Quants and Dequants; of a host part plain ONNX.
-    inputs, outputs : of `graph`, in its order; they are called as in the whole graph. nodes : those
-    of the whole graph that it computes, by name. rewrites : what was rewritten in it, exactly, for
-    the packer. target : of a chip part. found : what of its `choice` was found on the way.
+    name : "chip1", "chip2" ... or "host1" ..., in the order in which they run. chip : whether the
+    chip runs it. graph : the integer graph for the packer with its Quants and Dequants, or plain
+    ONNX for the host. inputs, outputs : of `graph`, in its order. nodes : names of its nodes in the
+    complete graph. rewrites : exact rewrites for the packer. target : of a chip part. preset_choice
+    : packer arguments that were chosen together with those of other parts.
     """
 
     name: str
@@ -57,239 +55,235 @@ class ProgramPart:
 
     @cached_property
     def choice(self) -> PackerArguments:
-        """The packer's arguments for a chip part and what becomes of it under them, chosen once.
+        """Packer arguments of a chip part with the verdict on them, chosen once.
 
-        See `Target.evaluate_packing`.
-        The graph stays as it is from there on.
+        See `Target.evaluate_packing`. The graph must not change afterwards.
         """
         assert self.target is not None
-        return (
-            self.target.evaluate_packing(self.graph)
-            if self.preset_choice is None
-            else self.preset_choice
-        )
+        if self.preset_choice is not None:
+            return self.preset_choice
+        return self.target.evaluate_packing(self.graph)
 
-    def choice_for_arguments(self, words: Sequence[str] | None) -> PackerArguments:
-        """Return what becomes of a chip part under the packer's arguments `words`.
-
-        None: its `choice`.
-        """
+    def choice_for_arguments(self, argv: Sequence[str] | None) -> PackerArguments:
+        """Evaluate a chip part under packer arguments `argv`; None for its `choice`."""
         assert self.target is not None
-        return self.choice if words is None else self.target.evaluate_packing(self.graph, words)
+        return self.choice if argv is None else self.target.evaluate_packing(self.graph, argv)
 
 
 @dataclass(frozen=True)
 class PartitionedProgram:
-    """A whole graph, and its parts in the order in which they run."""
+    """A complete graph, and its parts in the order in which they run."""
 
     graph: ir.Model
     parts: tuple[ProgramPart, ...]
 
     @property
     def chip(self) -> tuple[ProgramPart, ...]:
-        """The parts that the chip runs."""
+        """The parts that run on the chip."""
         return tuple(part for part in self.parts if part.chip)
 
     @property
     def host_parts(self) -> tuple[ProgramPart, ...]:
-        """The parts that the host runs."""
+        """The parts that run on the host."""
         return tuple(part for part in self.parts if not part.chip)
 
 
 def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
-    """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
+    """Split an integer graph into as few parts as possible.
 
-    Of several chip parts each is brought into the form that the packer wants
-    (`Target.run_backend_passes`), and says whether it keeps its constants in shared memory
-    (`Vendor.share`); one alone is as it stands in the graph. Raises ModelError where a tensor
-    between the parts has no type.
+    Each of several chip parts is rewritten for the packer (`Target.run_backend_passes`), and the
+    vendor chooses which keep their constants in shared memory (`Vendor.assign_resident_constants`).
+    A single chip part is not rewritten. `graph` is not modified.
+
+    Raises
+    ------
+    ModelError
+        If a tensor between parts has no type.
     """
-    cut = _StageAssignment(graph)
-    found: list[ProgramPart] = []
-    whole = None
-    several = sum(bool(cut.nodes(stage)) for stage in range(1, 2 * cut.last, 2)) > 1
-    chips = _ChipSubgraph(graph, cut, target) if several else None
-    for stage in range(2 * cut.last + 1):
-        chip = stage % 2 == 1
-        nodes = cut.nodes(stage)
+    assignment = _StageAssignment(graph)
+    chip_stages = [stage for stage in range(1, 2 * assignment.last, 2) if assignment.nodes(stage)]
+    has_several_chip_parts = len(chip_stages) > 1
+    chips = _ChipSubgraph(graph, assignment, target) if has_several_chip_parts else None
+    proto: onnx.ModelProto | None = None
+    parts: list[ProgramPart] = []
+    for stage in range(2 * assignment.last + 1):
+        nodes = assignment.nodes(stage)
         if not nodes:
             continue
-        formed: Sequence[AppliedRewrite] = ()
-        if chip:
-            if chips is None:
-                made = (
-                    graph
-                    if len(nodes) == len(graph.graph)
-                    else extract_chip_nodes(graph, cut.indices(stage), target)
-                )
-            else:
-                made = chips.extract_stage(stage)
-                made.metadata_props[PARTS_KEY] = "several"
-                made, formed = target.run_backend_passes(made)
+        is_chip = stage % 2 == 1
+        rewrites: Sequence[AppliedRewrite] = ()
+        if not is_chip:
+            proto = ir.to_proto(graph) if proto is None else proto
+            part_graph = _extract_host_part(proto, assignment, stage)
+        elif chips is not None:
+            part_graph = chips.extract_stage(stage)
+            part_graph.metadata_props[PARTS_KEY] = "several"
+            part_graph, rewrites = target.run_backend_passes(part_graph)
+        elif len(nodes) == len(graph.graph):
+            part_graph = graph
         else:
-            whole = ir.to_proto(graph) if whole is None else whole
-            made = _extract_host_part(graph, whole, cut, stage)
-        found.append(
-            ProgramPart(
-                name=f"{'chip' if chip else 'host'}{1 + sum(part.chip == chip for part in found)}",
-                chip=chip,
-                graph=made,
-                inputs=tuple(str(v.name) for v in made.graph.inputs),
-                outputs=tuple(str(v.name) for v in made.graph.outputs),
-                nodes=tuple(str(node.name) for node in nodes),
-                rewrites=tuple(formed),
-                target=target if chip else None,
-            )
+            part_graph = extract_chip_nodes(graph, assignment.indices(stage), target)
+        index = 1 + sum(part.chip == is_chip for part in parts)
+        part = ProgramPart(
+            name=f"{'chip' if is_chip else 'host'}{index}",
+            chip=is_chip,
+            graph=part_graph,
+            inputs=tuple(str(value.name) for value in part_graph.graph.inputs),
+            outputs=tuple(str(value.name) for value in part_graph.graph.outputs),
+            nodes=tuple(str(node.name) for node in nodes),
+            rewrites=tuple(rewrites),
+            target=target if is_chip else None,
         )
-    if several:
-        choices = iter(
-            target.vendor.assign_resident_constants(
-                [part.graph for part in found if part.chip], target
-            )
-        )
-        found = [
-            replace(part, preset_choice=next(choices, None)) if part.chip else part
-            for part in found
-        ]
-    return PartitionedProgram(graph, tuple(found))
+        parts.append(part)
+    if has_several_chip_parts:
+        parts = _preset_choices(parts, target)
+    return PartitionedProgram(graph, tuple(parts))
+
+
+def _preset_choices(parts: Sequence[ProgramPart], target: Target) -> list[ProgramPart]:
+    """Return the parts with packer arguments that the vendor chose for all chip parts together."""
+    graphs = [part.graph for part in parts if part.chip]
+    choices = iter(target.vendor.assign_resident_constants(graphs, target))
+    return [
+        replace(part, preset_choice=next(choices, None)) if part.chip else part for part in parts
+    ]
 
 
 class _StageAssignment:
-    """Which stage computes which node: 0, 2, 4 ... are the host's, 1, 3, 5 ... the chip's."""
+    """Assignment of nodes to stages: 0, 2, 4 ... run on the host, 1, 3, 5 ... on the chip.
+
+    order : the nodes. stages : {id of a node: stages that compute it}.
+    """
 
     def __init__(self, graph: ir.Model) -> None:
         self.order = list(graph.graph)
-        self._inside = find_chip_nodes(graph)
-        self._free = {
+        self._chip_nodes = find_chip_nodes(graph)
+        self._constant_nodes = {
             id(node) for node in self.order if node.op_type == "Constant" and not node.domain
         }
-        self._early = self._earliest_stages()
-        #: The number of the last chip part; 0 where the chip has nothing to do.
-        self.last = max((stage + 1) // 2 for stage in [0, *self._early.values()])
+        self._earliest_stage = self._find_earliest_stages()
+        #: Number of chip stages; 0 if no node runs on the chip.
+        self.last = max((stage + 1) // 2 for stage in [0, *self._earliest_stage.values()])
         self.stages = self._assign_stages()
 
     @cached_property
-    def _readers(self) -> dict[int, list[ir.Node]]:
-        """{value: the nodes that read it}, those with a subgraph that does among them."""
-        found: dict[int, list[ir.Node]] = {}
+    def _consumers(self) -> dict[int, list[ir.Node]]:
+        """{id of a value: nodes that consume it, also in a subgraph}."""
+        consumers: dict[int, list[ir.Node]] = {}
         for node in self.order:
             for value in iter_read_values(node):
                 if value is not None:
-                    found.setdefault(id(value), []).append(node)
-        return found
+                    consumers.setdefault(id(value), []).append(node)
+        return consumers
 
-    def _earliest_stages(self) -> dict[int, int]:
-        """Return {node: the first stage in which it can run}."""
-        found: dict[int, int] = {}
+    def _find_earliest_stages(self) -> dict[int, int]:
+        """Return {id of a node: the first stage in which it can run}."""
+        earliest: dict[int, int] = {}
         for node in self.order:
-            if id(node) in self._free:
+            if id(node) in self._constant_nodes:
                 continue
-            chip = id(node) in self._inside
-            stage = 1 if chip else 0
+            stage = 1 if id(node) in self._chip_nodes else 0
             for value in iter_read_values(node):
-                before = found.get(id(ir.producer(value)), 0)
-                stage = max(stage, before + (before % 2 != stage % 2))
-            found[id(node)] = stage
-        return found
+                producer_stage = earliest.get(id(ir.producer(value)), 0)
+                stage = max(stage, producer_stage + (producer_stage % 2 != stage % 2))
+            earliest[id(node)] = stage
+        return earliest
 
     def _assign_stages(self) -> dict[int, frozenset[int]]:
-        """Return {node: the stages that compute it}.
+        """Return {id of a node: stages that compute it}.
 
-        More than one for a Quant and a Constant only.
+        Only Quants and Constants may have several.
         """
-        found: dict[int, frozenset[int]] = {}
+        stages: dict[int, frozenset[int]] = {}
         for node in reversed(self.order):
-            early = self._early.get(id(node))
-            readers = [r for value in node.outputs for r in self._readers.get(id(value), ())]
-            after = frozenset().union(*(found[id(r)] for r in readers))
-            if early is None:
-                found[id(node)] = after
-            elif early % 2 == 0:
-                found[id(node)] = frozenset(
-                    {min((stage - stage % 2 for stage in after), default=2 * self.last)}
-                )
+            earliest = self._earliest_stage.get(id(node))
+            consumer_stages: set[int] = set()
+            for value in node.outputs:
+                for consumer in self._consumers.get(id(value), ()):
+                    consumer_stages |= stages[id(consumer)]
+            if earliest is None:
+                stages[id(node)] = frozenset(consumer_stages)
+            elif earliest % 2 == 0:
+                host_stages = [stage - stage % 2 for stage in consumer_stages]
+                stages[id(node)] = frozenset({min(host_stages, default=2 * self.last)})
             elif self._is_host_fed_quant(node):
-                on_chip = frozenset(stage for stage in after if stage % 2)
-                found[id(node)] = (
-                    on_chip if on_chip == after and not _is_output(node) else on_chip | {early}
-                )
+                chip_stages = frozenset(stage for stage in consumer_stages if stage % 2)
+                if chip_stages != consumer_stages or _is_output(node):
+                    chip_stages |= {earliest}
+                stages[id(node)] = chip_stages
             else:
-                found[id(node)] = frozenset({early})
-        return found
+                stages[id(node)] = frozenset({earliest})
+        return stages
 
     def _is_host_fed_quant(self, node: ir.Node) -> bool:
-        """Whether `node` is a Quant of what the host hands over."""
+        """Whether `node` is a Quant of a tensor that the host passes to the chip."""
         return (
             node.op_type == QUANT.name
-            and id(ir.producer(ir.require_input(node))) not in self._inside
+            and id(ir.producer(ir.require_input(node))) not in self._chip_nodes
         )
 
     @cached_property
     def node_indices(self) -> dict[int, list[int]]:
-        """{stage: the places of its nodes in the graph}."""
-        found: dict[int, list[int]] = {}
-        for place, node in enumerate(self.order):
+        """{stage: indices of its nodes in graph order}."""
+        indices: dict[int, list[int]] = {}
+        for index, node in enumerate(self.order):
             for stage in self.stages[id(node)]:
-                found.setdefault(stage, []).append(place)
-        return found
+                indices.setdefault(stage, []).append(index)
+        return indices
 
     def indices(self, stage: int) -> frozenset[int]:
-        """Return the places of the nodes of a stage in the graph."""
+        """Return the indices of a stage's nodes in graph order."""
         return frozenset(self.node_indices.get(stage, ()))
 
     def nodes(self, stage: int) -> list[ir.Node]:
-        """Return the nodes of a stage, in order; nothing where it has constants alone."""
-        found = [self.order[place] for place in self.node_indices.get(stage, ())]
-        return found if any(id(node) not in self._free for node in found) else []
+        """Return the nodes of a stage in order; none if it has only constants."""
+        nodes = [self.order[index] for index in self.node_indices.get(stage, ())]
+        return nodes if any(id(node) not in self._constant_nodes for node in nodes) else []
 
 
 class _ChipSubgraph:
-    """All that the chip computes, as one graph that pieces are cut from.
+    """All chip nodes as one graph, from which the chip parts are extracted.
 
-    The host's may be ten times as many nodes.
+    The host may have ten times as many nodes, so it is faster than the complete graph.
     """
 
-    def __init__(self, graph: ir.Model, cut: _StageAssignment, target: Target) -> None:
-        self._cut, self._target = cut, target
-        stages = range(1, 2 * cut.last, 2)
-        self._places = sorted(frozenset[int]().union(*(cut.indices(stage) for stage in stages)))
-        self._graph = extract_chip_nodes(graph, self._places, target)
-        if len(self._graph.graph) != len(self._places):  # something that nobody needs was left out
-            self._graph, self._places = graph, list(range(len(graph.graph)))
+    def __init__(self, graph: ir.Model, assignment: _StageAssignment, target: Target) -> None:
+        self._assignment, self._target = assignment, target
+        indices: set[int] = set()
+        for stage in range(1, 2 * assignment.last, 2):
+            indices |= assignment.indices(stage)
+        self._indices = sorted(indices)
+        self._graph = extract_chip_nodes(graph, self._indices, target)
+        if len(self._graph.graph) != len(self._indices):  # unused nodes were removed
+            self._graph, self._indices = graph, list(range(len(graph.graph)))
 
     def extract_stage(self, stage: int) -> ir.Model:
-        """Return the part of a stage."""
-        wanted = self._cut.indices(stage)
-        return extract_chip_nodes(
-            self._graph,
-            [i for i, place in enumerate(self._places) if place in wanted],
-            self._target,
-        )
+        """Return the chip part of a stage."""
+        stage_indices = self._assignment.indices(stage)
+        positions = [i for i, index in enumerate(self._indices) if index in stage_indices]
+        return extract_chip_nodes(self._graph, positions, self._target)
 
 
 def _extract_host_part(
-    graph: ir.Model, whole: onnx.ModelProto, cut: _StageAssignment, stage: int
+    proto: onnx.ModelProto, assignment: _StageAssignment, stage: int
 ) -> ir.Model:
-    """Return the host part of a stage.
+    """Return the host part of a stage of the complete model `proto`.
 
-    It writes first what stages after it read, in their order.
+    Its outputs are first the tensors that later stages consume, in their order.
     """
-    protos = whole.graph.node
+    protos = proto.graph.node
     nodes: list[onnx.NodeProto] = []
-    for place in cut.node_indices.get(stage, ()):
-        if protos[place].op_type != "Constant":
-            nodes += (
-                expand_dequant(whole, protos[place])
-                if is_host_dequant(cut.order[place])
-                else [protos[place]]
-            )
-    wanted = [
-        name
-        for later in range(stage + 1, 2 * cut.last + 1)
-        for place in cut.node_indices.get(later, ())
-        for name in iter_read_names(protos[place])
-    ]
-    model = build_host_model(whole, nodes, [*wanted, *(value.name for value in whole.graph.output)])
+    for index in assignment.node_indices.get(stage, ()):
+        if is_host_dequant(assignment.order[index]):
+            nodes += expand_dequant(proto, protos[index])
+        elif protos[index].op_type != "Constant":
+            nodes.append(protos[index])
+    outputs: list[str] = []
+    for later_stage in range(stage + 1, 2 * assignment.last + 1):
+        for index in assignment.node_indices.get(later_stage, ()):
+            outputs += iter_read_names(protos[index])
+    outputs += [value.name for value in proto.graph.output]
+    model = build_host_model(proto, nodes, outputs)
     assert model is not None
     return ir.from_proto(model)
 

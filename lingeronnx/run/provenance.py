@@ -1,10 +1,10 @@
-"""What an integer graph was made from, so that a comparison knows whether it is still as it was made.
+"""Record the origin of an integer graph, to detect whether it was changed since it was quantized.
 
-Written into its metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": its
-own, "settings": the settings of `quantize` that its scales come from, as far as they are no
-defaults, "fixed": the inputs that were given one value for all time}; its plan carries the
-settings, too. Digests are of what the outputs are computed from (`graph.digests`), whatever nodes
-and inner tensors are called, with the fixed inputs as constants.
+It is stored in the metadata under `METADATA_KEY`: {"from": digest of the float model, "graph":
+digest of the integer graph, "settings": settings of `quantize` that its scales depend on, without
+defaults, "fixed": inputs that were replaced by constants}. The plan has the settings as well.
+Digests are of the computation of the outputs (`graph.digests`), independent of the names of nodes
+and inner tensors, with fixed inputs as constants.
 """
 
 from __future__ import annotations
@@ -37,66 +37,67 @@ def store_provenance(
     settings: Mapping[str, object] | None = None,
     fixed: Mapping[str, np.ndarray | Sequence[float]] | None = None,
 ) -> None:
-    """Write into the integer graph `model`, as it is now, that it is made from the float model with digest `source`.
+    """Record in the integer graph `model`, in its current state, the float model that it is from.
 
-    settings : those of `quantize`, in types that JSON has; None where they are not known. fixed :
-    {input: its numbers}.
+    Parameters
+    ----------
+    model
+        The integer graph; its metadata are changed.
+    source
+        Digest of the float model.
+    settings
+        Settings of `quantize`, in JSON types; None if they are not known.
+    fixed
+        {input: values} of inputs that are constants now.
     """
-    own = compute_output_digest(model)
-    if own and source:
-        said: dict[str, object] = {"from": source, "graph": own}
-        said |= {} if settings is None else {"settings": dict(settings)}
-        said |= (
-            {"fixed": {name: np.ravel(given).tolist() for name, given in fixed.items()}}
-            if fixed
-            else {}
-        )
-        model.metadata_props[METADATA_KEY] = json.dumps(said, sort_keys=True)
+    digest = compute_output_digest(model)
+    if not digest or not source:
+        return
+    record: dict[str, object] = {"from": source, "graph": digest}
+    if settings is not None:
+        record["settings"] = dict(settings)
+    if fixed:
+        record["fixed"] = {name: np.ravel(values).tolist() for name, values in fixed.items()}
+    model.metadata_props[METADATA_KEY] = json.dumps(record, sort_keys=True)
 
 
-def apply_fixed_inputs(model: ir.Model, made: ir.Model) -> ir.Model:
-    """Return the float `model` with those inputs as constants that were fixed when `made` was quantized from it.
+def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
+    """Return a float model with the inputs as constants that were fixed in `integer_model`.
 
-    It is `model` itself where none of them is an input of it.
+    `model` itself is returned if it has none of these inputs.
     """
     inputs = {value.name for value in model.graph.inputs if value.const_value is None}
-    fixed = {name: given for name, given in load_fixed_inputs(made).items() if name in inputs}
+    fixed = {
+        name: values for name, values in load_fixed_inputs(integer_model).items() if name in inputs
+    }
     if not fixed:
         return model
-    changed = ir.clone(model)
-    fix_inputs(changed, fixed)
-    return changed
+    changed_model = ir.clone(model)
+    fix_inputs(changed_model, fixed)
+    return changed_model
 
 
 def load_fixed_inputs(model: ir.Model) -> dict[str, list[float]]:
-    """Return {input: its numbers} of the inputs of the float model that are constants of `model`."""
+    """Return {input: values} of the float model's inputs that are constants of `model`."""
     fixed = ir.read_json_metadata(model, METADATA_KEY).get("fixed")
     return fixed if isinstance(fixed, dict) else {}
 
 
 def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:
-    """Return the settings of `quantize` that the scales of `model` come from.
-
-    None where it does not say.
-    """
+    """Return the recorded settings of `quantize`, or None if there are none."""
     settings = ir.read_json_metadata(model, METADATA_KEY).get("settings")
     return settings if isinstance(settings, dict) else None
 
 
 def load_source_digest(model: ir.Model) -> str:
-    """Return the digest of the float model that `model` was made from.
-
-    Empty where it was changed since, or is mute.
-    """
-    said = ir.read_json_metadata(model, METADATA_KEY)
-    return (
-        str(said.get("from", ""))
-        if said and said.get("graph") == compute_output_digest(model)
-        else ""
-    )
+    """Return the recorded digest of the float model; empty if there is none or `model` changed."""
+    record = ir.read_json_metadata(model, METADATA_KEY)
+    if record and record.get("graph") == compute_output_digest(model):
+        return str(record.get("from", ""))
+    return ""
 
 
 def is_made_from(model: ir.Model | None, source: ir.Model | None) -> bool:
-    """Whether `model` says that it was made from `source`, and was not changed since."""
+    """Whether `model` was quantized from `source`, and neither was changed since."""
     origin = "" if model is None else load_source_digest(model)
     return bool(origin) and source is not None and origin == compute_output_digest(source)

@@ -1,7 +1,7 @@
-"""Session: an ONNX file, integer or float, with the face of onnxruntime's InferenceSession.
+"""Run an ONNX file, integer or float, with the interface of onnxruntime's InferenceSession.
 
-Integer graphs run in the simulator, bit for bit as the chip; float graphs in onnxruntime. Any batch
-size.
+Integer graphs run in the simulator, bit-exact with the chip; float graphs run in onnxruntime. Any
+batch size is possible.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["NodeArg", "Session", "open_lowered_session"]
 
 @dataclass(frozen=True)
 class NodeArg:
-    """A graph input or output.
+    """A graph input or output, as in onnxruntime.
 
-    Name, shape (None where any size goes) and type, as in onnxruntime.
+    name : of the tensor. shape : None for dimensions of any size. type : such as "tensor(float)".
     """
 
     name: str
@@ -53,30 +53,30 @@ class Session:
     """Runs a model, integer or float; used like onnxruntime's InferenceSession.
 
     Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real
-    values, or an array of the Quant's integer type, which is taken as quantized already. If a
-    file's tensors were renamed for a chip's packer, the user's own names are used here.
+    values, or an array of the Quant's integer type, which is taken as already quantized. If a
+    file's tensors were renamed for a chip's packer, the user's names are used here.
 
     Parameters
     ----------
     path
-        A file, a graph in memory, or what `quantize` returned.
+        A file, a graph in memory, or the result of `quantize`.
     arithmetic
-        Whose integers are computed: "executor" (the chip's) or "training" (those of the software
-        that the network was trained with). None takes the training side's for graphs of domain
-        `linger`, and the executor's for all others.
+        Which integers are computed: "executor" (those of the chip) or "training" (those of the
+        software that the network was trained with). None uses the training arithmetic for graphs
+        of domain `linger`, and the executor's for all others.
     platform
-        The platform that computes an integer graph, by name or as a `Target` of your own; None: the
+        The platform that computes an integer graph, by name or as a custom `Target`; None uses the
         one that the graph was made for.
     host
-        A folder that `deploy` wrote from this graph: its own C computes the float parts, compiled
-        here, so that every integer is the program's. One sample after another.
+        A folder that `deploy` wrote from this graph. Its C code computes the float parts, compiled
+        on this machine, so that every integer equals the program's. Samples run one by one.
 
     Raises
     ------
     ModelError
-        Where the training side's arithmetic is not known.
+        If the training arithmetic is not known.
     ConfigError
-        For another word.
+        If arithmetic or platform is unknown, or is passed for a float model.
     """
 
     def __init__(
@@ -88,57 +88,52 @@ class Session:
     ) -> None:
         self.model = restore_user_names(ir.as_model(path))
         self.is_integer = is_integer_graph(self.model)
-        for what, given in (("arithmetic", arithmetic), ("platform", platform), ("host", host)):
-            if not self.is_integer and given is not None:
-                raise ConfigError(
-                    f"{what} = '{given}' is for integer graphs; this one has no integer operator"
-                )
         if self.is_integer:
             check_nodes(self.model)
-        row = None if platform is None else get_target(platform)
-        self._given = arithmetic, row, host
+        else:
+            _check_float_options(arithmetic=arithmetic, platform=platform, host=host)
+        target = None if platform is None else get_target(platform)
+        self._options = arithmetic, target, host
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._tail = split_dynamic_tail(self.model) if self.is_integer and host is None else None
-        body = self.model if self._tail is None else self._tail.body
+        self._tail: DynamicTail | None = None
         self._runner: IntegerRunner | PartsRunner | None = None
-        if self.is_integer and host is None:
-            self._runner = IntegerRunner(body, arithmetic, row)
-        elif self.is_integer and host is not None:
-            parts = split_into_parts(self.model, row or detect_target(self.model))
-            self._runner = PartsRunner(parts, arithmetic, row, CompiledHost(host))
+        if self.is_integer and host is not None:
+            parts = split_into_parts(self.model, target or detect_target(self.model))
+            self._runner = PartsRunner(parts, arithmetic, target, CompiledHost(host))
+        elif self.is_integer:
+            self._tail = split_dynamic_tail(self.model)
+            body = self.model if self._tail is None else self._tail.body
+            self._runner = IntegerRunner(body, arithmetic, target)
         self.inputs: list[InputSpec] = (
             self._runner.inputs if self._runner is not None else get_input_specs(self.model)
         )
-        self._float: dict[frozenset[str] | None, FloatRunner] = {}
-        self._behind: TailRunner | None = None
+        self._float_runners: dict[frozenset[str] | None, FloatRunner] = {}
+        self._tail_runner: TailRunner | None = None
         self._watches: list[Callable[[str, np.ndarray, Affine | None], None]] = []
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Say how the session is opened again in another process.
+        """Pickle the session so that another process opens it again.
 
-        ConfigError for what cannot be sent there.
+        Raises
+        ------
+        ConfigError
+            If it is for a custom platform.
         """
-        arithmetic, row, host = self._given
-        if row is not None and row not in PLATFORMS:
+        arithmetic, target, host = self._options
+        if target is not None and target not in PLATFORMS:
             raise ConfigError(
-                f"the session is for {row.name}, a platform of your own, and cannot be sent "
-                "elsewhere; "
-                "leave workers and cluster out"
+                f"the session is for the custom platform {target.name} and cannot be sent to other "
+                "processes; omit workers and cluster"
             )
-        return _reopen_session, (
-            ir.to_bytes(self.model),
-            arithmetic,
-            None if row is None else row.name,
-            host,
-        )
+        platform = None if target is None else target.name
+        return _reopen_session, (ir.to_bytes(self.model), arithmetic, platform, host)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that an integer session holds for tensors between inputs and outputs.
+        """Bytes of the tensors between inputs and outputs in an integer session.
 
-        0 before the first run.
-        A batch is computed in blocks, so that this does not grow with it beyond a block for each
-        thread.
+        It is 0 before the first run. A batch is computed in blocks, so it does not grow beyond one
+        block per thread.
         """
         return 0 if self._runner is None else int(self._runner.nbytes)
 
@@ -152,37 +147,49 @@ class Session:
 
     @property
     def floats(self) -> dict[str, str]:
-        """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
+        """{integer tensor at a Quant or Dequant: the float tensor that it represents}."""
         return map_to_float_names(self.model)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
-        """Return the tensors `names` (None: the graph outputs) for a batch.
+        """Run a batch and return some of its tensors.
 
-        Any tensor of the graph may be named.
+        Parameters
+        ----------
+        names
+            Tensors to return, of any in the graph; None for the graph outputs.
+        feeds
+            Arrays by input name.
         """
-        wanted = list(names) if names is not None else self._names
-        results = {name: array for name, array, _ in self.taps(feeds, wanted)}
-        if lost := [name for name in wanted if name not in results]:
-            raise ConfigError(
-                f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that "
-                "run "
-                "as one and has no batch axis, or before the quantized input that was fed; take "
-                "one behind it"
-            )
-        return [results[name] for name in wanted]
+        outputs = list(names) if names is not None else self._names
+        results = {name: array for name, array, _ in self.taps(feeds, outputs)}
+        for name in outputs:
+            if name not in results:
+                raise ConfigError(
+                    f"tensor '{name}' is not available: it is internal to a fused float segment "
+                    "without a batch axis, or precedes the quantized input; request a later tensor"
+                )
+        return [results[name] for name in outputs]
 
-    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
-        """Run a batch: feeds by input name, or the array of a single input.
+    def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
+        """Run a batch.
 
-        Return the output itself where there is one, else a list.
+        Parameters
+        ----------
+        feeds
+            Arrays by input name, or the array of a single input.
+
+        Returns
+        -------
+        ndarray or list of ndarray
+            The output if there is one, else a list of all outputs.
         """
-        if not isinstance(given, Mapping):
+        if not isinstance(feeds, Mapping):
             if len(self.inputs) != 1:
                 raise DataError(
                     f"the model has {len(self.inputs)} inputs; use run(None, {{name: array}})"
                 )
-            given = {self.inputs[0].name: given}
-        results = self.run(None, given)
+            feeds = {self.inputs[0].name: feeds}
+        results = self.run(None, feeds)
         return results[0] if len(results) == 1 else results
 
     @contextlib.contextmanager
@@ -197,9 +204,14 @@ class Session:
     def stream(
         self, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None
     ) -> Stream:
-        """Return a face of this session that feeds outputs back into inputs from call to call, as `state` says.
+        """Return a stream that feeds outputs back into inputs from call to call.
 
-        state : {output: input}. start : values of these inputs to begin with; zeros for the others.
+        Parameters
+        ----------
+        state
+            {output: input}.
+        start
+            Initial values of these inputs; zeros for others.
         """
         return Stream(self, state, start)
 
@@ -211,9 +223,9 @@ class Session:
     ) -> Iterator[tuple[str, np.ndarray, float | Affine | None]]:
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
-        Integer tensors come as integers with their scale (counts per real unit), float ones with
-        None; integers over the scale are real values. Where another integer than 0 stands for 0 the
-        scale is an `Affine`, by which integers are divided as by a number.
+        Integer tensors are yielded as integers with their scale; integer / scale is the real value.
+        Float tensors have None. If the zero point is not 0, the scale is an `Affine`, by which
+        integers can be divided like by a number.
 
         Parameters
         ----------
@@ -222,15 +234,15 @@ class Session:
         names
             The tensors to yield; None: all.
         force
-            Tensors of an integer graph, among those named, that all their readers find as given
-            here. What is yielded is still what their own node computed.
+            Arrays that the consumers of these tensors of an integer graph get instead. They must be
+            among `names`; the arrays that their nodes computed are yielded.
 
         Raises
         ------
         DataError
-            For a wrong input, and for forced integers of another type or shape than the tensor's.
+            If an input is invalid, or forced integers have another type or shape than the tensor.
         ConfigError
-            For an unknown tensor name.
+            If a tensor name is unknown.
         """
         return (
             (name, array, held if held is None or held.shifted else held.scale)
@@ -243,18 +255,18 @@ class Session:
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Tensors:
-        """Yield `(name, array, how it is held or None)`, otherwise as `taps`."""
+        """Yield `(name, array, qparams or None)`, otherwise as `taps`."""
         if not isinstance(feeds, Mapping):
-            raise DataError(f"the feeds are a {type(feeds).__name__}; give {{name: array}}")
-        given = self._check_fast(feeds) or self._check_feeds(feeds)
+            raise DataError(f"the feeds are a {type(feeds).__name__}; pass {{name: array}}")
+        inputs = self._check_fast(feeds) or self._check_feeds(feeds)
         if names is not None:
             self._check_names(names)
         if not self._watches:
-            return self._tensors(given, names, force)
-        return self._notify_watchers(self._tensors(given, None, force), names)
+            return self._tensors(inputs, names, force)
+        return self._notify_watchers(self._tensors(inputs, None, force), names)
 
     def _notify_watchers(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
-        """Show every tensor to those who watch, and yield the named ones."""
+        """Call all watches with every tensor, and yield the named ones."""
         for item in tensors:
             for watch in self._watches:
                 watch(*item)
@@ -263,99 +275,72 @@ class Session:
 
     def _tensors(
         self,
-        given: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run feeds that were checked, and yield the tensors."""
+        """Run checked inputs and yield the tensors."""
         if self._tail is not None:
-            return self._with_tail(self._tail, given, names, force)
+            return self._run_with_tail(self._tail, inputs, names, force)
         if self._runner is not None:
-            return self._runner.run(given, names, force)
+            return self._runner.run(inputs, names, force)
         if force:
             raise ConfigError("tensors can be forced in integer graphs only; this one is float")
         key = None if names is None else frozenset(names)
-        if key not in self._float:
-            self._float[key] = FloatRunner(self.model, names)
-        return self._float[key].run(given)
+        if key not in self._float_runners:
+            self._float_runners[key] = FloatRunner(self.model, names)
+        return self._float_runners[key].run(inputs)
 
-    def _with_tail(
+    def _run_with_tail(
         self,
         tail: DynamicTail,
-        given: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run what has sizes that the data decide behind the rest, sample by sample where it is made for one."""
-        inner = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.input_names)
-        wanted = (
-            None
-            if names is None
-            else {*(name for name in names if name not in inner), *tail.input_names}
-        )
-        feeds = {name: array for name, array in given.items() if name in tail.input_names}
+        """Run the graph, then its tail with data-dependent shapes if its tensors are requested."""
         assert self._runner is not None  # only an integer graph has a tail
-        for name, array, scale in self._runner.run(
-            given, None if wanted is None else list(wanted), force
-        ):
+        tail_tensors = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.input_names)
+        body_names = None
+        if names is not None:
+            body_names = list({*names, *tail.input_names} - tail_tensors)
+        tail_feeds = {name: array for name, array in inputs.items() if name in tail.input_names}
+        for name, array, qparams in self._runner.run(inputs, body_names, force):
             if name in tail.input_names:
-                feeds[name] = array
+                tail_feeds[name] = array
             if names is None or name in names:
-                yield name, array, scale
-        if names is None or inner.intersection(names):
-            if self._behind is None:
-                self._behind = TailRunner(tail)
-            samples = max(
-                (
-                    spec.count_samples(given[spec.name])
-                    for spec in self.inputs
-                    if spec.is_single_sample
-                ),
-                default=1,
-            )
-            yield from self._behind.run(
-                feeds, None if names is None else [n for n in names if n in inner], samples
-            )
+                yield name, array, qparams
+        tail_names = None if names is None else [name for name in names if name in tail_tensors]
+        if tail_names == []:
+            return
+        if self._tail_runner is None:
+            self._tail_runner = TailRunner(tail)
+        single_sample_specs = [spec for spec in self.inputs if spec.is_single_sample]
+        counts = [spec.count_samples(inputs[spec.name]) for spec in single_sample_specs]
+        yield from self._tail_runner.run(tail_feeds, tail_names, max(counts, default=1))
 
     def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
         from .data import Data
 
-        return next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
+        batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)
+        checked, _ = next(iter(batches))
+        return checked
 
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
-        """Return feeds that need no conversion, checked as `Data` checks them.
-
-        None: let `Data` look closer.
-        """
-        given: dict[str, np.ndarray] = {}
+        """Return feeds that need no conversion; None if `Data` must check them."""
+        inputs: dict[str, np.ndarray] = {}
         counts = set()
         for spec in self.inputs:
             array = feeds.get(spec.name)
-            if (
-                type(array) is not np.ndarray
-                or array.dtype != spec.dtype
-                or not spec.shape
-                or not array.size
-            ):
+            if not isinstance(array, np.ndarray) or not _needs_no_conversion(array, spec):
                 return None
-            shape, want, axis = array.shape, spec.shape, spec.axis
-            if axis is None or not spec.accepts_any_batch or len(shape) != len(want):
-                return None
-            if any(
-                w not in (None, h)
-                for i, (h, w) in enumerate(zip(shape, want, strict=True))
-                if i != axis
-            ):
-                return None
-            if spec.dtype.kind == "f" and not np.isfinite(array).all():
-                return None
-            counts.add(shape[axis])
-            given[spec.name] = array
-        return given if len(given) == len(feeds) and len(counts) == 1 else None
+            counts.add(spec.count_samples(array))
+            inputs[spec.name] = array
+        return inputs if len(inputs) == len(feeds) and len(counts) == 1 else None
 
     @cached_property
     def _tensor_names(self) -> dict[str, None]:
-        """The names of all tensors, in graph order."""
+        """Names of all tensors, in graph order."""
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -371,16 +356,38 @@ class Session:
 def open_lowered_session(
     graph: ir.Model, target: Target, fallback_sessions: FallbackSessionCache | None = None
 ) -> Session:
-    """Return a session on what was lowered for `target`.
+    """Open a session on a graph that was lowered for `target`.
 
-    A graph in which nothing is an integer is of no platform.
-    fallback_sessions : the host's parts that were opened before, to be taken again, and to be added
-    to; see `FloatFallback`.
+    fallback_sessions : sessions of float nodes to share and to add to; see `FloatFallback`.
     """
+    # A graph without integer operators has no platform.
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
     if isinstance(session._runner, IntegerRunner) and fallback_sessions is not None:
         session._runner.fallback_sessions = fallback_sessions
     return session
+
+
+def _check_float_options(**options: object) -> None:
+    """Raise ConfigError if an option for integer graphs is set."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} = '{value}' is for integer graphs; this one has no integer operator"
+            )
+
+
+def _needs_no_conversion(array: np.ndarray, spec: InputSpec) -> bool:
+    """Whether an array is a valid batch of an input with a batch axis, as it is."""
+    if type(array) is not np.ndarray or array.dtype != spec.dtype or not array.size:
+        return False
+    if not spec.shape or spec.axis is None or not spec.accepts_any_batch:
+        return False
+    if array.ndim != len(spec.shape):
+        return False
+    for axis, (size, expected) in enumerate(zip(array.shape, spec.shape, strict=True)):
+        if axis != spec.axis and expected not in (None, size):
+            return False
+    return spec.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _reopen_session(
@@ -389,16 +396,18 @@ def _reopen_session(
     platform: str | None,
     host: str | os.PathLike[str] | None,
 ) -> Session:
-    """Open a session on what `ir.to_bytes` wrote."""
+    """Open a session on a model that `ir.to_bytes` wrote."""
     return Session(ir.from_bytes(content), arithmetic, platform, host)
 
 
 def is_integer_graph(model: ir.Model) -> bool:
-    """Whether any node of `model` is an integer operator of the quantized dialects."""
+    """Whether any node is an integer operator of the quantized dialects."""
     return any(is_quantized_domain(node) for node in model.graph)
 
 
 def _make_node_arg(value: ir.Value) -> NodeArg:
-    kinds = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
-    kind = "float" if value.dtype is None else kinds.get(value.dtype.name, value.dtype.name.lower())
-    return NodeArg(str(value.name), list(ir.get_shape(value) or ()), f"tensor({kind})")
+    short_names = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
+    type_name = "float"
+    if value.dtype is not None:
+        type_name = short_names.get(value.dtype.name, value.dtype.name.lower())
+    return NodeArg(str(value.name), list(ir.get_shape(value) or ()), f"tensor({type_name})")

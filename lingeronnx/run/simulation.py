@@ -1,10 +1,10 @@
-"""Running a model, integer or float, over data and keeping tensors of it: `simulate`."""
+"""Run a model, integer or float, over data and return its tensors: `simulate`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,9 @@ __all__ = ["Simulation", "simulate"]
 class Simulation:
     """Tensors of a run over all samples.
 
-    arrays : by tensor name, batch on axis 0. held : how, where the array holds integers, else None.
-    outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was
-    asked for.
+    arrays : by tensor name, batch on axis 0. held : quantization parameters of arrays of integers,
+    else None. outputs : {graph output: its tensor in `arrays`}. samples : their number. at : the
+    requested summary. notes : remarks for the user.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -50,78 +50,129 @@ def simulate(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Run a model, integer or float, on data and return its outputs and the tensors named in `taps` ("all": every one).
+    """Run a model, integer or float, on data and return its outputs and further tensors.
 
-    integers : integers instead of real values, and for an output that is dequantized the integer
-    tensor behind it. dump : a folder for the `taps` (without any: every tensor) as they are stored,
-    see `dump.DumpFolder`. at : a tensor to summarise. Raises DataError for wrong data, ConfigError
-    for a tensor that is not there.
+    Parameters
+    ----------
+    model
+        A path, a model in memory, or a `Session`.
+    data
+        Inputs, in the forms that `quantize` accepts.
+    taps
+        Further tensors to return; "all" for every tensor.
+    integers
+        Return integers instead of real values, and for a dequantized output its integer tensor.
+    dump
+        Folder to write the `taps` to, or every tensor if there are none, as stored; see
+        `dump.DumpFolder`.
+    at
+        Tensor to summarize.
+    batch, limit
+        Samples per batch, and number of samples to use; None uses all.
+    progress
+        Called with (description, processed samples, total samples or None).
+
+    Raises
+    ------
+    DataError
+        If the data are invalid.
+    ConfigError
+        If a tensor is unknown or not available.
     """
     session = model if isinstance(model, Session) else Session(model)
     if integers and not session.is_integer:
-        raise ConfigError("integers are asked of a float model, which has none; quantize it first")
-    source = Data(data, session.inputs, limit=limit, what="input data")
-    every = [str(v.name) for v in ir.iter_values(session.model)]
-    outputs = {
-        str(v.name): _integer_tensor_name(v) if integers else str(v.name)
-        for v in session.model.graph.outputs
-    }
-    named = dict.fromkeys(
-        [*outputs.values(), *(t for t in taps if t != "all"), *([at] if at is not None else [])]
-    )
-    kept = set(every if "all" in taps else taps) | set(outputs.values())
-    dumped = set() if dump is None else set(every) if "all" in taps or not taps else set(taps)
-    wanted = list({**named, **{name: None for name in every if name in kept or name in dumped}})
-    parts: dict[str, list[np.ndarray]] = {}
-    ways: dict[str, Affine | None] = {}
+        raise ConfigError("a float model has no integers; quantize it first")
+    source = Data(data, session.inputs, limit=limit, label="input data")
+    selection = _select_tensors(session, taps, integers, dump is not None, at)
+    arrays: dict[str, list[np.ndarray]] = {}
+    qparams_by_name: dict[str, Affine | None] = {}
     summary = TensorSummary(at) if at is not None else None
-    done = 0
+    sample_count = 0
     with contextlib.nullcontext() if dump is None else DumpFolder(dump) as folder:
         for feeds, _ in source.batches(batch):
-            seen = set()
-            for name, array, held in session.tensors(feeds, wanted):
-                seen.add(name)
-                if folder is not None and name in dumped:
-                    folder.add(name, array, held)
+            missing = dict.fromkeys(selection.required)
+            for name, array, qparams in session.tensors(feeds, selection.requested):
+                missing.pop(name, None)
+                if folder is not None and name in selection.dumped:
+                    folder.add(name, array, qparams)
                 if summary is not None and name == at:
-                    summary.add(array, held)
-                if name in kept:
-                    ways[name] = held if integers else None
-                    if held is not None and not integers:
-                        array = held.real(array).astype(np.float32)
-                    parts.setdefault(name, []).append(array)
-            if lost := [name for name in named if name not in seen]:
-                raise ConfigError(
-                    f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes "
-                    "that run "
-                    "as one, or before the quantized input that was fed; take the tensor behind it"
-                )
-            done += min((len(array) for array in feeds.values()), default=1)
+                    summary.add(array, qparams)
+                if name in selection.returned:
+                    qparams_by_name[name] = qparams if integers else None
+                    if qparams is not None and not integers:
+                        array = qparams.real(array).astype(np.float32)
+                    arrays.setdefault(name, []).append(array)
+            _check_none_missing(missing)
+            sample_count += min((len(array) for array in feeds.values()), default=1)
             if progress is not None:
-                progress("simulating", done, None)
-    arrays = {name: _concatenate_batches(name, pieces) for name, pieces in parts.items()}
+                progress("simulating", sample_count, None)
     return Simulation(
-        arrays,
-        ways,
-        outputs,
-        done,
-        summary,
-        [*collect_calibration_warnings(session.model), *source.notes],
+        arrays={name: _concatenate_batches(name, batches) for name, batches in arrays.items()},
+        held=qparams_by_name,
+        outputs=selection.outputs,
+        samples=sample_count,
+        at=summary,
+        notes=[*collect_calibration_warnings(session.model), *source.notes],
     )
+
+
+@dataclass(frozen=True)
+class _TensorSelection:
+    """Tensors of a simulation.
+
+    outputs : {graph output: its tensor to return}. required : tensors that were named, which must
+    be available. returned, dumped : those in the result and in the dump. requested : all of them,
+    named ones first.
+    """
+
+    outputs: Mapping[str, str]
+    required: Sequence[str]
+    returned: Collection[str]
+    dumped: Collection[str]
+    requested: Sequence[str]
+
+
+def _select_tensors(
+    session: Session, taps: Sequence[str], integers: bool, has_dump: bool, at: str | None
+) -> _TensorSelection:
+    """Select the tensors of a simulation; parameters as for `simulate`."""
+    all_names = [str(value.name) for value in ir.iter_values(session.model)]
+    outputs = {}
+    for value in session.model.graph.outputs:
+        name = str(value.name)
+        outputs[name] = _integer_tensor_name(value) if integers else name
+    required = [*outputs.values(), *(name for name in taps if name != "all")]
+    if at is not None:
+        required.append(at)
+    returned = set(all_names if "all" in taps else taps) | set(outputs.values())
+    dumped: set[str] = set()
+    if has_dump:
+        dumped = set(all_names if "all" in taps or not taps else taps)
+    optional = [name for name in all_names if name in returned or name in dumped]
+    requested = list(dict.fromkeys([*required, *optional]))
+    return _TensorSelection(outputs, required, returned, dumped, requested)
+
+
+def _check_none_missing(missing: Collection[str]) -> None:
+    for name in missing:
+        raise ConfigError(
+            f"tensor '{name}' is not available: it is internal to a fused float segment, or "
+            "precedes the quantized input; request a later tensor"
+        )
 
 
 def _integer_tensor_name(value: ir.Value) -> str:
-    """Return the name of the integer tensor that `value` dequantizes, or its own."""
+    """Return the name of the integer tensor that a Dequant converts to `value`, or its own."""
     node = ir.producer(value)
-    read = node.inputs[0] if node is not None and node.op_type == DEQUANT.name else None
-    return str(value.name if read is None else read.name)
+    source = node.inputs[0] if node is not None and node.op_type == DEQUANT.name else None
+    return str(value.name if source is None else source.name)
 
 
-def _concatenate_batches(name: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
-    pieces = [np.atleast_1d(piece) for piece in pieces]
-    if len({piece.shape[1:] for piece in pieces}) > 1:
+def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
+    batches = [np.atleast_1d(batch) for batch in batches]
+    if len({batch.shape[1:] for batch in batches}) > 1:
         raise ConfigError(
-            f"tensor '{name}' does not have the batch on axis 0; give a --batch that holds all "
+            f"tensor '{name}' does not have the batch on axis 0; pass a --batch that covers all "
             "samples"
         )
-    return np.concatenate(pieces)
+    return np.concatenate(batches)

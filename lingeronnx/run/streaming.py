@@ -1,7 +1,8 @@
-"""Models that are called again and again: state outputs of one call are state inputs of the next.
+"""Run models call by call, with state outputs of one call as state inputs of the next.
 
-`Stream` runs such a model; `unroll_calls` makes calibration data of a sequence of calls by running
-the float model. Both begin with zeros unless values are given. Knows sessions by their face only.
+`Stream` runs such a model; `unroll_calls` converts a sequence of calls to calibration data by
+running the float model. Both begin with zeros unless values are passed. Knows only the interface of
+sessions.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from .runners import FloatRunner, get_input_specs
 
 __all__ = ["Stream", "UnrolledCalls", "unroll_calls"]
 
-_MAX_EVALUATION_CALLS = 64  # calls that are run again to see how far the integers stray
-_MIN_CALLS_TO_HOLD_OUT = 40  # calls of which some are held back
-# of the mean square of all calls' outputs: held back are the last calls that are no quieter
+_MAX_EVALUATION_CALLS = 64  # calls that are run again to measure the error of the integers
+_MIN_CALLS_TO_HOLD_OUT = 40  # with fewer calls, none are held out
+# Minimum power of held-out calls, relative to the mean of all calls.
 _MIN_RELATIVE_POWER = 0.5
 
 
 class StreamableSession(Protocol):
-    """What a stream asks of a session."""
+    """Interface of a session that a stream needs."""
 
     model: ir.Model
     inputs: list[InputSpec]
@@ -37,12 +38,23 @@ class StreamableSession(Protocol):
 
 
 class Stream:
-    """A session with a memory.
+    """A session with states: `run` feeds state outputs of the last call back into state inputs.
 
-    `run` feeds the state outputs of the last call back into the state inputs.
-    state : {output: input}. start : values of state inputs to begin with, by input name; zeros for
-    the others. Rows of a batch are streams of their own; their number may change at a `reset` only.
-    Raises ConfigError for names the model does not have.
+    Each sample of a batch is a separate stream; their number may change only at a `reset`.
+
+    Parameters
+    ----------
+    session
+        The session.
+    state
+        {output: input}.
+    start
+        Initial values of state inputs, by input name; zeros for others.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not have these tensors.
     """
 
     def __init__(
@@ -53,63 +65,68 @@ class Stream:
     ) -> None:
         self._session = session
         self._outputs = [str(v.name) for v in session.model.graph.outputs]
-        self._pairs = _check_state_pairs(session.model, state)
+        self._input_by_output = _check_state_pairs(session.model, state)
         self._specs = {spec.name: spec for spec in session.inputs}
         self.reset(start)
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """What the next call is fed, by input name.
+        """State inputs of the next call, by name.
 
-        Empty before the first call where it begins with zeros.
+        It is empty before the first call if that begins with zeros.
         """
         return dict(self._state)
 
     def reset(self, start: Mapping[str, np.ndarray] | None = None) -> None:
-        """Begin anew, with the values `start` or zeros."""
-        inputs = set(self._pairs.values())
+        """Restart with the values `start`, or with zeros."""
+        inputs = set(self._input_by_output.values())
         for name in start or {}:
             if name not in inputs:
                 raise ConfigError(
-                    f"'{name}' is no state input{suggest_nearest(name, inputs)}; they are "
-                    f"{', '.join(inputs)}"
+                    f"'{name}' is not a state input{suggest_nearest(name, inputs)}; state inputs "
+                    f"are {', '.join(inputs)}"
                 )
         self._state = {name: np.asarray(array) for name, array in (start or {}).items()}
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the tensors `names` (None: the graph outputs) of one call.
+        """Run one call and return some of its tensors.
 
-        Feeds without the state inputs.
-        Raises DataError for a wrong input, and where the size of a state is not known and no value
-        was given.
+        Parameters
+        ----------
+        names
+            Tensors to return; None for the graph outputs.
+        feeds
+            Arrays by input name, without state inputs.
+
+        Raises
+        ------
+        DataError
+            If an input is invalid, or the shape of a state is not known and no value was passed.
         """
-        inputs = self._pairs.values()
-        if given := [name for name in feeds if name in inputs]:
-            raise DataError(
-                f"'{given[0]}' is fed back from the last call; use reset({{'{given[0]}': ...}}) to "
-                "set it"
-            )
-        wanted = list(names) if names is not None else self._outputs
-        missing = [name for name in inputs if name not in self._state]
-        state = {
-            **make_zero_states(
-                [self._specs[n] for n in missing], _count_samples(feeds, self._specs)
-            ),
-            **self._state,
-        }
-        fetch = list(dict.fromkeys([*wanted, *self._pairs]))
-        found = dict(zip(fetch, self._session.run(fetch, {**feeds, **state}), strict=True))
-        self._state = {name: found[output] for output, name in self._pairs.items()}
-        return [found[name] for name in wanted]
+        state_inputs = self._input_by_output.values()
+        for name in feeds:
+            if name in state_inputs:
+                raise DataError(
+                    f"'{name}' is fed back from the last call; use reset({{'{name}': ...}}) to set "
+                    "it"
+                )
+        outputs = list(names) if names is not None else self._outputs
+        missing = [self._specs[name] for name in state_inputs if name not in self._state]
+        zeros = make_zero_states(missing, _count_samples(feeds, self._specs))
+        fetched = list(dict.fromkeys([*outputs, *self._input_by_output]))
+        arrays = self._session.run(fetched, {**feeds, **zeros, **self._state})
+        results = dict(zip(fetched, arrays, strict=True))
+        self._state = {name: results[output] for output, name in self._input_by_output.items()}
+        return [results[name] for name in outputs]
 
 
 @dataclass(frozen=True)
 class UnrolledCalls:
-    """Calls of a model that is fed its own states.
+    """Calls of a model with the states that it computes.
 
-    items : feeds, states included, calls of one size joined. number : of calls. again : the feeds
-    of calls in a row to measure on, without states but for those that an item gave. held : whether
-    `evaluation_calls` is kept out of `items`.
+    items : feeds with states; calls of equal shape are concatenated. call_count : number of calls.
+    evaluation_calls : feeds of consecutive calls to measure on, without states except those that an
+    item contained. held : whether `evaluation_calls` are excluded from `items`.
     """
 
     items: Sequence[dict[str, np.ndarray]]
@@ -126,118 +143,152 @@ def unroll_calls(
     hold_out: bool = False,
     limit: int | None = None,
 ) -> UnrolledCalls:
-    """Return feeds for the float `model`, states included, of one call after another.
+    """Run a float model call by call, and return the feeds of all calls with their states.
 
-    calls : data as `Data` takes them, an item per call, without the state inputs; an item that has
-    some begins anew
-        with these values, and so does one with another number of samples. Calls of one size are put
-        together in one item, samples of the first call first. fixed : as for `Data`. hold : keep
-        calls to measure on out of the items, where there are enough. limit : samples that are taken
-        of a source that does not tell how many it has.
-    A stream may end in silence, of which every error is large: measured on are the last calls in a
-    row whose outputs are about as strong as those of all calls.
-    Raises ConfigError for names the model does not have, DataError as `Data` does.
+    A stream may end in silence, where every error is relatively large. The calls to measure on are
+    therefore the last consecutive ones whose outputs are about as strong as those of all calls.
+
+    Parameters
+    ----------
+    model
+        The float model.
+    calls
+        Data in the forms of `Data`, one item per call, without state inputs. An item with state
+        inputs restarts with these values, and so does one with another number of samples.
+    state
+        {output: input}.
+    fixed
+        As for `Data`.
+    hold_out
+        Exclude calls to measure on from the items, if there are enough.
+    limit
+        Samples to use from a source of unknown length.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not have these tensors.
+    DataError
+        If the data are invalid.
     """
-    pairs, specs = (
-        _check_state_pairs(model, state),
-        {spec.name: spec for spec in get_input_specs(model)},
-    )
-    optional = set(pairs.values())
+    input_by_output = _check_state_pairs(model, state)
+    state_inputs = set(input_by_output.values())
+    specs = {spec.name: spec for spec in get_input_specs(model)}
     data = Data(
         calls,
         list(specs.values()),
-        what="calibration data",
-        optional=optional,
+        label="calibration data",
+        optional=state_inputs,
         fixed=fixed,
-        most=MAX_UNBOUNDED_SAMPLES,
+        max_samples=MAX_UNBOUNDED_SAMPLES,
     )
-    if data.is_open_ended:  # of others the caller takes the first samples of the joined calls
+    if data.is_open_ended:  # of other sources the caller selects samples of the unrolled calls
         data.limit = limit
-    told = [str(v.name) for v in model.graph.outputs if str(v.name) not in pairs]
-    runner = FloatRunner(model, {*pairs, *told})
-    held: dict[str, np.ndarray] = {}
-    samples = -1
-    full: list[dict[str, np.ndarray]] = []
-    given: list[dict[str, np.ndarray]] = []
+    graph_outputs = [str(value.name) for value in model.graph.outputs]
+    outputs = [name for name in graph_outputs if name not in input_by_output]
+    runner = FloatRunner(model, {*input_by_output, *outputs})
+    states: dict[str, np.ndarray] = {}
+    sample_count = -1
+    full_feeds: list[dict[str, np.ndarray]] = []
+    call_feeds: list[dict[str, np.ndarray]] = []
     power: list[list[float]] = []
     for feed, _ in data.batches(1 << 30):
         count = _count_samples(feed, specs)
-        if count != samples or any(name in feed for name in pairs.values()):
-            held, samples = {}, count
-        missing = [specs[name] for name in pairs.values() if name not in feed and name not in held]
-        full.append({**make_zero_states(missing, count), **held, **feed})
-        given.append(feed)
-        ends = {name: array for name, array, _ in runner.run(full[-1])}
-        held = {name: ends[output] for output, name in pairs.items()}
-        power.append([_mean_square(ends[name]) for name in told])
-    apart = hold_out and len(full) >= _MIN_CALLS_TO_HOLD_OUT
-    again = _select_loud_calls(
-        np.array(power), min(_MAX_EVALUATION_CALLS, len(full) // 5 if apart else len(full))
-    )
-    found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
-    for feeds in [*full[: again.start], *full[again.stop :]] if apart else full:
-        found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
-    items = [
-        {name: specs[name].concatenate([f[name] for f in feeds]) for name in specs}
-        for feeds in found.values()
-    ]
-    return UnrolledCalls(items, len(full), given[again], apart)
+        if count != sample_count or not state_inputs.isdisjoint(feed):
+            states, sample_count = {}, count
+        known = feed.keys() | states.keys()
+        missing = [name for name in input_by_output.values() if name not in known]
+        zeros = make_zero_states([specs[name] for name in missing], count)
+        full_feeds.append({**zeros, **states, **feed})
+        call_feeds.append(feed)
+        results = {name: array for name, array, _ in runner.run(full_feeds[-1])}
+        states = {name: results[output] for output, name in input_by_output.items()}
+        power.append([_mean_square(results[name]) for name in outputs])
+    call_count = len(full_feeds)
+    is_held_out = hold_out and call_count >= _MIN_CALLS_TO_HOLD_OUT
+    evaluation_count = min(_MAX_EVALUATION_CALLS, call_count // 5 if is_held_out else call_count)
+    evaluation = _select_loud_calls(np.array(power), evaluation_count)
+    item_feeds = full_feeds
+    if is_held_out:
+        item_feeds = [*full_feeds[: evaluation.start], *full_feeds[evaluation.stop :]]
+    items = _concatenate_calls(item_feeds, specs)
+    return UnrolledCalls(items, call_count, call_feeds[evaluation], is_held_out)
+
+
+def _concatenate_calls(
+    calls: Sequence[Mapping[str, np.ndarray]], specs: Mapping[str, InputSpec]
+) -> list[dict[str, np.ndarray]]:
+    """Concatenate the feeds of calls with equal shapes, in order."""
+    groups: dict[tuple[object, ...], list[Mapping[str, np.ndarray]]] = {}
+    for feeds in calls:
+        key = tuple(specs[name].kind(feeds[name]) for name in specs)
+        groups.setdefault(key, []).append(feeds)
+    items = []
+    for group in groups.values():
+        item = {}
+        for name, spec in specs.items():
+            item[name] = spec.concatenate([feeds[name] for feeds in group])
+        items.append(item)
+    return items
 
 
 def _mean_square(array: np.ndarray) -> float:
-    """Return the mean square of the finite numbers; 0 of none."""
+    """Return the mean square of the finite elements; 0 if there are none."""
     if array.dtype.kind not in "biuf":
         return 0.0
-    real = array[np.isfinite(array)].astype(np.float64)
-    return float(np.square(real).mean()) if real.size else 0.0
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return float(np.square(finite).mean()) if finite.size else 0.0
 
 
 def _select_loud_calls(power: np.ndarray, count: int) -> slice:
-    """Return the last `count` calls in a row that are not much quieter than all are, or else the loudest of all.
+    """Select the last `count` consecutive calls that are not silent, or else the loudest ones.
 
-    power : [calls, outputs], mean squares. An output counts by its power in all calls.
+    Parameters
+    ----------
+    power : [calls, outputs]
+        Mean square of each output per call; each output is normalized by its mean over all calls.
+    count
+        Number of calls to select.
     """
-    whole = power.mean(axis=0)
-    share = (
-        (power[:, whole > 0] / whole[whole > 0]).mean(axis=1)
-        if np.any(whole > 0)
-        else np.ones(len(power))
-    )
-    sums = np.concatenate([[0.0], np.cumsum(share)])
-    loud = (sums[count:] - sums[: len(sums) - count]) / max(count, 1)
-    enough = np.flatnonzero(loud >= _MIN_RELATIVE_POWER)
-    first = int(enough[-1] if enough.size else loud.argmax())
-    return slice(first, first + count)
+    mean_power = power.mean(axis=0)
+    active = mean_power > 0
+    loudness = np.ones(len(power))
+    if active.any():
+        loudness = (power[:, active] / mean_power[active]).mean(axis=1)
+    cumulative = np.concatenate([[0.0], np.cumsum(loudness)])
+    window_means = (cumulative[count:] - cumulative[: len(cumulative) - count]) / max(count, 1)
+    candidates = np.flatnonzero(window_means >= _MIN_RELATIVE_POWER)
+    start = int(candidates[-1] if candidates.size else window_means.argmax())
+    return slice(start, start + count)
 
 
 def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:
-    """Return zeros for `samples` samples of the inputs `specs`.
+    """Return zeros for the inputs `specs`, with the given number of samples.
 
-    DataError where another size is not known.
+    Raises
+    ------
+    DataError
+        If another dimension is not known.
     """
-    found = {}
+    states = {}
     for spec in specs:
-        dims = [
-            samples if axis == spec.axis else size
-            for axis, size in enumerate(spec.shape or (None, None))
-        ]
+        dims = list(spec.shape or (None, None))
+        if spec.axis is not None and spec.axis < len(dims):
+            dims[spec.axis] = samples
         if None in dims:
             raise DataError(
-                f"state input '{spec.name}' has dimensions of unknown size; give the values to "
-                "begin with"
+                f"state input '{spec.name}' has dimensions of unknown size; pass the initial values"
             )
-        found[spec.name] = np.zeros([int(d or 0) for d in dims], spec.dtype)
-    return found
+        states[spec.name] = np.zeros([int(size or 0) for size in dims], spec.dtype)
+    return states
 
 
 def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, str]:
-    """Return `state` after checking its names."""
-    outputs, inputs = (
-        [str(v.name) for v in ir.iter_values(model)],
-        [spec.name for spec in get_input_specs(model)],
-    )
+    """Return `state` after checking that its tensors exist and no input is used twice."""
     if not state:
-        raise ConfigError("state: name what is fed back, as {output: input}")
+        raise ConfigError("state: pass the tensors to feed back as {output: input}")
+    outputs = [str(value.name) for value in ir.iter_values(model)]
+    inputs = [spec.name for spec in get_input_specs(model)]
     for output, name in state.items():
         if output not in outputs:
             raise ConfigError(
@@ -251,13 +302,13 @@ def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, s
             )
     if len(set(state.values())) < len(state):
         raise ConfigError(
-            "state: two outputs are fed back into one input; give each an input of its own"
+            "state: two outputs are fed back into one input; use a separate input for each"
         )
     return dict(state)
 
 
 def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples of the first array fed."""
+    """Return the number of samples of the first array that has a batch axis."""
     for name, array in feeds.items():
         if name in specs and specs[name].axis is not None:
             return specs[name].count_samples(np.asarray(array))

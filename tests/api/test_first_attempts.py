@@ -167,7 +167,7 @@ TABLE = {
         _WEIGHTS,
         {"x": rand(16, 4) * np.nan},
         (),
-        "holds NaN or infinity in sample 0",
+        "has NaN or infinity in sample 0",
     ),
     "sizes of -1": (_MINUS, _WEIGHTS, _ROW, (), None),
     "a wrong output shape, time first": (

@@ -128,7 +128,7 @@ def test_fixed_input():
     (have,) = result.session().run(None, {"x": x})
     assert (have >= 0).all()  # the branch with the Relu
     assert result.report.outputs["y"]["sqnr"] > 20
-    with pytest.raises(DataError, match="input 'rate' is fixed at 16000; the data hold 8000"):
+    with pytest.raises(DataError, match="input 'rate' is fixed at 16000; the data have 8000"):
         quantize(
             with_setting("If"),
             [{"x": x, "rate": np.array(8000)}],

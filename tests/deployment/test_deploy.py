@@ -477,7 +477,7 @@ def test_refusals(ends, tmp_path):
     alone = net.graph(net.node("Erf", "x", out="y"))
     with pytest.raises((ConstraintError, ModelError)):
         api.deploy(alone, tmp_path / "board", nets.samples(alone, 4), effort="fast")
-    with pytest.raises(DataError, match="no sample"):
+    with pytest.raises(DataError, match="is empty"):
         api.deploy(graph, tmp_path / "board", [])
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 

@@ -148,7 +148,7 @@ def test_samples_are_not_stacked():
     )
     batch = {"x": np.concatenate([feed["x"] for feed in _feeds(6, 40)])}
     with pytest.raises(
-        ModelError, match="tensor 'y' has sizes that the data decide, another for each of these 6"
+        ModelError, match="the shape of tensor 'y' depends on the data and differs between these 6"
     ):
         lo.Session(found.graph).run(None, batch)
     tensors = {name for name, *_ in lo.Session(found.graph).taps(batch)}

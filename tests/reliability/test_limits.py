@@ -119,11 +119,11 @@ def test_a_loop_whose_end_is_computed(here: CommandFolder, monkeypatch: pytest.M
     monkeypatch.setattr(loop_timeout, "_DEFAULT_TIMEOUT_SECONDS", 0.5)
     onnx.save(loop(1 << 62, "Not"), "loop.onnx")
     np.savez("four.npz", x=np.ones((2, 4), np.float32))
-    told(here, "its loops turned for 0.5 seconds", "simulate", "loop.onnx", "--input", "four.npz")
+    told(here, "loops ran for 0.5 seconds", "simulate", "loop.onnx", "--input", "four.npz")
     monkeypatch.setenv("LINGERONNX_LOOP_SECONDS", "soon")
     told(
         here,
-        "LINGERONNX_LOOP_SECONDS=soon: write a number",
+        "LINGERONNX_LOOP_SECONDS=soon: expected a positive number",
         "simulate",
         "loop.onnx",
         "--input",
@@ -200,7 +200,7 @@ def test_an_archive_that_must_be_unpacked_as_a_whole(
     monkeypatch.setattr(archives, "_CHUNK_BYTES", 1 << 16)
     monkeypatch.setattr(archives, "_MAX_BYTES", 1 << 18)
     packed("big.npz", 1 << 16, name="other")
-    words = "unpacks to 1048576 bytes, of which 1048576 are needed at once; 262144 are the limit"
+    words = "expands to 1048576 bytes, of which 1048576 are needed at once; the limit is 262144"
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "z"], ["y"])],
         "g",
@@ -230,7 +230,7 @@ def test_a_header_that_lies(here: CommandFolder, name: str) -> None:
 def test_pipes_are_no_data(here: CommandFolder) -> None:
     """Nobody waits for a pipe that nobody writes into."""
     os.mkfifo("pipe.npz")
-    told(here, "it is a pipe, no regular file", "simulate", "tiny.onnx", "--input", "pipe.npz")
+    told(here, "it is a pipe, not a regular file", "simulate", "tiny.onnx", "--input", "pipe.npz")
 
 
 def test_empty_samples_without_end(here: CommandFolder) -> None:
@@ -240,7 +240,7 @@ def test_empty_samples_without_end(here: CommandFolder) -> None:
     )
     told(
         here,
-        "items in a row hold no sample",
+        "items in a row have no samples",
         "quantize",
         "tiny.onnx",
         "--calib",
@@ -248,7 +248,7 @@ def test_empty_samples_without_end(here: CommandFolder) -> None:
         "-o",
         "q.onnx",
     )
-    told(here, "items in a row hold no sample", "simulate", "tiny.onnx", "--input", "gen.py:f")
+    told(here, "items in a row have no samples", "simulate", "tiny.onnx", "--input", "gen.py:f")
 
 
 def test_empty_items_between_others() -> None:
@@ -276,12 +276,12 @@ def test_large_pictures(here: CommandFolder) -> None:
     Path("pictures").mkdir()
     write_png_header("pictures/a.png", 16384, 16384)
     size = ("--image-size", "4,4", "--color", "gray")
-    told(here, "limit; make it smaller", "simulate", "tiny.onnx", "--input", "pictures", *size)
+    told(here, "limit; reduce its size", "simulate", "tiny.onnx", "--input", "pictures", *size)
     write_png_header("pictures/a.png", 16384, 8192)
     told(here, "has 16384 x 8192 pixels", "simulate", "tiny.onnx", "--input", "pictures", *size)
     told(
         here,
-        "16777216 pixels together",
+        "at most 16777216 pixels",
         "simulate",
         "tiny.onnx",
         "--input",

@@ -147,7 +147,7 @@ def test_read_again():
     assert not data.is_rereadable
     assert len(gathered(data)[0]["image"]) == 7
     with pytest.raises(
-        DataError, match="a generator can be read once only; pass a list or a function"
+        DataError, match="a generator can be read only once; pass a list or a function"
     ):
         gathered(data)
 
@@ -165,10 +165,10 @@ def test_first_leaves_a_generator_whole():
 
 def test_uint8_is_converted_with_a_note():
     """Pixels become floats as they are, and the user is told once."""
-    data = Data([X.astype(np.uint8)] * 2, ONE, what="calibration data")
+    data = Data([X.astype(np.uint8)] * 2, ONE, label="calibration data")
     assert gathered(data)[0]["image"].dtype == np.float32
     assert [note for note in data.notes if "uint8" in note] == [
-        "calibration data: input 'image' is uint8, converted to float32 as it is"
+        "calibration data: input 'image' is uint8, converted to float32 without scaling"
     ]
 
 
@@ -207,21 +207,21 @@ ERRORS = (
         r"data, item 0: input 'image' has shape \[7, 2, 2\], the model takes \[N, 2, 3\]",
     ),
     ({"imag": X, "other": X}, ONE, "'imag' is not an input of the model; did you mean 'image'"),
-    ({"a": np.ones((2, 2))}, TWO, "no array for input 'b'; found a"),
+    ({"a": np.ones((2, 2))}, TWO, "no array for input 'b'; the data have a"),
     ({"a": np.ones((2, 2)), "b": np.ones((3, 3))}, TWO, r"batch sizes differ \(a 2, b 3\)"),
     ({"image": X, "labels": LABELS[:3]}, ONE, r"batch sizes differ \(image 7, labels 3\)"),
-    (X, TWO, "a bare array for a model with inputs a, b; give a dict by name"),
-    (BAD, ONE, "input 'image' holds NaN or infinity in sample 4; clean the data"),
-    ([X, BAD], ONE, "data, item 1: input 'image' holds NaN"),
+    (X, TWO, "a bare array for a model with inputs a, b; pass a dict by name"),
+    (BAD, ONE, "input 'image' has NaN or infinity in sample 4; clean the data"),
+    ([X, BAD], ONE, "data, item 1: input 'image' has NaN"),
     ([{"image": np.array([["a"]])}], ONE, "input 'image'|no array for input 'image'"),
-    ([], ONE, "holds no sample|hold no sample"),
-    (X[:0], ONE, "holds no sample"),
-    (3, ONE, "cannot read a int; give a path, arrays or an iterable of feeds"),
+    ([], ONE, "is empty"),
+    (X[:0], ONE, "is empty"),
+    (3, ONE, "cannot read a int; pass a path, arrays or an iterable of feeds"),
     ("nowhere.npz", ONE, "cannot read nowhere.npz: No such file"),
     (
         "nonsense",
         ONE,
-        "'nonsense' is none of these; give an .npz or .npy file, a folder, or module:function",
+        "cannot interpret 'nonsense'; expected an .npz or .npy file, a folder, or module:function",
     ),
     ("no_such_module_x:calib", ONE, "importing no_such_module_x failed"),
     ("no_such_file.py:calib", ONE, "no file no_such_file.py"),
@@ -259,7 +259,7 @@ def test_pickles_are_not_loaded(tmp_path):
 
 def test_empty_folder(tmp_path):
     """A folder without arrays is named."""
-    with pytest.raises(DataError, match="holds no .npz or .npy file"):
+    with pytest.raises(DataError, match="has no .npz or .npy file"):
         gathered(Data(tmp_path, ONE))
 
 
@@ -271,11 +271,14 @@ def test_a_source_without_an_end_is_refused_and_one_with_a_limit_read():
             yield np.zeros((1, 3), np.float32)
 
     spec = InputSpec("x", (None, 3), np.dtype(np.float32))
-    with pytest.raises(DataError, match="10 samples were read and no end is known"):
-        list(Data(endless, [spec], most=10).batches(4))
+    with pytest.raises(DataError, match="read 10 samples from a source of unknown length"):
+        list(Data(endless, [spec], max_samples=10).batches(4))
     assert (
-        sum(len(feeds["x"]) for feeds, _ in Data(endless, [spec], limit=12, most=10).batches(4))
+        sum(
+            len(feeds["x"])
+            for feeds, _ in Data(endless, [spec], limit=12, max_samples=10).batches(4)
+        )
         == 12
     )
     many = [np.zeros((1, 3), np.float32)] * 12
-    assert sum(len(feeds["x"]) for feeds, _ in Data(many, [spec], most=10).batches(4)) == 12
+    assert sum(len(feeds["x"]) for feeds, _ in Data(many, [spec], max_samples=10).batches(4)) == 12

@@ -17,14 +17,14 @@ CASES = (
     (
         "Could not find an implementation for RoiAlign(22) node with name ''",
         (
-            "it has no RoiAlign (form of opset 22) for these types; export the model with other "
+            "it has no RoiAlign (version of opset 22) for these types; export the model with other "
             "operators, or in float32"
         ),
     ),
     (
         f"{_PLACE}{_FUNCTION}Unsupported model IR version: 14, max supported IR version: 13",
         (
-            "its file format, IR version 14, is newer than it reads (13); save the model with an "
+            "its file format, IR version 14, is newer than the supported one (13); save the model with an "
             "older "
             "onnx"
         ),
@@ -38,7 +38,7 @@ CASES = (
             "is till opset 26."
         ),
         (
-            "an operator has a form that is newer than opset 26 of ai.onnx, the newest it reads; "
+            "an operator has a version newer than opset 26 of ai.onnx, the newest supported one; "
             "export with an older opset"
         ),
     ),

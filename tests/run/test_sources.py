@@ -211,8 +211,8 @@ def test_classes(tmp_path):
     [
         ({"size": (0, 4)}, "size"),
         ({"std": 0}, "std 0; it must be positive"),
-        ({"mean": (1, 2)}, "give one number, or 3"),
-        ({"layout": "chwn"}, "layout 'chwn'; it is one of nchw, nhwc"),
+        ({"mean": (1, 2)}, "pass one number, or one for each of 3"),
+        ({"layout": "chwn"}, "layout 'chwn'; expected one of nchw, nhwc"),
         ({"resize": "zoom"}, "resize 'zoom'"),
     ],
 )
@@ -223,14 +223,14 @@ def test_wrong_settings(settings, message, tmp_path):
 
 
 def test_wrong_folders(tmp_path):
-    with pytest.raises(DataError, match="holds no picture"):
+    with pytest.raises(DataError, match="has no picture"):
         Pictures(tmp_path, (4, 4))
     with pytest.raises(DataError, match="cannot read the folder"):
         Pictures(tmp_path / "nowhere", (4, 4))
     (tmp_path / "a.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"a\.png is not a readable picture"):
         list(Pictures(tmp_path, (4, 4)))
-    with pytest.raises(DataError, match="say how the model wants them with --image-size"):
+    with pytest.raises(DataError, match="specify their format with --image-size"):
         Data(str(tmp_path), SPEC)
 
 

@@ -155,7 +155,7 @@ def test_calls_without_an_end(monkeypatch):
             yield {"x": x}
 
     with pytest.raises(
-        DataError, match="5 samples were read and no end is known; say how many with --limit"
+        DataError, match="read 5 samples from a source of unknown length; set --limit"
     ):
         unroll_calls(model, endless, STATES["GRU"])
     assert unroll_calls(model, endless, STATES["GRU"], limit=8).call_count == 4
@@ -192,7 +192,7 @@ def test_one_call_is_told_of():
     notes = quantize(
         model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"], effort="fast"
     ).report.notes
-    assert any("hold one call" in note for note in notes)
+    assert any("contain a single call" in note for note in notes)
 
 
 def test_wrong_names():
@@ -202,13 +202,13 @@ def test_wrong_names():
         ({"h_ou": "h"}, "no output 'h_ou'.*h_out"),
         ({"h_out": "hh"}, "no input 'hh'.*'h'"),
         ({"h_out": "h", "t8": "h"}, "two outputs|no output"),
-        ({}, "name what is fed back"),
+        ({}, "pass the tensors to feed back"),
     )
     for state, words in wrong:
         with pytest.raises(ConfigError, match=words):
             session.stream(state)
     stream = session.stream(STATES["GRU"])
-    with pytest.raises(ConfigError, match="'x' is no state input"):
+    with pytest.raises(ConfigError, match="'x' is not a state input"):
         stream.reset({"x": np.zeros(3)})
     with pytest.raises(DataError, match="fed back from the last call"):
         stream.run(None, {"x": chunks()[0], "h": np.zeros((1, 4, H), np.float32)})

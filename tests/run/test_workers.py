@@ -99,7 +99,7 @@ def test_errors_come_through(tmp_path):
 
 
 def test_a_killed_process_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="a worker process ended before its work did"):
+    with pytest.raises(ConfigError, match="a worker process ended before its work was done"):
         list(map_jobs(Squares(tmp_path, fatal=3), range(9), workers=2))
 
 
@@ -107,7 +107,7 @@ def test_a_killed_process_is_one_line(tmp_path):
     "given, said",
     [
         ({"workers": 0}, "workers = 0; at least 1"),
-        ({"workers": 2, "cluster": "tcp://127.0.0.1:1"}, "give one of the two"),
+        ({"workers": 2, "cluster": "tcp://127.0.0.1:1"}, "pass only one of the two"),
     ],
 )
 def test_refused(tmp_path, given, said):
@@ -118,7 +118,7 @@ def test_refused(tmp_path, given, said):
 def test_what_cannot_be_sent(tmp_path):
     job = Squares(tmp_path)
     object.__setattr__(job, "folder", lambda: 0)
-    with pytest.raises(ConfigError, match="cannot be sent to other processes"):
+    with pytest.raises(ConfigError, match="cannot pickle the job"):
         list(map_jobs(job, [1], workers=1))
 
 
@@ -191,7 +191,7 @@ def test_a_session_travels():
             str(v.name) for v in ir.iter_values(session.model)
         ]
     own = replace(VENUS, name="own")
-    with pytest.raises(ConfigError, match="own, a platform of your own, and cannot be sent"):
+    with pytest.raises(ConfigError, match="custom platform own and cannot be sent"):
         pickle.dumps(Session(graph, platform=own))
 
 
@@ -223,7 +223,7 @@ def test_evaluate_command(tmp_path):
     )
     assert (refused.exit_code, refused.stderr) == (
         1,
-        "error: workers and cluster: give one of the two\n",
+        "error: workers and cluster: pass only one of the two\n",
     )
 
 
@@ -265,7 +265,7 @@ def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
     ]
     assert len(told) == 1
     assert re.fullmatch(
-        r"the cluster lost the worker tcp://\S+; its work goes to the other \d", told[0]
+        r"lost cluster worker tcp://\S+; reassigning its work to the remaining \d", told[0]
     )
 
 
@@ -282,5 +282,5 @@ def test_no_cluster_there(tmp_path, monkeypatch):
     from lingeronnx.run import cluster as module
 
     monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.5)
-    with pytest.raises(ConfigError, match="no Dask scheduler answers at tcp://127.0.0.1:1 within"):
+    with pytest.raises(ConfigError, match="no Dask scheduler answered at tcp://127.0.0.1:1 within"):
         list(map_jobs(Squares(tmp_path), [1], cluster="tcp://127.0.0.1:1"))

@@ -611,7 +611,7 @@ def iter_batches(
             raise ConfigError(
                 f"state: the model has no input '{name}'{suggest_nearest(name, inputs)}"
             )
-    source = Data(data, specs, limit=limit, what="data", optional=state_inputs)
+    source = Data(data, specs, limit=limit, label="data", optional=state_inputs)
     if state:
         state_specs = [spec for spec in specs if spec.name in state_inputs]
         for feeds, labels in source.batches(1 << 30):

@@ -299,7 +299,7 @@ def analyse_outputs(
     session = model if isinstance(model, Session) else Session(model)
     layers = select_layers(session, match)
     collector = OutputCollector(layers, session)
-    source = Data(data, session.inputs, limit=limit, what="data")
+    source = Data(data, session.inputs, limit=limit, label="data")
     sample_count = 0
     for feeds, _ in source.batches(batch):
         for name, array, q in session.tensors(feeds, list(layers)):

@@ -97,7 +97,7 @@ def profile(
     session = model if isinstance(model, Session) else Session(model)
     if keep and out_dir is None:
         raise ConfigError("keep writes tensors into a folder: pass out_dir")
-    source = Data(data, session.inputs, limit=limit, what="data")
+    source = Data(data, session.inputs, limit=limit, label="data")
     if out_dir is None:
         recorder = Recorder(session, per_channel=per_channel)
         return _record(recorder, source, batch, progress)

@@ -325,7 +325,7 @@ class TrialModel:
                     f"a trial has no output '{name}'; outputs are "
                     f"{', '.join(self._engine.output_names)}"
                 )
-        batches = Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)
+        batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)
         batch = next(iter(batches))[0]
         results = [
             self._run_samples(samples) for _, _, samples in self._engine.split_samples(batch)

@@ -263,7 +263,7 @@ def refine_layers(
         layer_target = targets[name] if name in sums.values() else targets.pop(name)
         summand_name = sums.get(name)
         if summand_name is not None:
-            summand = walk.held(integer_names.get(summand_name, summand_name))
+            summand = walk.get_tensor(integer_names.get(summand_name, summand_name))
             if summand is not None:
                 layer_target = layer_target.compensate_summand(
                     node, targets[summand_name], summand, plan.tensors[summand_name]

@@ -64,10 +64,10 @@ def load_calibration_data(
         source,
         specs,
         limit=config.limit,
-        what="calibration data",
+        label="calibration data",
         fixed=fixed,
         hold_out=hold_out,
-        most=MAX_UNBOUNDED_SAMPLES,
+        max_samples=MAX_UNBOUNDED_SAMPLES,
         advice=partial(suggest_missing_input_fix, model),
     )
     if calib is None and (scalar_inputs := find_scalar_inputs(model)):
@@ -92,7 +92,7 @@ def _unroll_calibration_calls(
             for index in range(_SYNTHETIC_CALLS)
         ]
     calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
-    data = Data(calls.items, specs, limit=config.limit, what="calibration data")
+    data = Data(calls.items, specs, limit=config.limit, label="calibration data")
     if calls.call_count > 1:
         note = f"states are fed back over {calls.call_count} calls"
     else:

@@ -407,7 +407,7 @@ def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]
         return
     for feed, _ in data.batches(batch_size):
         yield feed
-    yield from data.held()
+    yield from data.held_out_batches()
 
 
 def _output_names(model: ir.Model) -> list[str]:

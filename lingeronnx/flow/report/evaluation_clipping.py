@@ -89,7 +89,7 @@ def format_clipped_values(
         data,
         get_input_specs(result.float_graph),
         limit=min(limit or _MAX_SAMPLES, _MAX_SAMPLES),
-        what="evaluation data",
+        label="evaluation data",
     )
     if not source.is_rereadable:
         return []

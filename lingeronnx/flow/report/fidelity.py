@@ -368,7 +368,7 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
         source = "held back from calibration" if prepared.calls.held else "of the calibration data"
         return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
-    if held_back := data.held():
+    if held_back := data.held_out_batches():
         return (
             held_back,
             f"on {_count_samples(prepared, held_back)} samples held back from calibration",
@@ -404,7 +404,7 @@ def _iter_tensor_pairs(
         Number of samples in the batch.
     """
     input_names = {spec.name for spec in session.inputs}  # unused inputs may be absent
-    cache_key = "held" if prepared.data.held() else "first"
+    cache_key = "held" if prepared.data.held_out_batches() else "first"
     batch_size = prepared.comparison_batch_size
     batches = (batch for feed in feeds for batch in prepared.data.split_feeds(feed, batch_size))
     for index, batch in enumerate(batches):

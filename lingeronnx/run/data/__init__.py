@@ -1,4 +1,4 @@
-"""Calibration and evaluation data: what a model is fed, from whatever form people have it in."""
+"""Calibration and evaluation data: feeds of a model, from files, folders, functions or arrays."""
 
 from .batches import MAX_UNBOUNDED_SAMPLES, Data
 from .functions import load_function

@@ -1,8 +1,7 @@
-"""Samples in .npz and .npy files.
+"""Read samples from .npz and .npy files, large archives in chunks, after checking all headers.
 
-A large archive comes piece by piece, and no header is believed before it is checked.
-A packed archive may unpack to a hundred times its size. What its arrays hold is read off their
-headers; the rows of large ones are then unpacked as they are asked for.
+A compressed archive may expand to a hundred times its size. The sizes of its arrays are read from
+their headers; the rows of large arrays are then decompressed on demand.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ from ...files import describe_irregular_file
 __all__ = ["find_labels", "iter_file_items"]
 
 _LABEL_NAMES = ("labels", "label")
-_CHUNK_BYTES = 64 << 20  # bytes that are unpacked at once, beside a small archive
-_ROW_MULTIPLE = 512  # a piece has a multiple of it, where it has more: a whole number of batches
-_MAX_BYTES, _MAX_COMPRESSION_RATIO = (
-    1 << 30,
-    4,
-)  # bytes, or times the file's size, that an archive may hold which must be read as a whole
+_CHUNK_BYTES = 64 << 20  # bytes that are decompressed at once; smaller archives are read whole
+_ROW_MULTIPLE = 512  # rows of larger chunks are a multiple, so that batches are complete
+# Bytes, or multiple of the file's size, that may be decompressed at once.
+_MAX_BYTES, _MAX_COMPRESSION_RATIO = 1 << 30, 4
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """An array of an archive, by its header; start : bytes before its data."""
+    """Header of an array in an archive. data_offset : size of the header in bytes."""
 
     info: zipfile.ZipInfo
     data_offset: int
@@ -42,31 +39,43 @@ class _Entry:
 
     @property
     def data_bytes(self) -> int:
-        """Of the data."""
+        """Size of the data in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def iter_file_items(
-    path: Path, what: str, names: Collection[str], by_row: Collection[str]
+    path: Path, label: str, names: Collection[str], by_row: Collection[str]
 ) -> Iterator[tuple[object, object]]:
-    """Yield (feeds, labels) of an .npz or .npy file, a large archive in pieces.
+    """Yield (feeds, labels) of an .npz or .npy file, of a large archive in chunks.
 
-    names : of the model's inputs. by_row : those with one sample after another on axis 0, all
-    inputs with samples; or none. Raises DataError for what cannot be read, and for an archive that
-    unpacks to too much.
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        Description of the data, for messages.
+    names
+        Inputs of the model.
+    by_row
+        Inputs with one sample after another on axis 0, if that holds for all inputs with samples;
+        else empty.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or an archive expands to too many bytes.
     """
-    if (odd := describe_irregular_file(path)) is not None:
+    if (file_kind := describe_irregular_file(path)) is not None:
         raise DataError(
-            f"{what}: cannot read {path}: it is {odd}, no regular file; write the data to a file "
-            "first"
+            f"{label}: cannot read {path}: it is {file_kind}, not a regular file; save the data to "
+            "a file first"
         )
     try:
-        with path.open(
-            "rb"
-        ) as file:  # opened here: numpy leaves the files of damaged archives open
+        # Opened here, because numpy leaves the files of corrupt archives open.
+        with path.open("rb") as file:
             if file.read(2) == b"PK":
                 with zipfile.ZipFile(file) as archive:
-                    yield from _iter_archive(archive, path, what, names, by_row)
+                    yield from _iter_archive(archive, path, label, names, by_row)
                 return
             file.seek(0)
             yield _load_npy(file, path.stat().st_size), None
@@ -74,110 +83,133 @@ def iter_file_items(
         raise
     except OSError as error:
         raise DataError(
-            f"{what}: cannot read {path}: {error.strerror or error}; is the path right?"
+            f"{label}: cannot read {path}: {error.strerror or error}; check the path"
         ) from error
-    # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
+    # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for corrupt files
     except Exception as error:
-        text = (str(error).splitlines() or [type(error).__name__])[0].partition(": <")[
-            0
-        ]  # no name of a Python object
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        message = first_line.partition(": <")[0]  # without the name of a Python object
         raise DataError(
-            f"{what}: {path} is not a readable {path.suffix} file ({text}); write it again"
+            f"{label}: {path} is not a readable {path.suffix} file ({message}); write it again"
         ) from error
 
 
 def find_labels(arrays: Collection[str], names: Collection[str]) -> str | None:
-    """Return which of the `arrays` holds labels; an input of the model, in `names`, does not."""
-    return next((key for key in _LABEL_NAMES if key in arrays and key not in names), None)
+    """Return the name of the array with labels, if there is one.
+
+    names : inputs of the model, which are never labels.
+    """
+    return next((name for name in _LABEL_NAMES if name in arrays and name not in names), None)
 
 
 def _iter_archive(
-    archive: zipfile.ZipFile, path: Path, what: str, names: Collection[str], by_row: Collection[str]
+    archive: zipfile.ZipFile,
+    path: Path,
+    label: str,
+    names: Collection[str],
+    by_row: Collection[str],
 ) -> Iterator[tuple[object, object]]:
-    entries = {
-        e.info.filename.removesuffix(".npy"): e
-        for i in archive.infolist()
-        if (e := _read_entry(archive, i))
-    }
+    """Yield (feeds, labels) of an archive; parameters as for `iter_file_items`."""
+    entries = _read_entries(archive)
     labels = find_labels(entries, names)
-    kept = {
+    entries = {
         name: entry
         for name, entry in entries.items()
         if name == labels or entry.dtype.kind in "fiub"
     }
-    total = sum(entry.data_bytes for entry in kept.values())
-    split = {} if total <= _CHUNK_BYTES else _row_readable_entries(kept, labels, names, by_row)
-    rows = next((entry.shape[0] for entry in split.values()), 1)
-    step = _rows_per_chunk(split)
-    most = max(_MAX_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size)
-    once = total - sum(
-        entry.data_bytes - entry.data_bytes // rows * step for entry in split.values()
-    )
-    if once > most:
+    total_bytes = sum(entry.data_bytes for entry in entries.values())
+    by_row_entries = {}
+    if total_bytes > _CHUNK_BYTES:
+        by_row_entries = _find_row_readable_entries(entries, labels, names, by_row)
+    row_count = next((entry.shape[0] for entry in by_row_entries.values()), 1)
+    chunk_rows = _rows_per_chunk(by_row_entries)
+    peak_bytes = total_bytes
+    for entry in by_row_entries.values():
+        peak_bytes -= entry.data_bytes - entry.data_bytes // row_count * chunk_rows
+    max_bytes = max(_MAX_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size)
+    if peak_bytes > max_bytes:
         raise DataError(
-            f"{what}: {path} unpacks to {total} bytes, of which {once} are needed at once; {most} "
-            "are the limit: write "
-            "fewer samples into a file, and several files into a folder"
+            f"{label}: {path} expands to {total_bytes} bytes, of which {peak_bytes} are needed at "
+            f"once; the limit is {max_bytes}: write fewer samples into a file, and several files "
+            "into a folder"
         )
-    whole = {
-        name: _read_entry_array(archive, entry) for name, entry in kept.items() if name not in split
+    complete_arrays = {
+        name: _read_entry_array(archive, entry)
+        for name, entry in entries.items()
+        if name not in by_row_entries
     }
-    streams = {name: _open_entry_data(archive, entry) for name, entry in split.items()}
-    for start in range(0, rows, step):
-        parts = {
-            name: _read_rows(streams[name], entry, min(step, rows - start))
-            for name, entry in split.items()
-        }
-        found = {name: parts[name] if name in parts else whole[name] for name in kept}
-        yield (
-            {name: array for name, array in found.items() if name != labels},
-            found.get(labels) if labels else None,
-        )
+    streams = {name: _open_entry_data(archive, entry) for name, entry in by_row_entries.items()}
+    for start in range(0, row_count, chunk_rows):
+        count = min(chunk_rows, row_count - start)
+        arrays = {}
+        for name, entry in entries.items():
+            if name in streams:
+                arrays[name] = _read_rows(streams[name], entry, count)
+            else:
+                arrays[name] = complete_arrays[name]
+        feeds = {name: array for name, array in arrays.items() if name != labels}
+        yield feeds, arrays.get(labels) if labels else None
 
 
-def _row_readable_entries(
+def _read_entries(archive: zipfile.ZipFile) -> dict[str, _Entry]:
+    """Return the headers of all arrays in an archive, by name."""
+    entries = {}
+    for info in archive.infolist():
+        entry = _read_entry(archive, info)
+        if entry is not None:
+            entries[info.filename.removesuffix(".npy")] = entry
+    return entries
+
+
+def _find_row_readable_entries(
     entries: Mapping[str, _Entry],
     labels: str | None,
     names: Collection[str],
     by_row: Collection[str],
 ) -> dict[str, _Entry]:
-    """Return the arrays that may be read row by row together; none where one of them cannot."""
-    alone = (
-        len(by_row) == len(names) == 1 and len(entries) - (labels is not None) == 1
-    )  # by any name
-    found = {
-        name: entry for name, entry in entries.items() if alone or name == labels or name in by_row
+    """Return the arrays that can be read row by row together; empty if one of them cannot.
+
+    labels : name of the array with labels. names, by_row : as for `iter_file_items`.
+    """
+    # The only array of a file may have any name.
+    is_only_array = len(by_row) == len(names) == 1 and len(entries) - (labels is not None) == 1
+    selected = {
+        name: entry
+        for name, entry in entries.items()
+        if is_only_array or name == labels or name in by_row
     }
-    sound = all(
-        entry.shape and entry.shape[0] and not entry.is_fortran_order for entry in found.values()
-    )
-    return found if sound and len({entry.shape[0] for entry in found.values()}) == 1 else {}
+    for entry in selected.values():
+        if not entry.shape or not entry.shape[0] or entry.is_fortran_order:
+            return {}
+    row_counts = {entry.shape[0] for entry in selected.values()}
+    return selected if len(row_counts) == 1 else {}
 
 
-def _rows_per_chunk(split: Mapping[str, _Entry]) -> int:
-    """Return how many rows to read at once."""
-    size = sum(entry.data_bytes // entry.shape[0] for entry in split.values())
-    step = max(_CHUNK_BYTES // max(size, 1), 1)
-    return step - step % _ROW_MULTIPLE if step > _ROW_MULTIPLE else step
+def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
+    """Return the number of rows to read at once."""
+    row_bytes = sum(entry.data_bytes // entry.shape[0] for entry in entries.values())
+    count = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
+    return count - count % _ROW_MULTIPLE if count > _ROW_MULTIPLE else count
 
 
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | None:
-    """Return what the header of an array says; None for a file that is none."""
+    """Return the header of an array, or None if the file is not an array."""
     if not info.filename.endswith(".npy"):
         return None
     with archive.open(info) as stream:
-        shape, fortran, dtype = _read_header(stream)
-        start = stream.tell()
-    found = _Entry(info, start, shape, dtype, fortran)
-    if start + found.data_bytes > info.file_size:
+        shape, is_fortran_order, dtype = _read_header(stream)
+        data_offset = stream.tell()
+    entry = _Entry(info, data_offset, shape, dtype, is_fortran_order)
+    if data_offset + entry.data_bytes > info.file_size:
         raise ValueError(
-            f"{info.filename}: {list(shape)} of {dtype} are {found.data_bytes} bytes; it has "
+            f"{info.filename}: {list(shape)} of {dtype} are {entry.data_bytes} bytes; it has "
             f"{info.file_size}"
         )
-    return found
+    return entry
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return (shape, whether in Fortran order, dtype) of an .npy file."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -194,20 +226,20 @@ def _read_entry_array(archive: zipfile.ZipFile, entry: _Entry) -> np.ndarray:
 
 
 def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
-    """Return a stream behind the header."""
+    """Return a stream that is positioned after the header."""
     stream = archive.open(entry.info)
     stream.read(entry.data_offset)
     return stream
 
 
 def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
-    """Return the next rows of an array."""
+    """Return the next `count` rows of an array."""
     data = bytearray()
     size = entry.data_bytes // entry.shape[0] * count
     while len(data) < size:
-        if not (part := stream.read(size - len(data))):
+        if not (chunk := stream.read(size - len(data))):
             raise EOFError(f"{entry.info.filename} ends early")
-        data += part
+        data += chunk
     return np.frombuffer(data, entry.dtype).reshape(count, *entry.shape[1:])
 
 

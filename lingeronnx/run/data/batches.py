@@ -1,13 +1,14 @@
-"""Calibration and evaluation data: one form for files, folders, functions and Python values.
+"""Calibration and evaluation data: one interface for files, folders, functions and Python values.
 
 `Data` yields ``(feeds, labels)`` batches: `feeds` a dict of arrays with the batch on axis 0,
-`labels` an array or None. Only one batch is held at a time where the source allows it. Knows the
-graph inputs it must fit, not the model.
+`labels` an array or None. Only one batch is in memory at a time if the source allows it. Knows the
+graph inputs, not the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,36 +18,52 @@ from .sources import Item, open_items
 
 __all__ = ["MAX_UNBOUNDED_SAMPLES", "Data"]
 
-#: Samples for calibration from a source that may have no end, without --limit: more tell nothing new.
+#: Maximum number of calibration samples from a source of unknown length, without --limit.
 MAX_UNBOUNDED_SAMPLES = 10_000
 
-# Samples held back: the last 4 of every 32 behind the first 512, which are all for calibration:
-# fewer samples cost accuracy (a tenth of a point on 480 of 512 pictures).
+# Held-out samples are the last 4 of every 32 after the first 512, which are all for calibration:
+# fewer samples cost accuracy (a tenth of a point with 480 of 512 pictures).
 _PERIOD, _HELD_OUT_PER_PERIOD, _FIRST_HELD_OUT_INDEX = 32, 4, 512
 _MAX_HELD_OUT, _MAX_HELD_OUT_BYTES = 64, 32 << 20
-_MAX_CACHED_BYTES = 1 << 20  # of first samples
-_MAX_EMPTY_ITEMS = (
-    1000  # items without a sample, one after another: a source that yields nothing else has no end
-)
+_MAX_CACHED_BYTES = 1 << 20  # of the first samples
+_MAX_EMPTY_ITEMS = 1000  # in a row; a source that yields nothing else may have no end
 
 
 class Data:
-    """Batches from `source`, checked against `inputs`.
+    """Batches from a source, checked against graph inputs.
 
-    source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function"
-    returning an iterable, an
-        array (single input), a dict of arrays, or an iterable of feeds: arrays or dicts, alone or
-        with labels, as a torch DataLoader yields them; `Pictures`; a calibration data reader of
-        onnxruntime (`get_next`); a data set whose entries, dicts or (array, label), are one sample
-        each (`__getitem__` and `__len__`).
-    optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had
-    once and that are
-        constants now: feeds may hold them still, with that value.
-    advice : called with the inputs that a feed lacks; returns what to say of them.
-    most : samples that a source which does not tell how many it has may yield without `limit`;
-    default any number. hold_out : keep some samples out of `batches` and `peek_batch`, where there
-    are enough, to measure on; see `held`. Raises DataError, naming the sample, when names, shapes,
-    types or values do not fit.
+    Parameters
+    ----------
+    source
+        A path (.npz, .npy, a folder of them); "module:function" or "file.py:function" that returns
+        an iterable; an array (single input); a dict of arrays; an iterable of feeds (arrays or
+        dicts, alone or with labels, as a torch DataLoader yields them); `Pictures`; a calibration
+        data reader of onnxruntime (`get_next`); or a dataset whose entries, dicts or
+        (array, label), are one sample each (`__getitem__` and `__len__`).
+    inputs
+        The graph inputs.
+    limit
+        Number of samples to use; None uses all.
+    label
+        Description of the data, for messages.
+    optional
+        Inputs that feeds may lack.
+    fixed
+        {name: value} of former inputs that are constants now; feeds may contain them, with this
+        value.
+    hold_out
+        Exclude some samples from `batches` and `peek_batch`, if there are enough, to measure on;
+        see `held_out_batches`.
+    max_samples
+        Maximum number of samples from a source of unknown length without `limit`; default no
+        maximum.
+    advice
+        Called with the inputs that a feed lacks; returns a remedy for the message.
+
+    Raises
+    ------
+    DataError
+        If names, shapes, types or values do not match; the message names the sample.
     """
 
     def __init__(
@@ -55,30 +72,29 @@ class Data:
         inputs: Sequence[InputSpec],
         *,
         limit: int | None = None,
-        what: str = "data",
+        label: str = "data",
         optional: Collection[str] = (),
         fixed: Mapping[str, np.ndarray] | None = None,
         hold_out: bool = False,
-        most: int | None = None,
+        max_samples: int | None = None,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         self.advice = advice
         self.hold_out = hold_out
-        self._most = most
-        self._held: list[dict[str, np.ndarray]] = []
+        self._max_samples = max_samples
+        self._held_out: list[dict[str, np.ndarray]] = []
         self._complete = False
         self._head: tuple[int, dict[str, np.ndarray]] = 0, {}
         self.inputs = {spec.name: spec for spec in inputs}
         self.optional = optional
         self.fixed = fixed or {}
         self.limit = limit
-        self.what = what
+        self.label = label
         self.notes: list[str] = []
         by_row = [spec.name for spec in inputs if spec.accepts_any_batch and spec.axis == 0]
-        counted = sum(spec.axis is not None for spec in inputs)
-        self._open = open_items(
-            source, what, list(self.inputs), by_row if len(by_row) == counted else ()
-        )
+        if len(by_row) < sum(spec.axis is not None for spec in inputs):
+            by_row = []
+        self._open = open_items(source, label, list(self.inputs), by_row)
         self._used = False
 
     @property
@@ -88,20 +104,23 @@ class Data:
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether nobody knows how many items there are, as of a generator."""
+        """Whether the number of items is unknown, as for a generator."""
         return self._open.is_open_ended
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """Yield batches of at most `size` samples, all of them checked.
+        """Yield checked batches of at most `size` samples.
 
-        DataError when there is no sample at all.
+        Raises
+        ------
+        DataError
+            If there are no samples, or an item does not match the inputs.
         """
         if self._used and not self.is_rereadable:
             raise DataError(
-                f"{self.what}: a generator can be read once only; pass a list or a function"
+                f"{self.label}: a generator can be read only once; pass a list or a function"
             )
         self._used = True
-        self._held = []
+        self._held_out = []
         count = 0
         for feeds, labels, total in self._iter_checked(self._open.iter_items()):
             for start in range(0, total, size):
@@ -111,115 +130,127 @@ class Data:
                 if stop <= start:
                     self._complete = True
                     return
-                for first, last, held in self._split_held_out(feeds, count, start, stop):
-                    part = {
-                        n: self._slice_input(n, array, first, last) for n, array in feeds.items()
-                    }
-                    if held:  # as copies: a part keeps alive what it is a part of
-                        self._held.append({n: array.copy() for n, array in part.items()})
-                    else:
-                        yield (
-                            part,
-                            None
-                            if labels is None
-                            else np.atleast_1d(np.asarray(labels))[first:last],
-                        )
+                yield from self._iter_batch(feeds, labels, count, start, stop)
                 count += stop - start
-                if (
-                    self._most is not None
-                    and count > self._most
-                    and self.limit is None
-                    and self.is_open_ended
-                ):
-                    raise DataError(
-                        f"{self.what}: {self._most} samples were read and no end is known; say how "
-                        "many with --limit"
-                    )
+                self._check_max_samples(count)
         self._complete = True
         if count == 0:
-            raise DataError(f"{self.what} holds no sample; give at least one")
+            raise DataError(f"{self.label} is empty; at least one sample is required")
 
-    def held(self) -> list[dict[str, np.ndarray]]:
-        """Return the samples that were held back, in small batches.
+    def _iter_batch(
+        self, feeds: Mapping[str, np.ndarray], labels: object, index: int, start: int, stop: int
+    ) -> Iterator[Batch]:
+        """Yield samples `start` to `stop` - 1 of an item, without held-out ones, which are stored.
 
-        None where there were too few to hold any back.
+        index : that of sample `start` among all samples.
         """
+        for first, last, is_held_out in self._split_held_out(feeds, index, start, stop):
+            part = {
+                name: self._slice_input(name, array, first, last) for name, array in feeds.items()
+            }
+            if is_held_out:  # copied, because a view keeps the item's arrays alive
+                self._held_out.append({name: array.copy() for name, array in part.items()})
+                continue
+            part_labels = None
+            if labels is not None:
+                part_labels = np.atleast_1d(np.asarray(labels))[first:last]
+            yield part, part_labels
+
+    def _check_max_samples(self, count: int) -> None:
+        if self._max_samples is None or count <= self._max_samples:
+            return
+        if self.limit is None and self.is_open_ended:
+            raise DataError(
+                f"{self.label}: read {self._max_samples} samples from a source of unknown length; "
+                "set --limit"
+            )
+
+    def held_out_batches(self) -> list[dict[str, np.ndarray]]:
+        """Return the held-out samples in small batches; empty if there are too few samples."""
         if self.hold_out and not self._complete and (self.is_rereadable or not self._used):
             for _ in self.batches(_PERIOD):
                 pass
-        return list(self._held)
+        return list(self._held_out)
 
     def _split_held_out(
-        self, feeds: Mapping[str, np.ndarray], number: int, start: int, stop: int
+        self, feeds: Mapping[str, np.ndarray], index: int, start: int, stop: int
     ) -> list[tuple[int, int, bool]]:
-        """Return (first, last, whether held back) of the runs of samples start..stop-1.
+        """Split samples `start` to `stop` - 1 into runs (first, end, whether held out).
 
-        `number` is start's in all.
+        index : that of sample `start` among all samples.
         """
         if not self.hold_out or stop == start:
             return [(start, stop, False)]
-        size = sum(
-            array.nbytes // max(self.inputs[n].count_samples(array), 1)
-            for n, array in feeds.items()
+        sample_bytes = sum(
+            array.nbytes // max(self.inputs[name].count_samples(array), 1)
+            for name, array in feeds.items()
         )
-        most = min(_MAX_HELD_OUT, max(_HELD_OUT_PER_PERIOD, _MAX_HELD_OUT_BYTES // max(size, 1)))
-        rows = np.arange(number, number + stop - start)
-        turn, place = rows // _PERIOD, rows % _PERIOD - (_PERIOD - _HELD_OUT_PER_PERIOD)
-        before = _FIRST_HELD_OUT_INDEX // _PERIOD
-        held = (
-            (turn >= before)
-            & (place >= 0)
-            & ((turn - before) * _HELD_OUT_PER_PERIOD + place < most)
+        max_by_memory = max(_HELD_OUT_PER_PERIOD, _MAX_HELD_OUT_BYTES // max(sample_bytes, 1))
+        max_held_out = min(_MAX_HELD_OUT, max_by_memory)
+        indices = np.arange(index, index + stop - start)
+        periods = indices // _PERIOD - _FIRST_HELD_OUT_INDEX // _PERIOD
+        offsets = indices % _PERIOD - (_PERIOD - _HELD_OUT_PER_PERIOD)
+        is_held_out = (
+            (periods >= 0)
+            & (offsets >= 0)
+            & (periods * _HELD_OUT_PER_PERIOD + offsets < max_held_out)
         )
-        cuts = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(rows)]
-        return [(start + a, start + b, bool(held[a])) for a, b in zip(cuts, cuts[1:], strict=False)]
+        changes = (np.flatnonzero(np.diff(is_held_out)) + 1).tolist()
+        bounds = itertools.pairwise([0, *changes, len(indices)])
+        return [(start + a, start + b, bool(is_held_out[a])) for a, b in bounds]
 
     def peek_batch(self, size: int) -> Iterator[Batch]:
-        """Yield one batch of at most `size` samples, of the first items that can be joined.
+        """Yield one batch of at most `size` samples, from the first items that can be concatenated.
 
-        No generator is used up.
-        What is looked at stays in memory where it cannot be read again.
+        Generators are not consumed; their first items stay in memory.
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
-        found = number = 0
+        part_count = index = 0
         for feeds, _, total in self._iter_checked(self._open.peek_items()):
-            if parts and any(
-                self.inputs[n].kind(a) != self.inputs[n].kind(parts[0][n]) for n, a in feeds.items()
-            ):
+            if parts and not self._can_concatenate(feeds, parts[0]):
                 break
-            for first, last, held in self._split_held_out(feeds, number, 0, total):
-                count = 0 if held else min(size - found, last - first)
+            for first, last, is_held_out in self._split_held_out(feeds, index, 0, total):
+                count = 0 if is_held_out else min(size - part_count, last - first)
                 if count:
-                    parts.append(
-                        {
-                            n: self._slice_input(n, array, first, first + count)
-                            for n, array in feeds.items()
-                        }
-                    )
-                    found += count
-            number += total
-            if found >= size or not all(
-                self.inputs[n].accepts_any_batch or self.inputs[n].axis is None for n in feeds
-            ):
+                    part = {}
+                    for name, array in feeds.items():
+                        part[name] = self._slice_input(name, array, first, first + count)
+                    parts.append(part)
+                    part_count += count
+            index += total
+            if part_count >= size or not self._can_split(feeds):
                 break
         if not parts:
-            raise DataError(f"{self.what} holds no sample; give at least one")
-        yield {n: self.inputs[n].concatenate([part[n] for part in parts]) for n in parts[0]}, None
+            raise DataError(f"{self.label} is empty; at least one sample is required")
+        batch = {}
+        for name in parts[0]:
+            batch[name] = self.inputs[name].concatenate([part[name] for part in parts])
+        yield batch, None
+
+    def _can_concatenate(
+        self, feeds: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+    ) -> bool:
+        return all(
+            self.inputs[name].kind(array) == self.inputs[name].kind(other[name])
+            for name, array in feeds.items()
+        )
+
+    def _can_split(self, feeds: Iterable[str]) -> bool:
+        """Whether no input fixes the number of samples to more than one."""
+        specs = [self.inputs[name] for name in feeds]
+        return all(spec.accepts_any_batch or spec.axis is None for spec in specs)
 
     def split_feeds(
         self, feeds: Mapping[str, np.ndarray], size: int
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield `feeds` in pieces of at most `size` samples.
-
-        As a whole where an input fixes their number.
-        """
+        """Yield batches of at most `size` samples; all at once if an input fixes their number."""
         counts = [
             self.inputs[name].count_samples(array)
             for name, array in feeds.items()
             if self.inputs[name].accepts_any_batch
         ]
-        if not counts or len(counts) < sum(self.inputs[name].axis is not None for name in feeds):
+        if not counts or not self._can_split(feeds):
             yield dict(feeds)
             return
         for start in range(0, max(counts), size):
@@ -229,41 +260,44 @@ class Data:
             }
 
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
-        """Return the first samples as one batch, at most `size`; no generator is used up.
+        """Return the first samples as one batch of at most `size`, without consuming a generator.
 
-        They are kept where they are small, so that files are not read again and again.
+        Small batches are cached, so that files are not read repeatedly.
         """
-        if size > self._head[0]:
-            found = next(iter(self.peek_batch(size)))[0]
-            if sum(array.nbytes for array in found.values()) > _MAX_CACHED_BYTES:
-                return found
-            self._head = size, found
-        return {
-            name: self._slice_input(name, array, 0, size) for name, array in self._head[1].items()
-        }
+        cached_size, cached = self._head
+        if size > cached_size:
+            cached, _ = next(iter(self.peek_batch(size)))
+            if sum(array.nbytes for array in cached.values()) > _MAX_CACHED_BYTES:
+                return cached
+            self._head = size, cached
+        return {name: self._slice_input(name, array, 0, size) for name, array in cached.items()}
 
     def _iter_checked(
         self, items: Iterator[Item]
     ) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
-        """Yield (feeds, labels, samples) of `items`.
+        """Yield (feeds, labels, number of samples) of `items`.
 
-        DataError where one does not fit, or all are empty.
+        Raises
+        ------
+        DataError
+            If an item does not match the inputs, or too many items in a row are empty.
         """
-        empty = 0
-        for index, (given, labels) in enumerate(items):
-            feeds, total = self._check_item(given, labels, f"{self.what}, item {index}")
-            empty = 0 if total else empty + 1
-            if empty > _MAX_EMPTY_ITEMS:
+        empty_count = 0
+        for index, (raw_feeds, labels) in enumerate(items):
+            feeds, total = self._check_item(raw_feeds, labels, f"{self.label}, item {index}")
+            empty_count = 0 if total else empty_count + 1
+            if empty_count > _MAX_EMPTY_ITEMS:
                 raise DataError(
-                    f"{self.what}: {empty} items in a row hold no sample; give some with samples, "
-                    "or an end"
+                    f"{self.label}: {empty_count} items in a row have no samples; pass items with "
+                    "samples, or end the iteration"
                 )
             yield feeds, labels, total
 
     def _check_item(
-        self, feeds: object, labels: object, where: str
+        self, raw_feeds: object, labels: object, where: str
     ) -> tuple[dict[str, np.ndarray], int]:
-        feeds = self._without_fixed(self._name_feeds(feeds, where), where)
+        """Return checked feeds by input name, and their number of samples. where : for messages."""
+        feeds = self._without_fixed(self._name_feeds(raw_feeds, where), where)
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
@@ -276,174 +310,192 @@ class Data:
             advice = self._suggest_for_missing(missing)
             advice = f"; {advice}" if advice else ""
             raise DataError(
-                f"{where}: no array for input '{missing[0]}'; found "
-                f"{', '.join(feeds) or 'nothing'}{advice}"
+                f"{where}: no array for input '{missing[0]}'; the data have "
+                f"{', '.join(feeds) or 'none'}{advice}"
             )
-        checked = {
-            name: self._fit_or_raise(_to_array(feeds[name], name, where), spec, where)
-            for name, spec in self.inputs.items()
-            if name in feeds
+        checked = {}
+        for name, spec in self.inputs.items():
+            if name in feeds:
+                checked[name] = self._fit_or_raise(_to_array(feeds[name], name, where), spec, where)
+        return checked, self._count_item_samples(checked, labels, where)
+
+    def _count_item_samples(
+        self, feeds: Mapping[str, np.ndarray], labels: object, where: str
+    ) -> int:
+        """Return the number of samples, which all inputs and the labels must have."""
+        sample_counts = {
+            name: self.inputs[name].count_samples(array)
+            for name, array in feeds.items()
+            if self.inputs[name].accepts_any_batch
         }
-        sizes = {
-            n: self.inputs[n].count_samples(array)
-            for n, array in checked.items()
-            if self.inputs[n].accepts_any_batch
-        }
-        sizes = sizes or {"input": 1}
+        sample_counts = sample_counts or {"input": 1}
         if labels is not None:
-            sizes["labels"] = len(np.atleast_1d(_to_array(labels, "labels", where)))
-        if len(set(sizes.values())) > 1:
-            given = [name for name in sizes if name != "labels"]
-            fewest = min(given, key=sizes.__getitem__)
-            alone = self._suggest_for_fewer_samples(
-                fewest, [name for name in given if sizes[name] == sizes[fewest]]
-            )
+            sample_counts["labels"] = len(np.atleast_1d(_to_array(labels, "labels", where)))
+        if len(set(sample_counts.values())) > 1:
+            names = [name for name in sample_counts if name != "labels"]
+            fewest = min(names, key=sample_counts.__getitem__)
+            same_count = [name for name in names if sample_counts[name] == sample_counts[fewest]]
+            listed = ", ".join(f"{name} {count}" for name, count in sample_counts.items())
             raise DataError(
                 f"{where}: batch sizes differ "
-                f"({', '.join(f'{n} {s}' for n, s in sizes.items())}){alone}; give all "
-                "inputs as many samples, or say of one that it has none: quantize with "
-                f"--batch-axis {fewest}=none"
+                f"({listed}){self._suggest_for_fewer_samples(fewest, same_count)}; pass all inputs "
+                "with the same number of samples, or declare that one has no batch axis: quantize "
+                f"with --batch-axis {fewest}=none"
             )
-        return checked, next(iter(sizes.values()))
+        return next(iter(sample_counts.values()))
 
-    def _suggest_for_fewer_samples(self, name: str, likewise: Sequence[str]) -> str:
-        """Return what else to do with the input `name`, of fewer samples than others, and with those like it."""
-        advice = (
-            f"leave '{name}' out: it begins at zeros"
-            if name in self.optional
-            else self._suggest_for_missing(likewise)
-        )
+    def _suggest_for_fewer_samples(self, name: str, same_count: Sequence[str]) -> str:
+        """Return a remedy for input `name`, which has fewer samples than others, or "".
+
+        same_count : inputs with that number of samples.
+        """
+        if name in self.optional:
+            return f"; omit '{name}': it begins at zeros"
+        advice = self._suggest_for_missing(same_count)
         return f"; {advice}" if advice else ""
 
     def _suggest_for_missing(self, missing: Sequence[str]) -> str:
-        """Return what to say of inputs without an array for each sample."""
+        """Return a remedy for inputs without an array for each sample, or ""."""
         return "" if self.advice is None or not missing else self.advice(missing)
 
     def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
-        """Drop the inputs that are constants of the model now.
+        """Drop former inputs that are constants of the model now.
 
-        DataError where the data hold another value.
+        Raises
+        ------
+        DataError
+            If the data have another value.
         """
         for name in feeds.keys() & self.fixed.keys():
-            given, held = np.asarray(feeds[name]), self.fixed[name]
-            if (
-                given.dtype.kind not in "fiub"
-                or given.size % max(held.size, 1)
-                or not np.all(given.reshape(-1, held.size) == held.reshape(-1))
+            array, constant = np.asarray(feeds[name]), self.fixed[name]
+            is_multiple = array.dtype.kind in "fiub" and not array.size % max(constant.size, 1)
+            if not is_multiple or not np.all(
+                array.reshape(-1, constant.size) == constant.reshape(-1)
             ):
                 raise DataError(
-                    f"{where}: input '{name}' is fixed at {_format_array(held)}; the data hold "
-                    f"{_format_array(given)}"
+                    f"{where}: input '{name}' is fixed at {_format_array(constant)}; the data have "
+                    f"{_format_array(array)}"
                 )
         return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _slice_input(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        return (
-            self.inputs[name].slice_samples(array, start, stop)
-            if self.inputs[name].accepts_any_batch
-            else array
-        )
+        """Return samples of an input; the complete array if their number is fixed."""
+        spec = self.inputs[name]
+        return spec.slice_samples(array, start, stop) if spec.accepts_any_batch else array
 
     def _name_feeds(self, feeds: object, where: str) -> dict[str, object]:
-        """Give a bare array, or the only array of a file, the name of the only input."""
-        if isinstance(feeds, Mapping):
-            known = {str(name): value for name, value in feeds.items()}
-            wanted = [name for name in self.inputs if name not in self.optional]
-            if len(wanted) == 1 and len(known) == 1 and not set(known) & set(self.inputs):
-                only = wanted[0]
-                if not isinstance(next(iter(feeds.values())), np.ndarray):
-                    return known
-                self._add_note(f"{self.what}: array '{next(iter(known))}' is fed to input '{only}'")
-                return {only: next(iter(known.values()))}
-            return known
-        wanted = [name for name in self.inputs if name not in self.optional]
-        if len(wanted) == 1:
-            return {wanted[0]: feeds}
-        raise DataError(
-            f"{where}: a bare array for a model with inputs {', '.join(self.inputs)}; give a dict "
-            "by name"
-        )
+        """Return feeds by name; a bare array, or the only array of a file, feeds the only input."""
+        required = [name for name in self.inputs if name not in self.optional]
+        if not isinstance(feeds, Mapping):
+            if len(required) == 1:
+                return {required[0]: feeds}
+            raise DataError(
+                f"{where}: a bare array for a model with inputs {', '.join(self.inputs)}; pass a "
+                "dict by name"
+            )
+        named = {str(name): value for name, value in feeds.items()}
+        if len(required) != 1 or len(named) != 1 or not self.inputs.keys().isdisjoint(named):
+            return named
+        ((name, value),) = named.items()
+        if not isinstance(value, np.ndarray):
+            return named
+        self._add_note(f"{self.label}: array '{name}' is fed to input '{required[0]}'")
+        return {required[0]: value}
 
     def _fit_or_raise(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Return what `_fit_to_spec` returns.
-
-        DataError also for an array larger than the memory, as a view may be.
-        """
+        """Check an array and convert its type; an array that exceeds memory is a DataError, too."""
         try:
-            return self._fit_to_spec(array, spec, where)
+            self._check_shape(array, spec, where)
+            return self._convert_type(array, spec, where)
         except MemoryError as error:
             raise DataError(
                 f"{where}: input '{spec.name}' has shape {list(array.shape)}, "
-                f"{array.nbytes / 1e9:.0f} GB; "
-                "give smaller batches"
+                f"{array.nbytes / 1e9:.0f} GB; pass smaller batches"
             ) from error
 
-    def _fit_to_spec(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    def _check_shape(self, array: np.ndarray, spec: InputSpec, where: str) -> None:
+        """Check that an array is numeric and has the shape of its input."""
         if array.dtype.kind not in "fiub":
             raise DataError(
                 f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed"
             )
-        if spec.shape is not None:
-            fits = array.ndim == len(spec.shape) and all(
-                axis == spec.axis or want is None or have == want
-                for axis, (have, want) in enumerate(zip(array.shape, spec.shape, strict=True))
+        if spec.shape is not None and not _matches_shape(array.shape, spec):
+            hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
+            raise DataError(
+                f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
+                f"[{_format_shape(spec.shape, spec.axis)}]{hint}"
             )
-            if not fits:
-                want = [
-                    "N" if axis == spec.axis else "?" if d is None else d
-                    for axis, d in enumerate(spec.shape)
-                ]
-                hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
-                raise DataError(
-                    f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
-                    f"[{', '.join(map(str, want))}]{hint}"
-                )
         if spec.axis is not None and array.ndim <= spec.axis:
-            what = f"has shape {list(array.shape)}" if array.ndim else "is a single number"
-            raise DataError(f"{where}: input '{spec.name}' {what}; the batch axis is missing")
+            shape = f"has shape {list(array.shape)}" if array.ndim else "is a single number"
+            raise DataError(f"{where}: input '{spec.name}' {shape}; the batch axis is missing")
+
+    def _convert_type(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+        """Convert an array to its input's type, but keep int8 and int16, which may be quantized."""
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # told below
+            with np.errstate(over="ignore"):  # reported below
                 array = array.astype(spec.dtype, copy=False)
             if not np.isfinite(array).all():
-                bad = (
-                    int(np.argwhere(~np.isfinite(array))[0][spec.axis])
-                    if spec.axis is not None
-                    else 0
-                )
+                index = 0
+                if spec.axis is not None:
+                    index = int(np.argwhere(~np.isfinite(array))[0][spec.axis])
                 raise DataError(
-                    f"{where}: input '{spec.name}' holds NaN or infinity in sample {bad}; clean "
+                    f"{where}: input '{spec.name}' has NaN or infinity in sample {index}; clean "
                     "the data"
                 )
-        elif spec.dtype.kind == "f" and array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
+            return array
+        if spec.dtype.kind == "f":
+            if array.dtype in (np.dtype(np.int8), np.dtype(np.int16)):
+                return array
             self._add_note(
-                f"{self.what}: input '{spec.name}' is {array.dtype}, converted to {spec.dtype} as "
-                "it is"
+                f"{self.label}: input '{spec.name}' is {array.dtype}, converted to {spec.dtype} "
+                "without scaling"
             )
-            array = array.astype(spec.dtype)
-        elif spec.dtype.kind in "iu" and array.dtype != spec.dtype:
-            cast = array.astype(spec.dtype)
-            if array.dtype.kind == "f" or not np.array_equal(cast, array):
-                raise DataError(
-                    f"{where}: input '{spec.name}' is {array.dtype}, the model takes {spec.dtype}; "
-                    "convert it with .astype"
-                )
-            array = cast
-        return array
+            return array.astype(spec.dtype)
+        if spec.dtype.kind not in "iu" or array.dtype == spec.dtype:
+            return array
+        converted = array.astype(spec.dtype)
+        if array.dtype.kind == "f" or not np.array_equal(converted, array):
+            raise DataError(
+                f"{where}: input '{spec.name}' is {array.dtype}, the model takes {spec.dtype}; "
+                "convert it with .astype"
+            )
+        return converted
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
 
+def _matches_shape(shape: Sequence[int], spec: InputSpec) -> bool:
+    """Whether all dimensions but the batch axis have the size of the input, if it is known."""
+    expected_shape = spec.shape or ()
+    if len(shape) != len(expected_shape):
+        return False
+    for axis, (size, expected) in enumerate(zip(shape, expected_shape, strict=True)):
+        if axis != spec.axis and expected not in (None, size):
+            return False
+    return True
+
+
+def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
+    """Return a shape with N for the batch axis and ? for dimensions of any size."""
+    sizes = []
+    for axis, size in enumerate(shape):
+        if axis == batch_axis:
+            sizes.append("N")
+        else:
+            sizes.append("?" if size is None else str(size))
+    return ", ".join(sizes)
+
+
 def _format_array(array: np.ndarray) -> str:
-    flat = array.reshape(-1)[:4].tolist()
-    return (
-        str(flat[0])
-        if array.size == 1
-        else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
-    )
+    """Return a scalar, or at most four elements, for messages."""
+    values = array.reshape(-1)[:4].tolist()
+    if array.size == 1:
+        return str(values[0])
+    return f"{values} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
 
 
 def _to_array(value: object, name: str, where: str) -> np.ndarray:
-    with wrap_user_errors(f"{where}: '{name}' is no array of one shape", DataError):
+    with wrap_user_errors(f"{where}: '{name}' cannot be converted to an array", DataError):
         return np.asarray(value)

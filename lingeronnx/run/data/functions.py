@@ -1,4 +1,4 @@
-"""A user's function, named as ``module:function`` or ``file.py:function``."""
+"""Load a user's function that is named as ``module:function`` or ``file.py:function``."""
 
 from __future__ import annotations
 
@@ -14,31 +14,45 @@ from ...errors import DataError, suggest_nearest, wrap_user_errors
 __all__ = ["import_function", "load_function"]
 
 
-def load_function(text: str, what: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` or ``file.py:function`` names.
+def load_function(text: str, label: str) -> Callable[..., Any]:
+    """Load the function that ``module:function`` or ``file.py:function`` names.
 
-    DataError when there is none.
+    Parameters
+    ----------
+    text
+        Name of the function.
+    label
+        Description of the function's role, for messages.
+
+    Raises
+    ------
+    DataError
+        If there is no such function.
     """
-    module, colon, name = text.rpartition(":")
-    if not (colon and module and name.isidentifier()):
+    module, separator, name = text.rpartition(":")
+    if not (separator and module and name.isidentifier()):
         raise DataError(
-            f"{what}: '{text}' is not module:function or file.py:function; name it so, such as "
+            f"{label}: '{text}' is not module:function or file.py:function; pass a name such as "
             "calib.py:batches"
         )
-    return import_function(module, name, what)
+    return import_function(module, name, label)
 
 
-def import_function(module: str, name: str, what: str) -> Callable[..., Any]:
+def import_function(module: str, name: str, label: str) -> Callable[..., Any]:
     """Return the function `name` of a module, or of a file that ends in .py.
 
-    DataError when there is none.
+    Raises
+    ------
+    DataError
+        If there is no such function. `label` describes its role in messages.
     """
-    with wrap_user_errors(f"{what}: importing {module} failed", DataError):
+    with wrap_user_errors(f"{label}: importing {module} failed", DataError):
         if module.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(module).stem, module)
             if spec is None or spec.loader is None or not Path(module).is_file():
                 raise DataError(
-                    f"{what}: no file {module}; give its path from this folder, or a whole one"
+                    f"{label}: no file {module}; pass a path relative to this folder, or an "
+                    "absolute one"
                 )
             loaded = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(loaded)
@@ -46,11 +60,11 @@ def import_function(module: str, name: str, what: str) -> Callable[..., Any]:
             loaded = importlib.import_module(module)
     function = getattr(loaded, name, None)
     if not callable(function):
-        names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
+        names = [key for key, value in vars(loaded).items() if inspect.isfunction(value)]
         listed = (
             f"; it has {', '.join(names[:8])}" if names else "; write one that returns the data"
         )
         raise DataError(
-            f"{what}: {module} has no function '{name}'{suggest_nearest(name, names)}{listed}"
+            f"{label}: {module} has no function '{name}'{suggest_nearest(name, names)}{listed}"
         )
     return function

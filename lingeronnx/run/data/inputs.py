@@ -1,7 +1,4 @@
-"""What a graph input takes: its shape and type, and which axis counts the samples.
-
-And what batches of samples are.
-"""
+"""Specifications of graph inputs: shape, type, and the axis of the samples; types of batches."""
 
 from __future__ import annotations
 
@@ -12,19 +9,20 @@ import numpy as np
 
 __all__ = ["Batch", "InputSpec", "Progress"]
 
-#: {input: array}, and labels where there are any.
+#: {input: array}, and labels if there are any.
 Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 
-#: Called while data are worked through, with (what is being done, samples done, samples in all or None).
+#: Callback with (description of the work, processed samples, total samples or None).
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
+    """A graph input.
 
-    Of that axis any size is accepted. An axis of None is an input without samples, such as a
-    setting (a single number): it is fed as it is.
+    name : of the input. shape : None for dimensions of any size; None if not known. dtype : of the
+    elements. axis : axis of the samples, of which any number is accepted; None for an input without
+    samples, such as a scalar setting, which is fed unchanged.
     """
 
     name: str
@@ -34,43 +32,34 @@ class InputSpec:
 
     @property
     def accepts_any_batch(self) -> bool:
-        """Whether any number of samples may be fed.
-
-        Not where the model fixes the axis to a size other than 1.
-        """
+        """Whether any number of samples may be fed; false if the model fixes more than 1."""
         return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
 
     @property
     def is_single_sample(self) -> bool:
-        """Whether the file fixes the number of samples to 1."""
-        return self.axis is not None and bool(self.shape) and self.shape[self.axis] == 1  # type: ignore[index]
+        """Whether the model fixes the number of samples to 1."""
+        if self.axis is None or not self.shape:
+            return False
+        return self.shape[self.axis] == 1
 
     def count_samples(self, array: np.ndarray) -> int:
-        """Return the number of samples in `array`, 1 where the input has none."""
+        """Return the number of samples in `array`; 1 if the input has none."""
         return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
     def slice_samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return the samples start..stop-1 of `array`.
-
-        The array itself where the input has no samples.
-        """
-        return (
-            array
-            if self.axis is None
-            else array[(slice(None),) * self.axis + (slice(start, stop),)]
-        )
+        """Return samples `start` to `stop` - 1; the complete array if the input has no samples."""
+        if self.axis is None:
+            return array
+        return array[(slice(None),) * self.axis + (slice(start, stop),)]
 
     def concatenate(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the samples of all `arrays`, one after another.
-
-        The first array where the input has no samples.
-        """
+        """Concatenate the samples of `arrays`; the first array if the input has no samples."""
         return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
 
     def kind(self, array: np.ndarray) -> tuple[object, ...]:
-        """Return what two arrays must have in common to be `concatenate`.
+        """Return a key that arrays must have in common to be concatenated.
 
-        The sizes beside the samples, or all values.
+        It is the shape without the axis of the samples, or all values if the input has no samples.
         """
         if self.axis is None:
             return array.shape, array.tobytes()

@@ -1,6 +1,6 @@
-"""A folder of pictures as data: read, resized, scaled and laid out as a network wants them.
+"""Read a folder of pictures as data: resized, normalized and in the layout of a network.
 
-    value = (pixel - mean) / std          pixel 0 to 255; mean and std one number, or one per colour
+    value = (pixel - mean) / std          pixel 0 to 255; mean and std scalar or one per channel
 
 Needs Pillow, which the core does not install. Knows nothing of models.
 """
@@ -29,9 +29,9 @@ _SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
 _CHUNK_VALUES = 1 << 22  # elements of one item
-_MAX_SIDE = 1 << 14  # of a picture for a model
-_MAX_PIXELS = 1 << 24  # of one for a model
-_MAX_FILE_PIXELS = 1 << 26  # of one in a file: a few hundred MB
+_MAX_SIDE = 1 << 14  # width or height for a model
+_MAX_PIXELS = 1 << 24  # of a picture for a model
+_MAX_FILE_PIXELS = 1 << 26  # of a picture in a file: a few hundred MB
 
 Color = Literal["rgb", "bgr", "gray"]
 Layout = Literal["nchw", "nhwc"]
@@ -39,38 +39,37 @@ Resize = Literal["fit", "crop", "pad"]
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the name of the file says that it is a picture."""
+    """Whether the file has the suffix of a picture."""
     return path.suffix.lower() in _SUFFIXES
 
 
 class Pictures:
     """The pictures of a folder, in the order of their names.
 
-    Sub-folders are classes, numbered in that order.
+    Subfolders are classes, numbered in the order of their names.
 
     Parameters
     ----------
     folder
-        Holds pictures, or sub-folders that do.
+        Folder with pictures, or with subfolders of pictures.
     size
         Width and height in pixels.
     mean, std
-        Of each colour in the order of `color`, or one number for all; in pixel values of 0 to 255.
+        One value per channel in the order of `color`, or one for all; in pixel values of 0 to 255.
     layout
         "nchw": float32 [N, C, H, W]; "nhwc": float32 [N, H, W, C].
     color
-        Order of the colours; "gray" has one channel.
+        Order of the channels; "gray" has one channel.
     resize
-        "fit": both sides are scaled to `size`, whatever that does to the proportions. "crop":
-        scaled until it covers `size`, the middle is kept. "pad": scaled until it lies within
-        `size`, black around it.
+        "fit": scaled to `size` without preserving the aspect ratio. "crop": scaled to cover `size`
+        and cropped to the center. "pad": scaled to fit into `size` and padded with black.
 
     Raises
     ------
     ConfigError
-        For a size, mean or std that cannot be, and where Pillow is not installed.
+        For an invalid size, mean or std, or if Pillow is not installed.
     DataError
-        Where the folder holds no picture, or one that cannot be read.
+        If the folder has no picture, or one that cannot be read.
     """
 
     def __init__(
@@ -84,29 +83,25 @@ class Pictures:
         color: Color = "rgb",
         resize: Resize = "fit",
     ) -> None:
-        for value, known, what in (
+        for value, choices, option in (
             (layout, ("nchw", "nhwc"), "layout"),
             (color, ("rgb", "bgr", "gray"), "color"),
             (resize, ("fit", "crop", "pad"), "resize"),
         ):
-            if value not in known:
-                raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
+            if value not in choices:
+                raise ConfigError(
+                    f"pictures: {option} '{value}'; expected one of {', '.join(choices)}"
+                )
         if not all(0 < side <= _MAX_SIDE for side in size) or size[0] * size[1] > _MAX_PIXELS:
             raise ConfigError(
-                f"pictures: size {size}; it is width and height, 1 to {_MAX_SIDE} each, "
-                f"{_MAX_PIXELS} pixels together "
-                "at most"
+                f"pictures: size {size}; width and height must be 1 to {_MAX_SIDE}, with at most "
+                f"{_MAX_PIXELS} pixels"
             )
-        self.size, self.layout, self.color, self.resize = (
-            (int(size[0]), int(size[1])),
-            layout,
-            color,
-            resize,
-        )
+        self.size = int(size[0]), int(size[1])
+        self.layout, self.color, self.resize = layout, color, resize
         channels = 1 if color == "gray" else 3
-        self._mean, self._std = (
-            _per_channel(v, channels, n) for v, n in ((mean, "mean"), (std, "std"))
-        )
+        self._mean = _per_channel(mean, channels, "mean")
+        self._std = _per_channel(std, channels, "std")
         if not (self._std > 0).all():
             raise ConfigError(f"pictures: std {std}; it must be positive")
         self.folder = Path(folder)
@@ -114,7 +109,7 @@ class Pictures:
         _import_pillow()
 
     def __getstate__(self) -> dict[str, object]:
-        """Another process may work in another folder."""
+        """Return the state with absolute paths, because another process may run elsewhere."""
         files = [(path.absolute(), label) for path, label in self._files]
         return {**self.__dict__, "folder": self.folder.absolute(), "_files": files}
 
@@ -126,9 +121,9 @@ class Pictures:
         width, height = self.size
         count = max(_CHUNK_VALUES // (width * height * len(self._mean)), 1)
         for start in range(0, len(self._files), count):
-            part = self._files[start : start + count]
-            labels = [label for _, label in part]
-            pixels = np.stack([self._read_pixels(path) for path, _ in part])
+            chunk = self._files[start : start + count]
+            labels = [label for _, label in chunk]
+            pixels = np.stack([self._read_pixels(path) for path, _ in chunk])
             values = (pixels - self._mean) / self._std
             array = values if self.layout == "nhwc" else np.moveaxis(values, 3, 1)
             yield (
@@ -142,82 +137,73 @@ class Pictures:
             entries = sorted(self.folder.iterdir())
         except OSError as error:
             raise DataError(
-                f"pictures: cannot read the folder {self.folder}: {error.strerror}; give a folder "
+                f"pictures: cannot read the folder {self.folder}: {error.strerror}; pass a folder "
                 "of pictures"
             ) from error
-        found: list[tuple[Path, int | None]] = [
+        files: list[tuple[Path, int | None]] = [
             (path, None) for path in entries if is_picture(path)
         ]
-        if not found:
-            folders = [path for path in entries if path.is_dir()]
-            found = [
-                (path, number)
-                for number, folder in enumerate(folders)
-                for path in sorted(folder.iterdir())
-                if is_picture(path)
-            ]
-        if not found:
+        if not files:
+            class_folders = [path for path in entries if path.is_dir()]
+            for index, folder in enumerate(class_folders):
+                files += [(path, index) for path in sorted(folder.iterdir()) if is_picture(path)]
+        if not files:
             raise DataError(
-                f"pictures: the folder {self.folder} holds no picture "
-                f"({', '.join(sorted(_SUFFIXES))}); put some there"
+                f"pictures: the folder {self.folder} has no picture "
+                f"({', '.join(sorted(_SUFFIXES))}); add some"
             )
-        return found
+        return files
 
     def _read_pixels(self, path: Path) -> np.ndarray:
         """Return uint8 pixels [H, W, C]."""
-        image = _import_pillow()
-        if (odd := describe_irregular_file(path)) is not None:
+        pillow = _import_pillow()
+        if (file_kind := describe_irregular_file(path)) is not None:
             raise DataError(
-                f"pictures: {path} is {odd}, no regular file; remove it from the folder"
+                f"pictures: {path} is {file_kind}, not a regular file; remove it from the folder"
             )
         try:
-            with (
-                warnings.catch_warnings(action="ignore"),
-                image.open(path) as opened,
-            ):  # large ones have a limit here
+            # Pillow's warnings of large pictures are ignored, because the size is checked here.
+            with warnings.catch_warnings(action="ignore"), pillow.open(path) as opened:
                 if opened.width * opened.height > _MAX_FILE_PIXELS:
                     raise DataError(
-                        f"pictures: {path} has {opened.width} x {opened.height} pixels; "
-                        f"{_MAX_FILE_PIXELS} are the "
-                        "limit, "
-                        "make it smaller first"
+                        f"pictures: {path} has {opened.width} x {opened.height} pixels; the limit "
+                        f"is {_MAX_FILE_PIXELS}, reduce its size first"
                     )
                 picture = opened.convert("L" if self.color == "gray" else "RGB")
         except DataError:
             raise
-        except image.DecompressionBombError as error:
+        except pillow.DecompressionBombError as error:
             raise DataError(
-                f"pictures: {path} has far more than {_MAX_FILE_PIXELS} pixels, which are the "
-                "limit; make it smaller "
-                "first"
+                f"pictures: {path} has far more than {_MAX_FILE_PIXELS} pixels, the limit; reduce "
+                "its size first"
             ) from error
-        except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
+        except Exception as error:  # Pillow raises OSError, SyntaxError ... for corrupt files
             raise DataError(
-                f"pictures: {path} is not a readable picture; take it out, or save it again"
+                f"pictures: {path} is not a readable picture; remove it, or save it again"
             ) from error
         pixels = np.asarray(self._resize(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
     def _resize(self, picture: Image) -> Image:
-        """Return the picture at `size`, bilinear."""
-        image = _import_pillow()
-        (width, height), filtered = self.size, image.Resampling.BILINEAR
+        """Return the picture with `size`, interpolated bilinearly."""
+        pillow = _import_pillow()
+        (width, height), resampling = self.size, pillow.Resampling.BILINEAR
         if self.resize == "fit":
-            return picture.resize(self.size, filtered)
+            return picture.resize(self.size, resampling)
         ratios = width / picture.width, height / picture.height
         ratio = max(ratios) if self.resize == "crop" else min(ratios)
-        scaled = picture.resize(
-            (max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)), filtered
-        )
+        scaled_size = max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)
+        scaled = picture.resize(scaled_size, resampling)
         left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
-        return scaled.crop((left, top, left + width, top + height))  # beyond the edges it is black
+        return scaled.crop((left, top, left + width, top + height))  # black beyond the edges
 
 
-def _per_channel(value: float | Sequence[float], channels: int, what: str) -> np.ndarray:
+def _per_channel(value: float | Sequence[float], channels: int, option: str) -> np.ndarray:
+    """Return `value` as float32 [channels]. option : its name, for messages."""
     array = np.asarray(value, np.float32).reshape(-1)
     if array.size not in (1, channels) or not np.isfinite(array).all():
         raise ConfigError(
-            f"pictures: {what} {value}; give one number, or {channels} as the colours are"
+            f"pictures: {option} {value}; pass one number, or one for each of {channels} channels"
         )
     return np.broadcast_to(array, channels)
 

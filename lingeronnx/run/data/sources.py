@@ -1,6 +1,6 @@
-"""Where samples come from: files, folders, functions and Python values, each read item by item.
+"""Sources of samples: files, folders, functions and Python values, each read item by item.
 
-An item is (feeds, labels) as they were given; whether they fit a model is not known here.
+An item is (feeds, labels) as the user provides them; it is not checked against a model here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .pictures import is_picture
 
 __all__ = ["Item", "ItemSource", "open_items", "resolve_source_path"]
 
-#: What is given for one batch, before it is looked at, and its labels.
+#: Unchecked feeds of one batch, and its labels.
 Item = tuple[object, object]
 
 
@@ -29,129 +29,162 @@ class _CalibrationReader(Protocol):
     def get_next(self) -> object: ...
 
 
+class _Dataset(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> object: ...
+
+
 @dataclass
 class ItemSource:
-    """How to read a source: `create_iterator` returns a fresh iterator where `is_rereadable` is true."""
+    """A source of items.
+
+    create_iterator : returns an iterator over all items, a fresh one if `is_rereadable`. label :
+    description for messages. is_open_ended : whether the number of items is not known. head,
+    remaining : of a source that can be read only once, the items read ahead, and the iterator of
+    the others.
+    """
 
     create_iterator: Callable[[], Iterator[Item]]
     is_rereadable: bool
-    what: str
-    is_open_ended: bool = False  # whether nobody knows how many items there are
+    label: str
+    is_open_ended: bool = False
     head: list[Item] = field(default_factory=list)
-    rest: Iterator[Item] | None = None
+    remaining: Iterator[Item] | None = None
 
     def iter_items(self) -> Iterator[Item]:
-        """Yield all items; what the user's own code raises becomes a DataError."""
+        """Yield all items; exceptions of the user's code become a DataError."""
         if self.is_rereadable:
             yield from self._items()
             return
         yield from self.head
-        self.rest = self.rest or self._items()
-        yield from self.rest
+        self.remaining = self.remaining or self._items()
+        yield from self.remaining
 
     def peek_items(self) -> Iterator[Item]:
-        """Yield the first items without using them up."""
+        """Yield the first items without consuming them."""
         if self.is_rereadable:
             yield from self._items()
             return
         yield from self.head
-        self.rest = self.rest or self._items()
-        for item in self.rest:
+        self.remaining = self.remaining or self._items()
+        for item in self.remaining:
             self.head.append(item)
             yield item
 
     def _items(self) -> Iterator[Item]:
-        with wrap_user_errors(f"{self.what}: reading it failed", DataError):
+        with wrap_user_errors(f"{self.label}: reading it failed", DataError):
             yield from self.create_iterator()
 
 
 def open_items(
-    source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()
+    source: object, label: str, names: Collection[str] = (), by_row: Collection[str] = ()
 ) -> ItemSource:
-    """Return how to read `source`, whatever form it has; DataError where it has none that is known.
+    """Open a source of any supported form.
 
-    names, by_row : the model's inputs, as `iter_file_items` takes them.
+    Parameters
+    ----------
+    source
+        A path, arrays, or an iterable; see `Data`.
+    label
+        Description of the data, for messages.
+    names, by_row
+        Inputs of the model, as for `iter_file_items`.
+
+    Raises
+    ------
+    DataError
+        If the form is not supported.
     """
-    pair = partial(_split_item, names=names)
+    split = partial(_split_item, names=names)
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), what, names, by_row)
+        return _open_path(os.fspath(source), label, names, by_row)
     if isinstance(source, np.ndarray):
-        return ItemSource(lambda: iter([(source, None)]), True, what)
+        return ItemSource(lambda: iter([(source, None)]), True, label)
     if isinstance(source, Mapping):
-        return ItemSource(lambda: iter([_separate_labels(source, names)]), True, what)
+        return ItemSource(lambda: iter([_separate_labels(source, names)]), True, label)
     if hasattr(source, "get_next"):
         return ItemSource(
-            lambda: map(pair, _iter_calibration_reader(source)),
+            lambda: map(split, _iter_calibration_reader(source)),
             hasattr(source, "rewind"),
-            what,
+            label,
             True,
         )
-    if (
-        hasattr(source, "__getitem__")
-        and hasattr(source, "__len__")
-        and not isinstance(source, Sequence)
-    ):
-        return ItemSource(
-            lambda: (_add_batch_axis(source[index], names) for index in range(len(source))),
-            True,
-            what,
-        )
+    if _is_map_style_dataset(source):
+        return ItemSource(lambda: _iter_dataset(source, names), True, label)
     if callable(source) and not isinstance(source, Iterable):
-        return ItemSource(lambda: map(pair, _check_iterable(source(), what)), True, what, True)
+        return ItemSource(lambda: map(split, _check_iterable(source(), label)), True, label, True)
     if isinstance(source, Iterable):
-        again = not isinstance(source, Iterator)
-        return ItemSource(lambda: map(pair, source), again, what, not hasattr(source, "__len__"))
+        is_rereadable = not isinstance(source, Iterator)
+        is_open_ended = not hasattr(source, "__len__")
+        return ItemSource(lambda: map(split, source), is_rereadable, label, is_open_ended)
     raise DataError(
-        f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of "
+        f"{label}: cannot read a {type(source).__name__}; pass a path, arrays or an iterable of "
         "feeds"
     )
 
 
-def _open_path(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> ItemSource:
+def _is_map_style_dataset(source: object) -> TypeGuard[_Dataset]:
+    """Whether `source` has indexed entries, as torch datasets, without being a sequence."""
+    has_entries = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    return has_entries and not isinstance(source, Sequence)
+
+
+def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
+    for index in range(len(dataset)):
+        yield _add_batch_axis(dataset[index], names)
+
+
+def _open_path(
+    text: str, label: str, names: Collection[str], by_row: Collection[str]
+) -> ItemSource:
+    """Open a file, a folder or a function; parameters as for `open_items`."""
     path = Path(text)
     if "\0" in text:
-        raise DataError(f"{what}: {text!r} is no path; no file's name holds the character NUL")
+        raise DataError(f"{label}: {text!r} is not a path; a file name cannot contain NUL")
     if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
-        if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
-            raise DataError(
-                f"{what}: the folder {path} holds pictures: say how the model wants them with "
-                "--image-size W,H (--mean"
-                ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
-            )
-        if not files:
-            raise DataError(
-                f"{what}: the folder {path} holds no .npz or .npy file; numpy.savez writes one"
-            )
-        return ItemSource(
-            lambda: (item for file in files for item in iter_file_items(file, what, names, by_row)),
-            True,
-            what,
-        )
+        files = _list_folder(path, label)
+        return ItemSource(lambda: _iter_files(files, label, names, by_row), True, label)
     if path.suffix in (".npz", ".npy"):
-        return ItemSource(lambda: iter_file_items(path, what, names, by_row), True, what)
-    module, colon, name = text.rpartition(":")
-    if colon and module and name.isidentifier():
-        function = import_function(module, name, what)
-        return ItemSource(
-            lambda: map(partial(_split_item, names=names), _check_iterable(function(), what)),
-            True,
-            what,
-            True,
-        )
+        return ItemSource(lambda: iter_file_items(path, label, names, by_row), True, label)
+    module, separator, name = text.rpartition(":")
+    if separator and module and name.isidentifier():
+        function = import_function(module, name, label)
+        split = partial(_split_item, names=names)
+        return ItemSource(lambda: map(split, _check_iterable(function(), label)), True, label, True)
     raise DataError(
-        f"{what}: '{text}' is none of these; give an .npz or .npy file, a folder, or "
+        f"{label}: cannot interpret '{text}'; expected an .npz or .npy file, a folder, or "
         "module:function"
     )
 
 
+def _list_folder(path: Path, label: str) -> list[Path]:
+    """Return the .npz and .npy files of a folder, which must have some."""
+    files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
+    if files:
+        return files
+    if any(is_picture(file) for file in [*path.iterdir(), *path.glob("*/*")]):
+        raise DataError(
+            f"{label}: the folder {path} contains pictures; specify their format with "
+            "--image-size W,H (--mean, --std, --layout, --color, --resize) or lingeronnx.Pictures"
+        )
+    raise DataError(f"{label}: the folder {path} has no .npz or .npy file; numpy.savez writes one")
+
+
+def _iter_files(
+    files: Sequence[Path], label: str, names: Collection[str], by_row: Collection[str]
+) -> Iterator[Item]:
+    for file in files:
+        yield from iter_file_items(file, label, names, by_row)
+
+
 def resolve_source_path(source: object) -> object:
-    """Return what names a file so that a process in another folder finds it, all else as it is."""
+    """Make the path in a source absolute, so that other processes find the file."""
     if not isinstance(source, str | os.PathLike):
         return source
     text = os.fspath(source)
-    module, colon, name = text.rpartition(":")
-    if colon and module.endswith(".py") and name.isidentifier():
+    module, separator, name = text.rpartition(":")
+    if separator and module.endswith(".py") and name.isidentifier():
         return f"{os.path.abspath(module)}:{name}"
     return os.path.abspath(text) if Path(text).exists() else source
 
@@ -159,50 +192,43 @@ def resolve_source_path(source: object) -> object:
 def _separate_labels(
     arrays: Mapping[str, object], names: Collection[str]
 ) -> tuple[dict[str, np.ndarray], object]:
-    """Take out the labels, no input in `names`.
+    """Split arrays into feeds and labels, and drop arrays that are not numeric (class names).
 
-    Drop arrays that are not numbers (class names and the like).
+    names : inputs of the model, which are never labels.
     """
-    key = find_labels(arrays, names)
-    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
+    labels_name = find_labels(arrays, names)
+    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != labels_name}
     numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
-    return numeric, None if key is None else arrays[key]
+    return numeric, None if labels_name is None else arrays[labels_name]
 
 
-def _check_iterable(items: object, what: str) -> Iterable[object]:
+def _check_iterable(items: object, label: str) -> Iterable[object]:
+    """Return the result of a user's function as an iterable of feeds."""
     if isinstance(items, Mapping | np.ndarray):
         return [items]
     if not isinstance(items, Iterable):
         raise DataError(
-            f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds; "
+            f"{label}: the function returned a {type(items).__name__}, not an iterable of feeds; "
             "return a list of {input: array}"
         )
     return items
 
 
 def _split_item(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of what an iterable yields.
-
-    A dict, an array, or two things as data loaders give them.
-    """
-    if (
-        isinstance(item, tuple | list)
-        and len(item) == 2
-        and (isinstance(item, tuple) or hasattr(item[0], "shape"))
-    ):
-        return _separate_labels(item[0], names)[0] if isinstance(item[0], Mapping) else item[
-            0
-        ], item[1]
+    """Return (feeds, labels) of an item: a dict, an array, or a pair as data loaders yield it."""
+    if isinstance(item, tuple | list) and len(item) == 2:
+        feeds, labels = item
+        if isinstance(item, tuple) or hasattr(feeds, "shape"):
+            if isinstance(feeds, Mapping):
+                feeds, _ = _separate_labels(feeds, names)
+            return feeds, labels
     if isinstance(item, tuple | list) and len(item) == 1:
         return item[0], None
     return _separate_labels(item, names) if isinstance(item, Mapping) else (item, None)
 
 
 def _add_batch_axis(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of one entry of a data set.
-
-    One sample, to which the batch axis is added.
-    """
+    """Return (feeds, labels) of one dataset entry, which is one sample without a batch axis."""
     feeds, label = _split_item(item, names)
     if isinstance(feeds, Mapping):
         feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
@@ -212,7 +238,7 @@ def _add_batch_axis(item: object, names: Collection[str]) -> Item:
 
 
 def _iter_calibration_reader(reader: _CalibrationReader) -> Iterator[object]:
-    """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
+    """Yield the feeds of an onnxruntime calibration data reader."""
     if hasattr(reader, "rewind"):
         reader.rewind()
     while (feeds := reader.get_next()) is not None:

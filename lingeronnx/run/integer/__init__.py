@@ -1,1 +1,1 @@
-"""Running integer graphs: nodes become steps of the simulator, batch by batch."""
+"""Run integer graphs: nodes become steps of the simulator, which run batch by batch."""

@@ -1,7 +1,7 @@
-"""Nodes of an integer graph as simulator steps, types and scales inferred on the way.
+"""Convert nodes of an integer graph to simulator steps, and infer types and scales.
 
-Float nodes between integer ones become steps too (`runners.FloatFallback`). Knows operators only
-through `formats`.
+Float nodes between integer ones become steps as well (`runners.FloatFallback`). Knows operators
+only through `formats`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["Binder", "BoundGraph", "bind_kernel"]
 
 @dataclass(frozen=True)
 class BoundGraph:
-    """The steps of a graph, and of every tensor its type, of the integer ones how they are held.
+    """Steps of a graph, the type of every tensor, and quantization parameters of integer tensors.
 
-    integer_names : {tensor that the graph does not have: the float tensor of the graph whose
-    integers it holds}
+    held : quantization parameters by tensor. integer_names : {tensor that the graph does not have:
+    the float tensor of the graph whose integers it contains}.
     """
 
     steps: Sequence[Step]
@@ -50,7 +50,33 @@ class BoundGraph:
 
 
 class Binder:
-    """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
+    """Converts nodes of an integer graph to simulator steps.
+
+    Parameters
+    ----------
+    model
+        The integer graph.
+    side
+        Whose arithmetic is computed.
+    consts
+        Constants by name.
+    specs
+        Types and shapes of the fed tensors.
+    batched
+        Whether axis 0 is the batch axis.
+    keep
+        Tensors inside of consecutive float nodes to output; None for all with a batch axis.
+    fallback_sessions
+        Sessions of float nodes to share; see `FloatFallback`.
+
+    Attributes
+    ----------
+    specs, held, steps
+        Results of `run`: types of all tensors, quantization parameters of integer ones, and steps.
+    integer_names
+        {integers of an output that a node writes as float: that output}; the graph has no such
+        tensors.
+    """
 
     def __init__(
         self,
@@ -62,56 +88,55 @@ class Binder:
         keep: Collection[str] | None = (),
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        self._model, self._side, self._consts, self._batched, self._keep = (
-            model,
-            side,
-            consts,
-            batched,
-            keep,
-        )
-        self._opened = fallback_sessions
+        self._model, self._side, self._consts = model, side, consts
+        self._batched, self._keep = batched, keep
+        self._fallback_sessions = fallback_sessions
         self.specs = dict(specs)
         self.held: dict[str, Affine] = {}
         self.steps: list[Step] = []
-        #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
         self.integer_names: dict[str, str] = {}
-        self._taken = {str(v.name) for v in ir.iter_values(model)}
+        self._used_names = {str(v.name) for v in ir.iter_values(model)}
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
-        """Fill `steps`, `specs` of every tensor and `held` of the integer ones, for some nodes or all."""
+        """Convert some nodes, or all; fill `steps`, `specs`, `held` and `integer_names`."""
         for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
                 continue  # a Quant whose output is fed, already quantized
             if node.op_type == "Constant" and not node.domain:
                 continue
-            form = self._integer_format(node)
-            if form is None:
+            op_format = self._integer_format(node)
+            if op_format is None:
                 self._pending.append(node)
                 continue
-            waiting = {str(v.name) for n in self._pending for v in n.outputs}
-            if any(v is not None and v.name in waiting for v in node.inputs):
+            if self._depends_on_pending(node):
                 self._append_float_fallback()
-            self._bind_node(form, node)
+            self._bind_node(op_format, node)
         self._append_float_fallback()
 
+    def _depends_on_pending(self, node: ir.Node) -> bool:
+        pending_outputs: set[str] = set()
+        for pending in self._pending:
+            pending_outputs.update(str(value.name) for value in pending.outputs)
+        return any(value is not None and value.name in pending_outputs for value in node.inputs)
+
     def _integer_format(self, node: ir.Node) -> Format | None:
-        form = require_integer_op(node)
+        """Return the format of a node that computes on integers, or None for a float node."""
+        op_format = require_integer_op(node)
         if is_quantized_domain(node):
-            return form
-        if form is None or form.domain:
+            return op_format
+        if op_format is None or op_format.domain:
             return None
         source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
-        known = self.specs.get(
+        spec = self.specs.get(
             source, self._consts.get(source)
         )  # a Gather may read a constant table
-        return (
-            form
-            if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8
-            else None
-        )
+        if spec is None or spec.dtype.kind != "i" or spec.dtype.itemsize >= 8:
+            return None
+        return op_format
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
+        """Append the steps of an integer node, and the qparams of its outputs."""
         attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
@@ -120,77 +145,86 @@ class Binder:
                 self._append_constant(names[index], consts[index])
             elif names[index] not in self.specs:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; "
-                    "the file is damaged"
+                    f"{node.op_type} {node.name}: no node computes its input '{names[index]}'; "
+                    "the file is corrupt"
                 )
         self._check_scales(op_format, node, attrs, names)
-        if (
-            not self._side.target.zero_points
-            and (key := find_nonzero_zero_point(attrs)) is not None
-        ):
-            raise ModelError(
-                f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
-                f"on {self._side.target.name} the integer 0 stands for 0"
-            )
-        bound = KernelInfo(
+        self._check_zero_point_support(node, attrs)
+        input_specs = [self.specs.get(name) for name in names]
+        info = KernelInfo(
             node,
             attrs,
             consts,
             self._side.arithmetic(op_format, node),
-            [self.specs[name].shape if name in self.specs else () for name in names],
+            [() if spec is None else spec.shape for spec in input_specs],
             self._batched,
-            [self.specs[name].dtype if name in self.specs else None for name in names],
+            [None if spec is None else spec.dtype for spec in input_specs],
         )
-        fn = bind_kernel(op_format, bound)
+        kernel = bind_kernel(op_format, info)
         inputs = tuple(names[i] for i in op_format.kernel_inputs(node))
-        reals = {str(node.outputs[i].name) for i in op_format.float_outputs(bound)}
-        outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        inside = {
-            name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals
-        }
-        self._append(Step(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
-        written = op_format.all_output_qparams(bound, [self.held.get(name) for name in names])
-        for value, q in zip(node.outputs, written, strict=False):
-            if value.name in reals and q is not None:
-                self._append_dequant(value.name, inside[value.name], q.scale)
-            elif value.name and q is not None:
-                self.held[value.name] = q.changed(bits=8 * self.specs[value.name].dtype.itemsize)
+        float_outputs = {str(node.outputs[i].name) for i in op_format.float_outputs(info)}
+        integer_names = {}
+        for value in node.outputs:
+            if value.name in float_outputs:
+                integer_names[value.name] = ir.unique_name(f"{value.name}_q", self._used_names)
+        outputs = [str(value.name) for value in node.outputs if value.name]
+        self._append(Step(kernel, inputs, tuple(integer_names.get(name, name) for name in outputs)))
+        input_qparams = [self.held.get(name) for name in names]
+        output_qparams = op_format.all_output_qparams(info, input_qparams)
+        for value, qparams in zip(node.outputs, output_qparams, strict=False):
+            if not value.name or qparams is None:
+                continue
+            if value.name in float_outputs:
+                self._append_dequant(value.name, integer_names[value.name], qparams.scale)
+            else:
+                bits = 8 * self.specs[value.name].dtype.itemsize
+                self.held[value.name] = qparams.changed(bits=bits)
 
-    def _append_dequant(self, name: str, held: str, scale: float) -> None:
-        """Dequantize the integers `held` of tensor `name`."""
+    def _check_zero_point_support(self, node: ir.Node, attrs: Attributes) -> None:
+        """Check that a node has no zero point other than 0 if the target does not support it."""
+        if self._side.target.zero_points:
+            return
+        key = find_nonzero_zero_point(attrs)
+        if key is not None:
+            raise ModelError(
+                f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
+                f"{self._side.target.name} supports only zero point 0"
+            )
+
+    def _append_dequant(self, name: str, integer_name: str, scale: float) -> None:
+        """Append a step that dequantizes `integer_name` to the tensor `name`."""
         from simulator.kernels import Dequant
 
-        self._append(Step(Dequant(scale), (held,), (name,)))
-        self.integer_names[held] = name
-        self._taken.add(held)
+        self._append(Step(Dequant(scale), (integer_name,), (name,)))
+        self.integer_names[integer_name] = name
+        self._used_names.add(integer_name)
 
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        read = op_format.input_qparams(attrs)
-        for index, q in read.items():
-            own = self.held.get(names[index]) if index < len(names) else None
-            if own is not None and own.scale != q.scale:
+        """Check that a node expects the scales and zero points that its producers write."""
+        expected = op_format.input_qparams(attrs)
+        for index, qparams in expected.items():
+            actual = self.held.get(names[index]) if index < len(names) else None
+            if actual is not None and actual.scale != qparams.scale:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {q.scale:g}, its "
-                    "producer writes "
-                    f"{own.scale:g}; repair the graph with fix-dequant"
+                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale "
+                    f"{qparams.scale:g}, its producer writes {actual.scale:g}; "
+                    "repair the graph with fix-dequant"
                 )
         for index, name in enumerate(names):
             if name not in self.held:
                 continue
-            zero = self.held[name].zero_point
-            taken = (
-                read[index].zero_point
-                if index in read
-                else zero
-                if op_format.supports_zero_points
-                else 0
-            )
-            if zero != taken:
+            zero_point = self.held[name].zero_point
+            expected_zero_point = 0
+            if index in expected:
+                expected_zero_point = expected[index].zero_point
+            elif op_format.supports_zero_points:
+                expected_zero_point = zero_point
+            if zero_point != expected_zero_point:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its "
-                    f"producer writes {zero}; "
+                    f"{node.op_type} {node.name}: reads '{name}' with zero point "
+                    f"{expected_zero_point}, its producer writes {zero_point}; "
                     "quantize the model again"
                 )
 
@@ -200,50 +234,58 @@ class Binder:
         if name not in self.specs:
             self._append(Step(Constant(array), (), (name,)))
 
-    def _append(self, call: Step) -> None:
-        if lost := next((name for name in call.inputs if name not in self.specs), ""):
-            raise ModelError(
-                f"the node that writes '{call.outputs[0]}': its input '{lost}' is neither computed "
-                "nor a constant; a "
-                "graph input with a default value is none, store it as a constant alone"
-            )
-        self.steps.append(call)
+    def _append(self, step: Step) -> None:
+        """Append a step, and infer the types of its outputs."""
+        for name in step.inputs:
+            if name not in self.specs:
+                raise ModelError(
+                    f"the node that writes '{step.outputs[0]}': its input '{name}' is neither "
+                    "computed nor a constant; a graph input with a default value is not a "
+                    "constant, store it only as an initializer"
+                )
+        self.steps.append(step)
         try:
-            results = call.kernel.infer(*(self.specs[name] for name in call.inputs))
+            results = step.kernel.infer(*(self.specs[name] for name in step.inputs))
         except SimulatorError as error:
-            raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
-        if len(results) < len(call.outputs):
+            raise ModelError(f"the node that writes '{step.outputs[0]}': {error}") from error
+        if len(results) < len(step.outputs):
             raise ModelError(
-                f"the node that writes '{call.outputs[0]}': it has {len(call.outputs)} outputs; "
-                "its operator gives "
-                f"{len(results)}"
+                f"the node that writes '{step.outputs[0]}': it has {len(step.outputs)} outputs; "
+                f"its operator has {len(results)}"
             )
-        self.specs.update(zip(call.outputs, results, strict=False))
+        self.specs.update(zip(step.outputs, results, strict=False))
 
     def _append_float_fallback(self) -> None:
-        if self._pending:
-            results = [v for node in self._pending for v in node.outputs]
-            inner = {
-                str(v.name) for v in results if (ir.get_shape(v) or (0,))[0] in (None, 1)
-            }  # those with a batch axis
-            keep = inner if self._keep is None else inner & set(self._keep)
-            fallback = FloatFallback(self._model, self._pending, keep, self._opened)
-            self._pending = []
-            if fallback.outputs:  # else nobody reads what they compute
-                self._append(Step(fallback, fallback.inputs, fallback.outputs))
+        """Append the pending float nodes as one step, unless their results are not used."""
+        if not self._pending:
+            return
+        inner = set()
+        for node in self._pending:
+            for value in node.outputs:
+                has_batch_axis = (ir.get_shape(value) or (0,))[0] in (None, 1)
+                if has_batch_axis:
+                    inner.add(str(value.name))
+        keep = inner if self._keep is None else inner & set(self._keep)
+        fallback = FloatFallback(self._model, self._pending, keep, self._fallback_sessions)
+        self._pending = []
+        if fallback.outputs:
+            self._append(Step(fallback, fallback.inputs, fallback.outputs))
 
 
-def bind_kernel(op_format: Format, bound: KernelInfo) -> Kernel:
-    """Return the kernel of a bound node.
+def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
+    """Return the kernel of a node.
 
-    What the simulator refuses becomes a ModelError naming the node.
-    Raises InternalError for a platform's row that has an arithmetic of another kind for the
-    operator.
+    Raises
+    ------
+    ModelError
+        If the simulator does not support the node; the message names it.
+    InternalError
+        If the target has another kind of arithmetic for the operator.
     """
-    bound.expect_arithmetic(op_format.kind)
+    info.expect_arithmetic(op_format.kind)
     try:
-        return op_format.make_kernel(bound)
+        return op_format.make_kernel(info)
     except ModelError:
         raise
     except ValueError as error:
-        raise ModelError(f"{bound.label}: {error}") from error
+        raise ModelError(f"{info.label}: {error}") from error

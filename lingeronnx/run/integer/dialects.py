@@ -1,11 +1,9 @@
-"""The dialects of integer graphs: which one a graph is of, and whose arithmetic its numbers mean.
+"""Dialects of integer graphs, and the choice between the executor's and the training arithmetic.
 
-    dialect v1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the
-    executor's arithmetic dialect v3    domain `linger`, operators called QConv2d, QAdd, ...
-    by default the training side's
+    v1    domain `thinker`, operators Conv2dInt, iqAdd ...    default: the executor's arithmetic
+    v3    domain `linger`, operators QConv2d, QAdd ...        default: the training arithmetic
 
-Owns the choice between the two arithmetics. Names are the formats'; must not know what either
-computes.
+Names are the formats'; must not know the arithmetic itself.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ __all__ = ["ARITHMETICS", "ArithmeticSide", "detect_dialect"]
 ARITHMETICS = ("executor", "training")
 
 #: Names of dialect v1 that dialect v3 does not have.
-_V1_NAMES = {form.name for form in INTEGER_OPS if form.v3_name not in (None, form.name)}
+_V1_NAMES = {op.name for op in INTEGER_OPS if op.v3_name not in (None, op.name)}
 
 
 def detect_dialect(model: ir.Model) -> int:
-    """Return 3 for a graph with nodes of domain `linger` none of which has a name of dialect v1, else 1."""
+    """Return 3 if nodes of domain `linger` exist and none has a name of dialect v1, else 1."""
     nodes = [node for node in model.graph if node.domain == "linger"]
     return 3 if nodes and not any(node.op_type in _V1_NAMES for node in nodes) else 1
 
 
 @dataclass(frozen=True)
 class ArithmeticSide:
-    """Whose arithmetic a graph's operators have: the executor's or the training side's.
+    """The arithmetic of a graph's operators: the executor's or that of the training software.
 
-    target : the platform. dialect : of the graph, where the training side's arithmetic is meant; 0:
-    the executor's.
+    target : the platform. dialect : of the graph, for the training arithmetic; 0 for the
+    executor's.
     """
 
     target: Target
@@ -45,31 +43,40 @@ class ArithmeticSide:
 
     @classmethod
     def resolve(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
-        """Return the side called `name`, None for the graph's default.
+        """Return the arithmetic called `name`, or the default of the graph's dialect if it is None.
 
-        ConfigError for an unknown name.
+        Raises
+        ------
+        ConfigError
+            If the name is unknown.
         """
         if name not in (None, *ARITHMETICS):
-            raise ConfigError(
-                f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}"
-            )
-        number = detect_dialect(model)
-        trains = name == "training" or (name is None and number == 3)
-        return cls(target, number if trains else 0)
+            choices = " or ".join(repr(arithmetic) for arithmetic in ARITHMETICS)
+            raise ConfigError(f"arithmetic '{name}'; expected {choices}")
+        dialect = detect_dialect(model)
+        is_training = name == "training" or (name is None and dialect == 3)
+        return cls(target, dialect if is_training else 0)
 
     def arithmetic(self, op_format: Format, node: ir.Node) -> Arithmetic:
-        """Return how `op_format` is computed; ModelError where that is not known."""
-        trained = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
-        found = trained if self.dialect else self.target.find_arithmetic(op_format.name)
-        if found is not None:
-            return found
+        """Return the arithmetic of an operator.
+
+        Raises
+        ------
+        ModelError
+            If it is not known.
+        """
+        training = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
         if self.dialect:
+            if training is not None:
+                return training
             raise ModelError(
-                f"{node.op_type} {node.name}: what the training side computes for it on "
-                f"{self.target.name}, in a graph "
-                f"of generation {self.dialect}, is not known; use arithmetic='executor'"
+                f"{node.op_type} {node.name}: its training arithmetic on {self.target.name}, in a "
+                f"graph of generation {self.dialect}, is not known; use arithmetic='executor'"
             )
-        more = "; it exists in arithmetic='training' only" if trained is not None else ""
+        arithmetic = self.target.find_arithmetic(op_format.name)
+        if arithmetic is not None:
+            return arithmetic
+        hint = "; it exists only in arithmetic='training'" if training is not None else ""
         raise ModelError(
-            f"{node.op_type} {node.name}: {self.target.name} has no such operator{more}"
+            f"{node.op_type} {node.name}: {self.target.name} has no such operator{hint}"
         )

@@ -1,7 +1,7 @@
-"""Running integer graphs: batches through compiled programs of simulator steps.
+"""Run integer graphs: batches through compiled programs of simulator steps.
 
-`IntegerRunner.run` yields the same stream as `runners.FloatRunner`. `bind` makes the steps, `walk`
-goes through them one by one.
+`IntegerRunner.run` yields the same stream as `runners.FloatRunner`. `bind` creates the steps,
+`walk` executes them one by one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,25 @@ if TYPE_CHECKING:
 
 __all__ = ["IntegerRunner", "detect_target"]
 
-_MAX_DIRECT_PROGRAMS = (
-    64  # types and shapes of feeds whose program is found without looking at the graph
-)
+_MAX_DIRECT_PROGRAMS = 64  # types and shapes of feeds whose program is cached
 
 
 class IntegerRunner:
-    """An integer graph in the simulator; float nodes between integer ones run as float fallbacks.
+    """Runs an integer graph in the simulator; float nodes between integer ones run in onnxruntime.
 
-    model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it
-    cannot take. arithmetic : "executor" or "training"; None is what the graph's dialect means by
-    default. row : the platform; None is the one that the graph was made for.
+    Parameters
+    ----------
+    model
+        A graph after lowering, or of a vendor.
+    arithmetic
+        "executor" or "training"; None is the default of the graph's dialect.
+    target
+        The platform; None is the one that the graph was made for.
+
+    Raises
+    ------
+    ModelError
+        If operators or attributes are not supported.
     """
 
     def __init__(
@@ -50,57 +58,51 @@ class IntegerRunner:
         self.model = model
         self.target = detect_target(model) if target is None else target
         self.side = ArithmeticSide.resolve(model, self.target, arithmetic)
-        #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
-        self._wide = _wide_inputs(model, self.target)
+        #: Inputs of Quants to more bits than the platform supports; they are fed as integers.
+        self._wide = _find_wide_inputs(model, self.target)
         self.inputs = [
             replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
             for spec in get_input_specs(model)
         ]
-        held = {name: ir.const_value(value) for name, value in model.graph.initializers.items()}
-        self.consts = {name: array for name, array in held.items() if array is not None}
-        for node in model.graph:
-            if node.op_type == "Constant" and not node.domain:
-                self.consts[ir.output_name(node)] = np.asarray(ir.get_attr(node, "value"))
-        #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact. A setting beside
-        #: inputs for one sample is no such case: it goes along with every sample.
+        self.consts = _collect_constants(model)
+        #: Whether a batch must run as a whole, because an input has no batch axis or one of a fixed
+        #: size other than 1. A setting next to single-sample inputs is repeated for each sample.
         self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs)
         if any(spec.is_single_sample for spec in self.inputs):
             self.runs_whole_batch = any(
                 not spec.accepts_any_batch for spec in self.inputs if spec.axis is not None
             )
-        #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
-        self.batch_axes = {
-            str(v.name): axis for v in ir.iter_values(model) if (axis := find_dynamic_axis(v))
-        }
+        #: Float tensors with the batch at another axis, such as final states of recurrent layers.
+        self.batch_axes = {}
+        for value in ir.iter_values(model):
+            if axis := find_dynamic_axis(value):
+                self.batch_axes[str(value.name)] = axis
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _DirectProgram] = {}
-        #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatFallback`.
+        #: Sessions of float nodes, which programs for other shapes share; see `FloatFallback`.
         self.fallback_sessions: FallbackSessionCache = {}
         _check_simd_settings()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for tensors between the inputs and outputs of the runs so far."""
+        """Bytes of the tensors between inputs and outputs in all runs so far."""
         return sum(program.nbytes for program, _ in self._programs.values())
 
     @property
     def per_sample(self) -> bool:
-        """Whether in all runs so far samples may follow one another along axis 0."""
+        """Whether samples could follow one another along axis 0 in all runs so far."""
         return all(program.accepts_batches for program, _ in self._programs.values())
 
     @property
     def input_qparams(self) -> dict[str, Affine | None]:
-        """How the Quant nodes that read an input hold it, by input.
-
-        None where there is none, or several disagree.
-        """
-        found: dict[str, Affine | None] = {}
+        """Quantization parameters of each input's Quants; None if there are none or they differ."""
+        qparams: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
-            nodes = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
-            quants = {QUANT.held(node) for node in nodes}
-            found[str(value.name)] = quants.pop() if len(quants) == 1 else None
-        return found
+            quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
+            distinct = {QUANT.held(node) for node in quants}
+            qparams[str(value.name)] = distinct.pop() if len(distinct) == 1 else None
+        return qparams
 
     def run(
         self,
@@ -108,191 +110,103 @@ class IntegerRunner:
         keep: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Run a batch and yield `(name, array, how it is held or None)` in graph order.
+        """Run a batch and yield `(name, array, qparams or None)` in graph order.
 
-        feed : by input name; real values, or for an input that feeds a Quant an array of its
-        integer type, which is
-            taken as quantized already. keep : the tensors to yield, None for all. force : tensors
-            to replace by given integers (or reals), which must be kept; DataError where they do not
-            fit.
+        Parameters
+        ----------
+        feed
+            Arrays by input name: real values, or for an input of a Quant an array of its integer
+            type, which is taken as already quantized.
+        keep
+            Tensors to yield; None for all.
+        force
+            Tensors to replace by these integers (or reals); they must be kept.
+
+        Raises
+        ------
+        DataError
+            If forced arrays have another type or shape, or an input cannot be fed as integers.
         """
-        given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        known = (
-            tuple((array.dtype, array.shape) for array in given.values()),
+        inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        direct_key = (
+            tuple((array.dtype, array.shape) for array in inputs.values()),
             None if keep is None else tuple(keep),
         )
-        if not force and (direct := self._direct.get(known)) is not None:
-            for name, array in direct.program.run(
-                {to: given[name] for to, name in direct.feeds.items()}
-            ):
+        direct = None if force else self._direct.get(direct_key)
+        if direct is not None:
+            direct_feed = {name: inputs[source] for name, source in direct.feeds.items()}
+            for name, array in direct.program.run(direct_feed):
                 yield name, array, direct.held.get(name)
             return
         quantized = frozenset(
-            name for name, array in given.items() if self._is_quantized(name, array)
+            name for name, array in inputs.items() if self._is_quantized(name, array)
         )
-        count = self._count(given)
-        fed = self._program_feed(
-            given if self.runs_whole_batch else self._stack_samples(given), quantized
-        )
-        rows = 1 if self.runs_whole_batch else count
-        specs = {
-            name: TensorSpec(
-                (len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype
-            )
-            for name, array in fed.items()
-        }
+        count = self._count(inputs)
+        stacked = inputs if self.runs_whole_batch else self._stack_samples(inputs)
+        program_feed = self._make_program_feed(stacked, quantized)
+        specs = _make_specs(program_feed, count)
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
-        program, held = self._programs[key]
-        self._cache_direct_program(known, given, fed, program, held)
+        program, qparams = self._programs[key]
+        self._cache_direct_program(direct_key, inputs, program_feed, program, qparams)
         forced = {
             name: _stack_along_axis0(array, count, self.batch_axes.get(name, 0))
             for name, array in (force or {}).items()
         }
         try:
-            for name, array in run_program(program, fed, forced, count):
-                yield (
-                    name,
-                    _unstack_samples(array, count, self.batch_axes.get(name, 0)),
-                    held.get(name),
-                )
-        except (
-            SimulatorError
-        ) as error:  # the feeds were checked: what is forced has another type, shape or name
+            for name, array in run_program(program, program_feed, forced, count):
+                array = _unstack_samples(array, count, self.batch_axes.get(name, 0))
+                yield name, array, qparams.get(name)
+        except SimulatorError as error:  # only forced arrays can be invalid: feeds were checked
             raise DataError(str(error)) from error
 
     def _cache_direct_program(
         self,
-        known: object,
-        given: Mapping[str, np.ndarray],
-        fed: Mapping[str, np.ndarray],
+        key: object,
+        inputs: Mapping[str, np.ndarray],
+        program_feed: Mapping[str, np.ndarray],
         program: Program,
-        held: Mapping[str, Affine],
+        qparams: Mapping[str, Affine],
     ) -> None:
-        """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
-        names = {id(array): name for name, array in given.items()}
-        as_it_is = all(id(array) in names for array in fed.values()) and len(names) == len(given)
-        plain = self.runs_whole_batch or (
-            program.accepts_batches
-            and not set(program.output_names) & {n for n, a in self.batch_axes.items() if a}
-        )
-        if as_it_is and plain and len(self._direct) < _MAX_DIRECT_PROGRAMS:
-            self._direct[known] = _DirectProgram(
-                program, {to: names[id(array)] for to, array in fed.items()}, held
-            )
+        """Cache `program` for such inputs if it takes them unchanged and needs no unstacking."""
+        names = {id(array): name for name, array in inputs.items()}
+        is_unchanged = all(id(array) in names for array in program_feed.values())
+        if (
+            not is_unchanged
+            or len(names) != len(inputs)
+            or len(self._direct) >= _MAX_DIRECT_PROGRAMS
+        ):
+            return
+        has_batch_first = not any(self.batch_axes.get(name) for name in program.output_names)
+        if self.runs_whole_batch or (program.accepts_batches and has_batch_first):
+            sources = {name: names[id(array)] for name, array in program_feed.items()}
+            self._direct[key] = _DirectProgram(program, sources, qparams)
 
     def walk(
-        self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None
+        self, feed: Mapping[str, np.ndarray], outputs: Collection[str] | None = None
     ) -> GraphWalk:
-        """Return a `GraphWalk` on one batch of real inputs through the steps that lead to `wanted` (None: all)."""
-        given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        count = self._count(given)
-        given = given if self.runs_whole_batch else self._stack_samples(given)
-        specs = {
-            n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype)
-            for n, a in given.items()
-        }
-        binder = Binder(
-            self.model,
-            self.side,
-            self.consts,
-            specs,
-            not self.runs_whole_batch,
-            fallback_sessions=self.fallback_sessions,
-        )
-        binder.run(None if wanted is None else find_ancestors(self.model.graph, wanted))
-        return GraphWalk(binder, given)
+        """Return a `GraphWalk` over one batch of real inputs.
+
+        outputs : tensors to compute, with all tensors upstream; None for all.
+        """
+        inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        count = self._count(inputs)
+        inputs = inputs if self.runs_whole_batch else self._stack_samples(inputs)
+        binder = self._make_binder(_make_specs(inputs, count))
+        binder.run(None if outputs is None else find_ancestors(self.model.graph, outputs))
+        return GraphWalk(binder, inputs)
 
     def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
-        """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = Binder(
-            self.model,
-            self.side,
-            self.consts,
-            specs,
-            not self.runs_whole_batch,
-            fallback_sessions=self.fallback_sessions,
-        )
+        """Return the steps for feeds of `specs` (one sample, with a batch axis 0 of size 1)."""
+        binder = self._make_binder(specs)
         binder.run()
         return BoundGraph(binder.steps, binder.specs, binder.held, binder.integer_names)
 
-    def _count(self, given: Mapping[str, np.ndarray]) -> int:
-        """Return the number of samples fed."""
-        first = next((spec for spec in self.inputs if spec.axis is not None), None)
-        return (
-            1 if self.runs_whole_batch or first is None else first.count_samples(given[first.name])
-        )
-
-    def _stack_samples(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the feed with the samples of every input one after another along axis 0.
-
-        What has none is repeated.
-        """
-        count, found = self._count(given), {}
-        for spec in self.inputs:
-            array = found[spec.name] = given[spec.name]
-            if spec.axis:
-                found[spec.name] = np.concatenate(
-                    np.split(array, array.shape[spec.axis], spec.axis)
-                )
-            elif spec.axis is None and array.ndim and count > 1:
-                found[spec.name] = np.concatenate([array] * count)
-        return found
-
-    def _is_quantized(self, name: str, array: np.ndarray) -> bool:
-        declared = next(spec.dtype for spec in self.inputs if spec.name == name)
-        if name in self._wide:
-            return True
-        if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
-            return False
-        found = self.input_qparams[name]
-        if found is None:
-            raise DataError(
-                f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different "
-                "scales; give real values"
-            )
-        bits = 8 * array.dtype.itemsize
-        if bits != (8 if found.bits <= 8 else 16):
-            raise DataError(
-                f"input '{name}' is {array.dtype}, its Quant writes {found.bits} bits; give that "
-                "type or real values"
-            )
-        return True
-
-    def _program_feed(
-        self, given: Mapping[str, np.ndarray], quantized: Collection[str]
-    ) -> dict[str, np.ndarray]:
-        """Return the program's feed.
-
-        For quantized inputs, the outputs of their Quants in place of the input.
-        """
-        feed: dict[str, np.ndarray] = {}
-        for value in self.model.graph.inputs:
-            name = str(value.name)
-            if name not in given:
-                continue
-            if name not in quantized:
-                feed[name] = given[name]
-                continue
-            held = self.input_qparams[name]
-            assert held is not None
-            for use in value.uses():
-                if use.node.op_type == QUANT.name:
-                    feed[str(use.node.outputs[0].name)] = given[name]
-                else:
-                    feed[name] = held.real(given[name]).astype(np.float32)
-        return feed
-
-    def _compile(
-        self,
-        specs: Mapping[str, TensorSpec],
-        keep: Collection[str] | None,
-        quantized: Collection[str],
-    ) -> tuple[Program, dict[str, Affine]]:
-        from simulator import program
-
-        binder = Binder(
+    def _make_binder(
+        self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None = ()
+    ) -> Binder:
+        return Binder(
             self.model,
             self.side,
             self.consts,
@@ -301,22 +215,127 @@ class IntegerRunner:
             keep,
             self.fallback_sessions,
         )
+
+    def _count(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Return the number of samples fed; 1 if the batch runs as a whole."""
+        first = next((spec for spec in self.inputs if spec.axis is not None), None)
+        if self.runs_whole_batch or first is None:
+            return 1
+        return first.count_samples(inputs[first.name])
+
+    def _stack_samples(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return inputs with their samples one after another along axis 0.
+
+        Inputs without samples are repeated for each sample.
+        """
+        count, stacked = self._count(inputs), {}
+        for spec in self.inputs:
+            array = inputs[spec.name]
+            if spec.axis:
+                array = np.concatenate(np.split(array, array.shape[spec.axis], spec.axis))
+            elif spec.axis is None and array.ndim and count > 1:
+                array = np.concatenate([array] * count)
+            stacked[spec.name] = array
+        return stacked
+
+    def _is_quantized(self, name: str, array: np.ndarray) -> bool:
+        """Whether an input is fed as integers of its Quant.
+
+        Raises
+        ------
+        DataError
+            If it is an integer array that does not match a Quant.
+        """
+        expected_dtype = next(spec.dtype for spec in self.inputs if spec.name == name)
+        if name in self._wide:
+            return True
+        if expected_dtype.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
+            return False
+        qparams = self.input_qparams[name]
+        if qparams is None:
+            raise DataError(
+                f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different "
+                "scales; pass real values"
+            )
+        bits = 8 * array.dtype.itemsize
+        if bits != (8 if qparams.bits <= 8 else 16):
+            raise DataError(
+                f"input '{name}' is {array.dtype}, its Quant writes {qparams.bits} bits; pass that "
+                "type or real values"
+            )
+        return True
+
+    def _make_program_feed(
+        self, inputs: Mapping[str, np.ndarray], quantized: Collection[str]
+    ) -> dict[str, np.ndarray]:
+        """Return a program's feed: Quant outputs replace the inputs in `quantized`."""
+        feed: dict[str, np.ndarray] = {}
+        for value in self.model.graph.inputs:
+            name = str(value.name)
+            if name not in inputs:
+                continue
+            if name not in quantized:
+                feed[name] = inputs[name]
+                continue
+            qparams = self.input_qparams[name]
+            assert qparams is not None
+            for use in value.uses():
+                if use.node.op_type == QUANT.name:
+                    feed[str(use.node.outputs[0].name)] = inputs[name]
+                else:
+                    feed[name] = qparams.real(inputs[name]).astype(np.float32)
+        return feed
+
+    def _compile(
+        self,
+        specs: Mapping[str, TensorSpec],
+        keep: Collection[str] | None,
+        quantized: Collection[str],
+    ) -> tuple[Program, dict[str, Affine]]:
+        """Compile a program for feeds of `specs`; return it with the qparams of integer tensors."""
+        from simulator import program
+
+        binder = self._make_binder(specs, keep)
         binder.run()
         for value in self.model.graph.inputs:
-            found = self.input_qparams[str(value.name)] if value.name in quantized else None
-            if found is not None:
-                binder.held.update({ir.output_name(use.node): found for use in value.uses()})
-        wanted = None if keep is None else [name for name in keep if name in binder.specs]
-        if binder.integer_names and keep is None:
-            wanted = [name for name in binder.specs if name not in binder.integer_names]
+            qparams = self.input_qparams[str(value.name)] if value.name in quantized else None
+            if qparams is not None:
+                binder.held.update({ir.output_name(use.node): qparams for use in value.uses()})
+        outputs = None
+        if keep is not None:
+            outputs = [name for name in keep if name in binder.specs]
+        elif binder.integer_names:
+            outputs = [name for name in binder.specs if name not in binder.integer_names]
         try:
-            return program.compile_program(binder.steps, specs, wanted), binder.held
+            return program.compile_program(binder.steps, specs, outputs), binder.held
         except program.SimulatorError as error:
             raise ModelError(str(error)) from error
 
 
+def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorSpec]:
+    """Return the types of one of `count` samples that are stacked along axis 0."""
+    specs = {}
+    for name, array in feed.items():
+        shape = (len(array) // count, *array.shape[1:]) if array.ndim else ()
+        specs[name] = TensorSpec(shape, array.dtype)
+    return specs
+
+
+def _collect_constants(model: ir.Model) -> dict[str, np.ndarray]:
+    """Return initializers and outputs of Constant nodes by name."""
+    constants = {}
+    for name, value in model.graph.initializers.items():
+        array = ir.const_value(value)
+        if array is not None:
+            constants[name] = array
+    for node in model.graph:
+        if node.op_type == "Constant" and not node.domain:
+            constants[ir.output_name(node)] = np.asarray(ir.get_attr(node, "value"))
+    return constants
+
+
 def _check_simd_settings() -> None:
-    """Raise ConfigError where LINGERONNX_SIMD names no row that this processor has, or LINGERONNX_THREADS no number."""
+    """Raise ConfigError if LINGERONNX_SIMD or LINGERONNX_THREADS is invalid for this processor."""
     from simulator._threads import get_configured_threads
     from simulator.instruction_sets import get_instruction_set
 
@@ -329,9 +348,9 @@ def _check_simd_settings() -> None:
 
 @dataclass(frozen=True)
 class _DirectProgram:
-    """A program that takes feeds of certain types and shapes as they are.
+    """A program that takes feeds of certain types and shapes unchanged.
 
-    Feeds: its input -> the graph's.
+    feeds : {input of the program: input of the graph}. held : qparams of integer tensors.
     """
 
     program: Program
@@ -340,20 +359,19 @@ class _DirectProgram:
 
 
 def detect_target(model: ir.Model) -> Target:
-    """Return the platform a graph was made for.
+    """Return the platform that a graph was made for.
 
-    Our metadata, else any node's `platform`, else the first chip.
+    It is in the metadata, or else in a node's `platform`; the default is the first chip.
     """
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
-        name = next(
-            (n for node in model.graph if (n := ir.get_attr(node, "platform"))), DEFAULT.name
-        )
+        node_platforms = (ir.get_attr(node, "platform") for node in model.graph)
+        name = next((platform for platform in node_platforms if platform), DEFAULT.name)
     return get_target(str(name))
 
 
 def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """Return an array whose samples, one of them at `axis` of each, came out one after another along axis 0."""
+    """Move samples that are stacked along axis 0 to their batch axis `axis`."""
     if (
         not axis
         or count == 1
@@ -366,21 +384,20 @@ def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """Return an array whose samples lie along `axis` with one after another along axis 0.
-
-    What `_unstack_samples` undoes.
-    """
+    """Stack samples along axis 0 instead of `axis`; the inverse of `_unstack_samples`."""
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != count:
         return array
     return np.concatenate(np.split(array, count, axis))
 
 
-def _wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    quantizer = target.get_arithmetic(QUANT.name, QuantArithmetic)
-    widest = 32 if quantizer is None else quantizer.widest
-    quants = [
-        node
-        for node in model.graph
-        if node.op_type == QUANT.name and widest < int(ir.get_attr(node, "data_bits", 8)) <= 32
-    ]
-    return {ir.input_name(node) for node in quants if ir.require_input(node).is_graph_input()}
+def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
+    """Return graph inputs of Quants to more bits than the platform's Quant can write."""
+    arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
+    max_bits = 32 if arithmetic is None else arithmetic.widest
+    inputs = set()
+    for node in model.graph:
+        if node.op_type != QUANT.name or not ir.require_input(node).is_graph_input():
+            continue
+        if max_bits < int(ir.get_attr(node, "data_bits", 8)) <= 32:
+            inputs.add(ir.input_name(node))
+    return inputs

@@ -1,7 +1,4 @@
-"""Sizes of the tensors of integer graphs, of wrong ones too.
-
-Nothing is run, and no scale is looked at.
-"""
+"""Infer shapes of integer graphs, also of incorrect ones, without running or checking them."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ __all__ = ["infer_shapes"]
 
 
 class _ShapeBinder(Binder):
-    """Binds what it can, whatever the scales.
-
-    For the sizes of tensors in graphs that may be wrong.
-    """
+    """Binds the nodes that it can, whatever their scales, for shapes of incorrect graphs."""
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
@@ -47,23 +41,23 @@ class _ShapeBinder(Binder):
 
 
 def infer_shapes(model: ir.Model) -> dict[ir.Value, tuple[int | None, ...]]:
-    """Return the shapes of the integer `model`'s tensors for one sample, as far as they follow from its inputs'.
+    """Return the shapes of an integer graph's tensors for one sample, as far as they are known.
 
-    Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
+    Nothing is run and scales are not checked, so that incorrect graphs have shapes as well.
     """
     runner = IntegerRunner(model, target=GENERIC)
-    specs = {
-        s.name: TensorSpec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
-        for s in runner.inputs
-        if s.shape and None not in s.shape[1:]
-    }
+    specs = {}
+    for spec in runner.inputs:
+        if spec.shape and None not in spec.shape[1:]:
+            shape = (spec.shape[0] or 1, *(int(size or 0) for size in spec.shape[1:]))
+            specs[spec.name] = TensorSpec(shape, spec.dtype)
     binder = _ShapeBinder(
         model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.runs_whole_batch
     )
     binder.run()
-    return {
-        v: binder.specs[v.name].shape
-        for node in model.graph
-        for v in node.outputs
-        if v.name in binder.specs
-    }
+    shapes: dict[ir.Value, tuple[int | None, ...]] = {}
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in binder.specs:
+                shapes[value] = binder.specs[value.name].shape
+    return shapes

@@ -1,7 +1,4 @@
-"""A walk through an integer graph.
-
-Step by step over one batch, any step done again before the next.
-"""
+"""Execute an integer graph step by step over one batch, with steps that can be repeated."""
 
 from __future__ import annotations
 
@@ -24,94 +21,98 @@ __all__ = ["GraphWalk", "WalkStep", "run_program"]
 
 @dataclass
 class WalkStep:
-    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch).
+    """One step of a walk.
 
-    The inputs are let go when the walk goes on.
-    Where a node writes floats, two steps have its output: that with the integers, and their
-    Dequant.
+    output : tensor that it writes. kernel : the kernel that computed it. inputs, array : arrays of
+    the complete batch; the inputs are released when the walk continues. Two steps have the output
+    of a node that writes floats: the one with the integers, and their Dequant.
     """
 
     output: str
-    kernel: Any  # of a class of its own for each operator
+    kernel: Any  # each operator has its class
     inputs: list[np.ndarray]
     array: np.ndarray
 
 
 class GraphWalk:
-    """Runs a graph step by step over one batch.
+    """Executes a graph step by step over one batch.
 
-    A step can be done again with another kernel before going on.
+    A step can be repeated with another kernel before the walk continues.
     """
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
         self._binder, self._arrays = binder, dict(feed)
-        self._last = {name: i for i, call in enumerate(binder.steps) for name in call.inputs}
+        self._last_use: dict[str, int] = {}
+        for index, step in enumerate(binder.steps):
+            self._last_use.update(dict.fromkeys(step.inputs, index))
         self._step: Step | None = None
-        self._shown: WalkStep | None = None
+        self._current: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
-        for index, call in enumerate(self._binder.steps):
-            self._step = call
-            self._compute(call)
-            name, read = call.outputs[0], [self._arrays[n] for n in call.inputs]
-            self._shown = WalkStep(
-                self._binder.integer_names.get(name, name), call.kernel, read, self._arrays[name]
-            )
-            yield self._shown
-            read.clear()
-            for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
-                if self._last[name] == index:
+        for index, step in enumerate(self._binder.steps):
+            self._step = step
+            self._compute(step)
+            name, inputs = step.outputs[0], [self._arrays[source] for source in step.inputs]
+            output = self._binder.integer_names.get(name, name)
+            self._current = WalkStep(output, step.kernel, inputs, self._arrays[name])
+            yield self._current
+            inputs.clear()
+            for name in dict.fromkeys(step.inputs):  # a step may read one tensor twice
+                if self._last_use[name] == index:
                     del self._arrays[name]
 
-    def held(self, name: str) -> np.ndarray | None:
-        """Return the whole batch of a tensor that is computed, and still needed; else None."""
+    def get_tensor(self, name: str) -> np.ndarray | None:
+        """Return the batch of a tensor that is computed and still needed, else None."""
         return self._arrays.get(name)
 
     def redo(self, kernel: Kernel) -> None:
-        """Compute the current step again with `kernel`, for later steps too.
+        """Compute the current step again with another kernel, also for later steps.
 
-        The step holds the new result.
-        The old one is let go first.
+        The current `WalkStep` gets the new result; the old one is released first.
         """
         assert self._step is not None
-        assert self._shown is not None
-        self._shown.array = np.empty(0)
+        assert self._current is not None
+        self._current.array = np.empty(0)
         for name in self._step.outputs:
             del self._arrays[name]
         self._compute(Step(kernel, self._step.inputs, self._step.outputs))
-        self._shown.array = self._arrays[self._step.outputs[0]]
+        self._current.array = self._arrays[self._step.outputs[0]]
 
-    def _compute(self, call: Step) -> None:
+    def _compute(self, step: Step) -> None:
+        """Execute a step on the batch, and store its outputs."""
         from simulator import program as machine
 
-        specs = {name: self._binder.specs[name] for name in call.inputs}
-        program = machine.compile_program([call], specs, call.outputs)
-        feed = {name: self._arrays[name] for name in call.inputs}
-        rows = {
-            name: max(specs[name].shape[:1], default=1) for name in call.inputs
-        }  # of one sample
-        count = max((len(a) // rows[n] for n, a in feed.items() if a.ndim), default=1)
-        feed = {
-            n: np.concatenate([a] * count) if a.ndim and len(a) == rows[n] else a
-            for n, a in feed.items()
-        }
+        specs = {name: self._binder.specs[name] for name in step.inputs}
+        program = machine.compile_program([step], specs, step.outputs)
+        feed = {name: self._arrays[name] for name in step.inputs}
+        sample_rows = {name: max(specs[name].shape[:1], default=1) for name in step.inputs}
+        counts = [len(array) // sample_rows[name] for name, array in feed.items() if array.ndim]
+        count = max(counts, default=1)
+        for name, array in feed.items():
+            if array.ndim and len(array) == sample_rows[name]:
+                feed[name] = np.concatenate([array] * count)
         self._arrays.update(run_program(program, feed, {}, count))
 
 
 def run_program(
     program: Program, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Run a batch of `count` samples, one by one where the program mixes samples."""
+    """Run a batch of `count` samples, one by one if the program mixes samples.
+
+    force : tensors to replace. Yields (name, array).
+    """
     if program.accepts_batches or count == 1:
         yield from program.run(feed, force)
         return
 
-    def sample(arrays: Mapping[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
-        return {
-            n: a[i * len(a) // count : (i + 1) * len(a) // count] if a.ndim else a
-            for n, a in arrays.items()
-        }
+    def get_sample(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+        samples = {}
+        for name, array in arrays.items():
+            if array.ndim:
+                array = array[index * len(array) // count : (index + 1) * len(array) // count]
+            samples[name] = array
+        return samples
 
-    runs = [program.run(sample(feed, i), sample(force, i)) for i in range(count)]
+    runs = [program.run(get_sample(feed, i), get_sample(force, i)) for i in range(count)]
     for items in zip(*runs, strict=True):
         yield items[0][0], np.concatenate([np.atleast_1d(array) for _, array in items])

@@ -1,7 +1,4 @@
-"""Running float operators by onnxruntime.
-
-A whole model, a part of it, or a step between integer ones.
-"""
+"""Run float operators in onnxruntime: a complete model, a part, or a step between integer nodes."""
 
 from .float_fallbacks import (
     FallbackSessionCache,

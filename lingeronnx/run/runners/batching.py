@@ -1,9 +1,9 @@
-"""How samples go through float nodes so that none depends on those beside it, to the last bit.
+"""Choose how samples run through float nodes so that each is bit-exact for any batch.
 
-onnxruntime computes whole vectors of numbers one way, and what is left at the end of a tensor
-another way; sums along an axis depend on where a row begins in memory; products of matrices depend
-on the number of rows. One unit in the last place is enough for another integer behind. What each
-operator does was measured (docs/reliability.md); of one that was not, nothing is assumed.
+onnxruntime computes complete vectors and the remainder of a tensor differently; sums along an axis
+depend on the alignment of a row in memory; matrix products depend on the number of rows. One unit
+in the last place can change an integer downstream. The behaviour of each operator was measured
+(docs/reliability.md); nothing is assumed for other operators.
 """
 
 from __future__ import annotations
@@ -33,34 +33,33 @@ __all__ = [
     "repeat_samples",
 ]
 
-#: Samples that one call of `build_parallel_model` computes, each by itself.
+#: Number of samples that one call of a model of `build_parallel_model` computes separately.
 PARALLEL_SAMPLES = 16
 
-#: Numbers in the longest vector that anybody computes with. A tensor of a multiple has nothing left at its end.
+#: Elements of the longest SIMD vector. A tensor with a multiple of it has no remainder.
 _VECTOR_LENGTH = 16
-_ALIGNMENT_BYTES = 64  # bytes to whose multiples onnxruntime's own tensors are placed
-_MAX_PARALLEL_NODES = 16  # that `build_parallel_model` repeats
-_MAX_PARALLEL_ELEMENTS = 1 << 15  # of a sample: beyond, a call costs nothing beside the computing
-_MAX_PADDED_ELEMENTS = (
-    256  # numbers of a sample of which a vector of samples takes no longer than a few more calls
-)
+_ALIGNMENT_BYTES = 64  # of tensors that onnxruntime allocates
+_MAX_PARALLEL_NODES = 16  # nodes that `build_parallel_model` repeats
+_MAX_PARALLEL_ELEMENTS = 1 << 15  # of a sample; for more, the cost of a call is negligible
+# Elements of a sample for which a vector of samples takes no longer than a few more calls.
+_MAX_PADDED_ELEMENTS = 256
+# Additional elements of a sample that take no longer than separate nodes.
+_MAX_EXTRA_ELEMENTS = 1024
 
-_MAX_EXTRA_ELEMENTS = 1024  # further numbers of a sample that take no longer than nodes of its own
-
-#: Of one number each, or of several at one place.
+#: Operators on single elements, or on elements at the same index.
 _ELEMENTWISE_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.BROADCASTING_OPS
-#: The same for any batch: each number is rounded once or moved, each row computed by itself.
+#: Bit-exact for any batch: each element is rounded once or moved, each row computed separately.
 _BATCH_INVARIANT_OPS = (
     operators.CORRECTLY_ROUNDED_OPS | operators.DATA_MOVEMENT_OPS | operators.SOFTMAX_FAMILY_OPS
 )
-#: What keeps all its numbers: a multiple of a vector stays one, and each sample begins on a line as the first one does.
+#: Operators that preserve the number of elements: each sample stays aligned if the first is.
 _INVARIANT_IF_ALIGNED_OPS = (
     operators.PERMUTATION_OPS
     | operators.SOFTMAX_FAMILY_OPS
     | operators.NORMALIZATION_OPS
     | _ELEMENTWISE_OPS
 )
-#: Of these a sample alone, whose end fills no vector, has the same bits as one of a multiple.
+#: Operators for which a sample with a remainder has the same bits as repeated, without one.
 _INVARIANT_IF_REPEATED_OPS = (
     operators.PERMUTATION_OPS
     | operators.SOFTMAX_FAMILY_OPS
@@ -70,96 +69,107 @@ _INVARIANT_IF_REPEATED_OPS = (
 
 
 class Batching(Enum):
-    """How samples are run."""
+    """How the samples of a batch are run."""
 
-    ANY_BATCH = "the same for any batch"
-    FLATTENED = "as one line of numbers, filled to whole vectors"
-    PADDED = "with others, to whole vectors of samples"
-    REPEATED = "each as often as fills whole vectors, so that it begins on a line"
-    PARALLEL = "each in its own place, several in a call"
-    SINGLE = "one by one, each in its own place"
+    ANY_BATCH = "as one batch"
+    FLATTENED = "flattened and padded to complete vectors"
+    PADDED = "as a batch padded to complete vectors of samples"
+    REPEATED = "each repeated to complete vectors, so that it is aligned"
+    PARALLEL = "by separate nodes in one call, each aligned"
+    SINGLE = "one by one, each aligned"
 
 
 def choose_batching(
     nodes: Sequence[ir.Node], constants: Collection[onnx.TensorProto], specs: Sequence[TensorSpec]
 ) -> Batching:
-    """Return how nodes are run; specs : of all that they read and write, of one sample."""
-    kinds = {"" if node.domain else node.op_type for node in nodes}
-    if kinds <= _BATCH_INVARIANT_OPS:
+    """Choose how to run consecutive float nodes.
+
+    Parameters
+    ----------
+    nodes, constants
+        The nodes and their constants.
+    specs
+        Types of all their inputs and outputs for one sample.
+    """
+    op_types = {"" if node.domain else node.op_type for node in nodes}
+    if op_types <= _BATCH_INVARIANT_OPS:
         return Batching.ANY_BATCH
     sizes = [math.prod(spec.shape) for spec in specs]
-    if kinds <= _INVARIANT_IF_ALIGNED_OPS and all(size % _VECTOR_LENGTH == 0 for size in sizes):
+    has_no_remainder = all(size % _VECTOR_LENGTH == 0 for size in sizes)
+    if op_types <= _INVARIANT_IF_ALIGNED_OPS and has_no_remainder:
         return Batching.ANY_BATCH
-    several = _repeatable(nodes, specs)
-    if (
-        several
-        and kinds <= _INVARIANT_IF_REPEATED_OPS
-        and (repeats_to_fill_vectors(specs) - 1) * max(sizes) <= _MAX_EXTRA_ELEMENTS
-    ):
-        return Batching.REPEATED
-    if not kinds <= _BATCH_INVARIANT_OPS | _ELEMENTWISE_OPS:
-        return Batching.PARALLEL if several else Batching.SINGLE
-    plain = all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
-    if kinds <= _ELEMENTWISE_OPS and plain and len({spec.shape for spec in specs}) == 1:
+    is_parallelizable = _is_parallelizable(nodes, specs)
+    if is_parallelizable and op_types <= _INVARIANT_IF_REPEATED_OPS:
+        extra_elements = (repeats_to_fill_vectors(specs) - 1) * max(sizes)
+        if extra_elements <= _MAX_EXTRA_ELEMENTS:
+            return Batching.REPEATED
+    separate = Batching.PARALLEL if is_parallelizable else Batching.SINGLE
+    if not op_types <= _BATCH_INVARIANT_OPS | _ELEMENTWISE_OPS:
+        return separate
+    has_one_shape = len({spec.shape for spec in specs}) == 1
+    if op_types <= _ELEMENTWISE_OPS and has_one_shape and _are_scalars(constants):
         return Batching.FLATTENED
-    if sum(sizes) <= _MAX_PADDED_ELEMENTS:
-        return Batching.PADDED
-    return Batching.PARALLEL if several else Batching.SINGLE
+    return Batching.PADDED if sum(sizes) <= _MAX_PADDED_ELEMENTS else separate
+
+
+def _are_scalars(constants: Collection[onnx.TensorProto]) -> bool:
+    """Whether all constants have one element and at most one axis."""
+    return all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
 
 
 def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
-    """Return how often a sample must follow itself until whole vectors are full, in every tensor of `specs`."""
+    """Return how often to repeat a sample to fill complete vectors in all tensors of `specs`."""
     return max(
         (_VECTOR_LENGTH // math.gcd(math.prod(spec.shape), _VECTOR_LENGTH) for spec in specs),
         default=1,
     )
 
 
-def _repeatable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) -> bool:
-    """Whether `build_parallel_model` can repeat nodes, and it is worth while."""
-    plain = all(spec.dtype == np.float32 for spec in specs) and not any(
-        ir.has_subgraphs(node) for node in nodes
-    )
-    few = (
-        len(nodes) <= _MAX_PARALLEL_NODES
-        and sum(math.prod(spec.shape) for spec in specs) <= _MAX_PARALLEL_ELEMENTS
-    )
-    return plain and few
+def _is_parallelizable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) -> bool:
+    """Whether `build_parallel_model` can repeat the nodes, and it is faster than single calls."""
+    if any(spec.dtype != np.float32 for spec in specs):
+        return False
+    if any(ir.has_subgraphs(node) for node in nodes):
+        return False
+    element_count = sum(math.prod(spec.shape) for spec in specs)
+    return len(nodes) <= _MAX_PARALLEL_NODES and element_count <= _MAX_PARALLEL_ELEMENTS
 
 
 def build_parallel_model(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Build a model of `PARALLEL_SAMPLES` samples that computes each sample by separate nodes.
 
-    onnxruntime puts each sample that is split off, and each tensor behind it, where a tensor of its
-    own begins; so the numbers are those of as many calls.
+    onnxruntime aligns each sample that is split off, and each tensor downstream, as a separate
+    tensor, so the result is bit-equal to that of separate calls.
     """
-    found, held = onnx.ModelProto(), {tensor.name for tensor in proto.graph.initializer}
-    found.CopyFrom(proto)
-    version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    splits = [
-        onnx.helper.make_node("Split", [v.name], _numbered_names(v.name), axis=0)
-        for v in proto.graph.input
-    ]
-    for split in splits if version >= 18 else ():
-        split.attribute.append(onnx.helper.make_attribute("num_outputs", PARALLEL_SAMPLES))
-    made = splits
+    parallel = onnx.ModelProto()
+    parallel.CopyFrom(proto)
+    del parallel.graph.node[:]
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    for value in proto.graph.input:
+        split = onnx.helper.make_node("Split", [value.name], _numbered_names(value.name), axis=0)
+        if opset >= 18:
+            split.attribute.append(onnx.helper.make_attribute("num_outputs", PARALLEL_SAMPLES))
+        parallel.graph.node.append(split)
+    constants = {tensor.name for tensor in proto.graph.initializer}
     for index in range(PARALLEL_SAMPLES):
         for node in proto.graph.node:
-            one = onnx.NodeProto()
-            one.CopyFrom(node)
-            one.name = f"{node.name}#{index}"
-            one.input[:] = [
-                name if name in held or not name else f"{name}#{index}" for name in node.input
-            ]
-            one.output[:] = [f"{name}#{index}" if name else "" for name in node.output]
-            made.append(one)
-    made += [
-        onnx.helper.make_node("Concat", _numbered_names(value.name), [value.name], axis=0)
-        for value in proto.graph.output
-    ]
-    del found.graph.node[:]
-    found.graph.node.extend(made)
-    return found
+            _copy_numbered(node, index, constants, parallel.graph.node.add())
+    for value in proto.graph.output:
+        names = _numbered_names(value.name)
+        parallel.graph.node.append(onnx.helper.make_node("Concat", names, [value.name], axis=0))
+    return parallel
+
+
+def _copy_numbered(
+    node: onnx.NodeProto, index: int, constants: Collection[str], copy: onnx.NodeProto
+) -> None:
+    """Copy `node` to `copy`, with `index` appended to its name and to tensors but constants."""
+    copy.CopyFrom(node)
+    copy.name = f"{node.name}#{index}"
+    for position, name in enumerate(node.input):
+        if name and name not in constants:
+            copy.input[position] = f"{name}#{index}"
+    copy.output[:] = [f"{name}#{index}" if name else "" for name in node.output]
 
 
 def _numbered_names(name: str) -> list[str]:
@@ -167,25 +177,27 @@ def _numbered_names(name: str) -> list[str]:
 
 
 def pad_to_vector(array: np.ndarray) -> np.ndarray:
-    """Return a batch with its last sample repeated, to a multiple of a vector's samples."""
+    """Repeat the last sample of a batch until the number of samples fills complete vectors."""
     missing = -len(array) % _VECTOR_LENGTH
-    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
+    if not missing:
+        return array
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
 
 
 def flatten_padded(array: np.ndarray) -> np.ndarray:
-    """Return all numbers of an array in one line, the last repeated to whole vectors."""
+    """Flatten an array, and repeat its last element to fill complete vectors."""
     return pad_to_vector(array.reshape(-1))
 
 
 def _allocate_aligned(size: int) -> np.ndarray:
-    """Return `size` new bytes that begin where a tensor of onnxruntime's own would."""
+    """Allocate `size` bytes with the alignment of onnxruntime's tensors."""
     memory = np.empty(size + _ALIGNMENT_BYTES, np.uint8)
     start = -data_address(memory) % _ALIGNMENT_BYTES
     return memory[start : start + size]
 
 
 def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
-    """Return a batch with each sample `times` times in turn, the first one where a tensor of its own would begin."""
+    """Repeat each sample of a batch `times` times in a row, in aligned memory."""
     samples = (
         _allocate_aligned(array.nbytes * times).view(array.dtype).reshape(len(array), times, -1)
     )
@@ -194,7 +206,7 @@ def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
 
 
 def align_array(array: np.ndarray) -> np.ndarray:
-    """Return an array whose memory begins where that of a tensor of onnxruntime's own would."""
+    """Return an array with the alignment of onnxruntime's tensors, copied if necessary."""
     if (
         array.ndim == 0
         or array.dtype.hasobject
@@ -205,13 +217,12 @@ def align_array(array: np.ndarray) -> np.ndarray:
 
 
 def split_aligned(array: np.ndarray) -> list[np.ndarray]:
-    """Return the samples of a batch, each of them where a tensor of onnxruntime's own would begin in memory."""
+    """Split a batch into samples that are each aligned as a tensor of onnxruntime."""
     if array.dtype.hasobject:
         return [array[i : i + 1] for i in range(len(array))]
-    size = array.nbytes // len(array)
-    each = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    rows = (
-        _allocate_aligned(len(array) * each).reshape(len(array), each)[:, :size].view(array.dtype)
-    )
-    rows[...] = array.reshape(len(array), -1)
-    return [row.reshape(1, *array.shape[1:]) for row in rows]
+    count, sample_bytes = len(array), array.nbytes // len(array)
+    stride = -(-sample_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    memory = _allocate_aligned(count * stride).reshape(count, stride)
+    samples = memory[:, :sample_bytes].view(array.dtype)
+    samples[...] = array.reshape(count, -1)
+    return [sample.reshape(1, *array.shape[1:]) for sample in samples]

@@ -1,6 +1,6 @@
-"""Running a whole float model: `FloatRunner` for its tensors, `ShapeRunner` for their shapes.
+"""Run a complete float model: `FloatRunner` for its tensors, `ShapeRunner` for their shapes.
 
-A stream is what running a model yields, in graph order: `(tensor name, array, scale or None)`.
+Running a model yields a stream in graph order: `(tensor name, array, qparams or None)`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FloatRunner", "Item", "ShapeRunner", "Stream", "get_input_specs"]
 
-#: (tensor, array, how its integers are held; None where it is real)
+#: (tensor, array, quantization parameters of integers or None)
 Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
 
 
 def get_input_specs(model: ir.Model) -> list[InputSpec]:
-    """Return the fed inputs of `model`."""
+    """Return the graph inputs of `model` that are fed."""
     specs, axes = [], infer_batch_axes(model)
     for value in model.graph.inputs:
         if value.const_value is None:
@@ -43,10 +43,10 @@ def get_input_specs(model: ir.Model) -> list[InputSpec]:
 
 
 def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
-    """Take out the first size of tensors that hold samples and something else on axis 0.
+    """Remove the first dimension in types of tensors that have samples and another axis on axis 0.
 
-    It is written as N, and onnxruntime takes tensors whose sizes read alike for equally large: they
-    share memory.
+    It is declared as N, and onnxruntime assumes tensors with equal symbols to be equally large:
+    they would share memory.
     """
     folded = {str(value.name) for value in ir.iter_values(model) if ir.has_folded_batch(value)}
     for info in proto.graph.value_info:
@@ -55,165 +55,175 @@ def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
 
 
 class ShapeRunner:
-    """The shapes of all tensors of a float model, by runs in which no tensor is held longer than it is read.
+    """Computes the shapes of all tensors of a float model, releasing tensors as early as possible.
 
-    Raises ModelError where onnxruntime refuses the model, or can tell no shape of what is no
-    tensor.
+    Raises
+    ------
+    ModelError
+        If onnxruntime does not support the model, or a value is not a tensor.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        proto, self._apart = ir.detach_large_constants(model)
+        proto, self._external_constants = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
-        self._names = [
-            name for v in ir.iter_values(model) if (name := str(v.name)) not in self._inputs
-        ]
-        del (
-            proto.graph.output[:],
-            proto.graph.value_info[:],
-        )  # what a file says of shapes may be wrong
+        names = [str(value.name) for value in ir.iter_values(model)]
+        self._names = [name for name in names if name not in self._inputs]
+        del proto.graph.output[:]
+        del proto.graph.value_info[:]  # shapes in the file may be wrong
         for name in self._names:
             proto.graph.node.add(op_type="Shape", input=[name], output=[f"{name}#shape"])
             proto.graph.output.append(onnx.ValueInfoProto(name=f"{name}#shape"))
         self._session = open_ort_session(
-            proto, "the float model", external_constants=self._apart, disable_optimizations=True
+            proto,
+            "the float model",
+            external_constants=self._external_constants,
+            disable_optimizations=True,
         )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-        """Return {tensor: shape}, the inputs among them.
+        """Return the shape of every tensor, inputs included.
 
-        ModelError where the model does not run on `feed`.
+        Raises
+        ------
+        ModelError
+            If the model does not run on `feed`.
         """
-        given = {name: np.asarray(feed[name]) for name in self._inputs}
+        inputs = {name: np.asarray(feed[name]) for name in self._inputs}
         try:
-            found = self._session.run([f"{name}#shape" for name in self._names], given)
+            results = self._session.run([f"{name}#shape" for name in self._names], inputs)
         except Exception as error:
-            raise ModelError(_format_run_error(given, error)) from error
-        shapes = {name: array.shape for name, array in given.items()}
-        return {
-            **shapes,
-            **{n: tuple(map(int, shape)) for n, shape in zip(self._names, found, strict=True)},
-        }
+            raise ModelError(_format_run_error(inputs, error)) from error
+        shapes = {name: array.shape for name, array in inputs.items()}
+        for name, shape in zip(self._names, results, strict=True):
+            shapes[name] = tuple(map(int, shape))
+        return shapes
 
 
-def _format_run_error(given: Mapping[str, np.ndarray], error: Exception) -> str:
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+def _format_run_error(inputs: Mapping[str, np.ndarray], error: Exception) -> str:
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     return (
-        f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; give shapes "
-        "that it runs with"
+        f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; pass shapes "
+        "that it supports"
     )
 
 
 class FloatRunner:
-    """A float model in onnxruntime that yields all, or the named, tensors of a run.
+    """Runs a float model in onnxruntime and yields all tensors, or those named.
 
-    model : a graph before lowering.
-    outputs : names to yield; None for every tensor. Raises ModelError when onnxruntime refuses the
-    model.
+    Parameters
+    ----------
+    model
+        A graph before lowering.
+    outputs
+        Tensors to yield; None for all.
+
+    Raises
+    ------
+    ModelError
+        If onnxruntime does not support the model.
     """
 
     def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
-        proto, self._apart = ir.detach_large_constants(model)
+        proto, self._external_constants = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
-        self._names = [
-            str(v.name) for v in ir.iter_values(model) if outputs is None or v.name in outputs
-        ]
+        values = list(ir.iter_values(model))
+        self._names = [str(v.name) for v in values if outputs is None or v.name in outputs]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         del proto.graph.output[:]
         specs = get_input_specs(model)
-        #: The inputs of a model that is written for one sample: larger batches are run one by one.
-        self._single = {spec.name: spec for spec in specs if spec.is_single_sample}
-        sized = all(
+        #: Inputs of a model for single samples: larger batches run one by one.
+        self._single_sample_specs = {spec.name: spec for spec in specs if spec.is_single_sample}
+        #: Whether all input shapes are known; otherwise open axes are no sign of a batch axis.
+        self._has_known_shapes = all(
             spec.shape is not None and None not in spec.shape for spec in specs
-        )  # else open axes mean nothing
-        self._model, self._sized = model, sized
-        #: Outputs that are held at once: of a model with large tensors not all.
+        )
+        self._model = model
+        #: Groups of outputs that are in memory at once; several for a model with large tensors.
         self.groups = group_tensors_by_size(
             model, [name for name in self._names if name not in self._inputs]
         )
         if len(self.groups) == 1:
             self._stages = [ModelStage(proto, self._inputs, self.groups[0], ())]
         else:
-            self._stages = split_into_stages(
-                proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.iter_values(model)}
-            )
+            types = {str(value.name): int(value.dtype or 0) for value in values}
+            self._stages = split_into_stages(proto, self.groups, types)
         self._sessions = [self._open_stage(stage) for stage in self._stages]
 
     def _open_stage(self, stage: ModelStage) -> OrtSession:
         stage.proto.graph.output.extend(
-            onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.handed_on)
+            onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
         )
-        return open_ort_session(stage.proto, "the float model", external_constants=self._apart)
+        return open_ort_session(
+            stage.proto, "the float model", external_constants=self._external_constants
+        )
 
     @cached_property
     def _axes(self) -> dict[str, int]:
-        """The axis of the samples in every tensor.
+        """The batch axis of every tensor.
 
-        Asked for late, when the graph's shapes may have been traced.
+        It is computed late, because shapes of the graph may be inferred after this runner was
+        created.
         """
-        axes = {
-            str(v.name): find_dynamic_axis(v) if self._sized else 0
-            for v in ir.iter_values(self._model)
-        }
-        return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
+        axes = {}
+        for value in ir.iter_values(self._model):
+            axes[str(value.name)] = find_dynamic_axis(value) if self._has_known_shapes else 0
+        for name, spec in self._single_sample_specs.items():
+            axes[name] = spec.axis or 0
+        return axes
 
     def has_batch_first(self, names: Collection[str]) -> bool:
-        """Whether all of the tensors `names` have the samples on axis 0."""
+        """Whether all of the tensors `names` have the batch on axis 0."""
         return not any(self._axes[name] for name in names)
 
     def run(self, feed: Mapping[str, np.ndarray], names: Collection[str] | None = None) -> Stream:
-        """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them.
+        """Run a batch and yield `(name, array, None)`, with arrays as onnxruntime computes them.
 
-        names : those to yield of the outputs that the runner has; None for all.
+        names : tensors to yield, of the runner's outputs; None for all.
         """
-        wanted = [name for name in self._names if names is None or name in names]
-        given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max(
-            (spec.count_samples(given[name]) for name, spec in self._single.items()), default=1
-        )
+        outputs = [name for name in self._names if names is None or name in names]
+        inputs = {name: np.asarray(feed[name]) for name in self._inputs}
+        specs = self._single_sample_specs
+        count = max((spec.count_samples(inputs[name]) for name, spec in specs.items()), default=1)
         if count == 1:
-            yield from self._run(given, wanted)
+            yield from self._run(inputs, outputs)
             return
-
-        def sample(name: str, i: int) -> np.ndarray:
-            return (
-                self._single[name].slice_samples(given[name], i, i + 1)
-                if name in self._single
-                else given[name]
-            )
-
-        runs = [
-            list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)
-        ]
+        runs = []
+        for index in range(count):
+            sample = {
+                name: specs[name].slice_samples(array, index, index + 1) if name in specs else array
+                for name, array in inputs.items()
+            }
+            runs.append(list(self._run(sample, outputs)))
         for items in zip(*runs, strict=True):
             name, arrays = items[0][0], [np.atleast_1d(array) for _, array, _ in items]
-            axis = (
-                self._axes[name] if arrays[0].shape[self._axes[name] :][:1] == (1,) else 0
-            )  # else open for its own sake
+            axis = self._axes[name]
+            if arrays[0].shape[axis:][:1] != (1,):
+                axis = 0  # the axis is dynamic for another reason
             yield name, np.concatenate(arrays, axis), None
 
-    def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
-        yield from ((name, given[name], None) for name in wanted if name in given)
-        held: dict[str, Any] = dict(given)
-        left = {name for name in wanted if name not in given}
-        for number, (stage, session) in enumerate(zip(self._stages, self._sessions, strict=True)):
-            if not left:
+    def _run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
+        """Run all stages that are needed, and yield the tensors `outputs`."""
+        yield from ((name, inputs[name], None) for name in outputs if name in inputs)
+        arrays: dict[str, Any] = dict(inputs)
+        remaining = {name for name in outputs if name not in inputs}
+        for index, (stage, session) in enumerate(zip(self._stages, self._sessions, strict=True)):
+            if not remaining:
                 return
-            later = {name for stage in self._stages[number + 1 :] for name in stage.inputs}
-            fetch = [
-                name for name in (*stage.outputs, *stage.handed_on) if name in left or name in later
-            ]
-            try:
-                found = (
-                    run_session(session, fetch, {name: held[name] for name in stage.inputs})
-                    if fetch
-                    else ()
-                )
-            except Exception as error:
-                raise ModelError(_format_run_error(given, error)) from error
-            results = dict(zip(fetch, found, strict=True))
-            del found
-            held = {name: value for name, value in {**held, **results}.items() if name in later}
-            for name in stage.outputs:  # whoever asks is the only one that holds an array
-                if name in left:
+            later_inputs = set[str]().union(*(later.inputs for later in self._stages[index + 1 :]))
+            needed = remaining | later_inputs
+            fetched = [name for name in (*stage.outputs, *stage.handed_on) if name in needed]
+            results: dict[str, Any] = {}
+            if fetched:
+                feeds = {name: arrays[name] for name in stage.inputs}
+                try:
+                    results.update(zip(fetched, run_session(session, fetched, feeds), strict=True))
+                except Exception as error:
+                    raise ModelError(_format_run_error(inputs, error)) from error
+                del feeds
+            arrays = {
+                name: value for name, value in {**arrays, **results}.items() if name in later_inputs
+            }
+            for name in stage.outputs:
+                if name in remaining:  # popped, so that only the caller keeps the array
                     yield name, to_array(results.pop(name)), None
-            left.difference_update(stage.outputs)
+            remaining.difference_update(stage.outputs)

@@ -1,7 +1,4 @@
-"""A run of a model with loops ends after a while.
-
-How often they turn may be computed, and have no end.
-"""
+"""Stop runs of models with loops after a timeout: a loop may have no end."""
 
 from __future__ import annotations
 
@@ -21,32 +18,34 @@ _ENVIRONMENT_VARIABLE, _DEFAULT_TIMEOUT_SECONDS = "LINGERONNX_LOOP_SECONDS", 15.
 
 
 def contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
-    """Whether `proto`, one of its subgraphs or of its functions has a node of that operator."""
-    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    """Whether a model, with subgraphs and functions, has a node of type `op_type`."""
+    nodes = list(proto.graph.node)
+    for function in proto.functions:
+        nodes += function.node
     return any(node.op_type == op_type for node in iter_nodes_recursive(nodes))
 
 
-def with_loop_timeout(run: Callable[..., Any], options: Callable[[], Any]) -> Callable[..., Any]:
-    """Return onnxruntime's `run` with an end.
+def with_loop_timeout(
+    run: Callable[..., Any], make_options: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Return onnxruntime's `run` with a timeout, after which it raises ModelError.
 
-    ModelError after the seconds that LINGERONNX_LOOP_SECONDS says.
-    options : makes onnxruntime's options of one run.
+    The timeout is LINGERONNX_LOOP_SECONDS. make_options : creates onnxruntime's options of a run.
     """
 
-    def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - as onnxruntime takes and gives them
-        limit, own = _read_timeout_seconds(), options()
-        timer = threading.Timer(limit, setattr, (own, "terminate", True))
+    def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime
+        limit, options = _read_timeout_seconds(), make_options()
+        timer = threading.Timer(limit, setattr, (options, "terminate", True))
         timer.daemon = True
         timer.start()
         try:
-            return run(names, feeds, own)
+            return run(names, feeds, options)
         except Exception as error:
-            if own.terminate:
+            if options.terminate:
                 raise ModelError(
-                    f"its loops turned for {limit:g} seconds, which is the limit "
-                    f"({_ENVIRONMENT_VARIABLE}); give fewer "
-                    "samples at "
-                    "once, or export the model with fewer turns"
+                    f"loops ran for {limit:g} seconds, the limit set by "
+                    f"{_ENVIRONMENT_VARIABLE}; reduce the batch size, or export the model with "
+                    "fewer iterations"
                 ) from error
             raise
         finally:
@@ -62,5 +61,7 @@ def _read_timeout_seconds() -> float:
         if not 0 < limit < threading.TIMEOUT_MAX:
             raise ValueError
     except ValueError:
-        raise ConfigError(f"{_ENVIRONMENT_VARIABLE}={text}: write a number of seconds") from None
+        raise ConfigError(
+            f"{_ENVIRONMENT_VARIABLE}={text}: expected a positive number of seconds"
+        ) from None
     return limit

@@ -1,11 +1,12 @@
-"""A float model in stages that run one after the other, each handing on what later ones read.
+"""Split a float model into stages that run one after the other.
 
-A session holds all that it may be asked for until a run ends. Where that is too much the model is
-cut: no node is computed twice.
+An onnxruntime session keeps all requested tensors in memory until a run ends. If that is too much,
+the model is split; no node is computed twice.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ...graph import ir
 
 __all__ = ["ModelStage", "group_tensors_by_size", "split_into_stages"]
 
-#: Bytes of one sample's tensors that one session holds.
+#: Maximum bytes of one sample's requested tensors in one session.
 MAX_STAGE_BYTES = 1 << 26
 
 
@@ -24,7 +25,8 @@ MAX_STAGE_BYTES = 1 << 26
 class ModelStage:
     """Nodes that run together.
 
-    As a model without outputs, what it reads, is asked for, and hands on.
+    proto : model without declared outputs. inputs : tensors that it consumes. outputs : requested
+    tensors. handed_on : other tensors that later stages consume.
     """
 
     proto: onnx.ModelProto
@@ -34,74 +36,90 @@ class ModelStage:
 
 
 def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[str]]:
-    """Return tensors in groups, in order, of `MAX_STAGE_BYTES` bytes a sample.
+    """Group consecutive tensors of at most `MAX_STAGE_BYTES` bytes per sample.
 
-    One group where sizes or types are unknown.
+    There is one group if shapes or types are not known, or nodes have subgraphs.
     """
-    values = {str(v.name): v for v in ir.iter_values(model)}
-    unknown = any(value.dtype is None or ir.get_shape(value) is None for value in values.values())
-    if unknown or any(ir.has_subgraphs(node) for node in model.graph):
+    values = {str(value.name): value for value in ir.iter_values(model)}
+    for value in values.values():
+        if value.dtype is None or ir.get_shape(value) is None:
+            return [list(names)]
+    if any(ir.has_subgraphs(node) for node in model.graph):
         return [list(names)]
-    found: list[list[str]] = [[]]
-    size = 0
+    groups: list[list[str]] = [[]]
+    group_bytes = 0
     for name in names:
-        one = 4 * math.prod(int(d or 1) for d in ir.get_shape(values[name]) or ())
-        if found[-1] and size + one > MAX_STAGE_BYTES:
-            found.append([])
-            size = 0
-        found[-1].append(name)
-        size += one
-    return found
+        tensor_bytes = 4 * math.prod(int(size or 1) for size in ir.get_shape(values[name]) or ())
+        if groups[-1] and group_bytes + tensor_bytes > MAX_STAGE_BYTES:
+            groups.append([])
+            group_bytes = 0
+        groups[-1].append(name)
+        group_bytes += tensor_bytes
+    return groups
 
 
 def split_into_stages(
-    proto: onnx.ModelProto, wanted: Sequence[Sequence[str]], types: Mapping[str, int]
+    proto: onnx.ModelProto, groups: Sequence[Sequence[str]], types: Mapping[str, int]
 ) -> list[ModelStage]:
-    """Cut `proto` behind the last node of each group of tensors.
+    """Split a model after the last node of each group of requested tensors.
 
-    types : the element types of all tensors. Nodes that nothing wanted is computed from are left
-    out.
+    Nodes that no requested tensor depends on are removed.
+
+    Parameters
+    ----------
+    proto
+        The model.
+    groups
+        Requested tensors, in graph order.
+    types
+        ONNX element types of all tensors.
     """
-    nodes = _find_ancestors(proto, {name for group in wanted for name in group})
-    place = {name: index for index, node in enumerate(nodes) for name in node.output}
-    held = {tensor.name: tensor for tensor in proto.graph.initializer}
-    found, start = [], 0
-    for number, group in enumerate(wanted):
-        end = (
-            len(nodes)
-            if number == len(wanted) - 1
-            else max(start, *(place[name] + 1 for name in group))
-        )
-        part, later = nodes[start:end], {name for node in nodes[end:] for name in node.input}
-        made = {name for node in part for name in node.output}
-        reads = dict.fromkeys(
-            name for node in part for name in node.input if name and name not in made
-        )
-        inputs = [name for name in reads if name not in held]
-        model = onnx.ModelProto()
-        model.CopyFrom(proto)
-        del (
-            model.graph.node[:],
-            model.graph.initializer[:],
-            model.graph.input[:],
-            model.graph.value_info[:],
-        )
-        model.graph.node.extend(part)
-        model.graph.initializer.extend(held[name] for name in reads if name in held)
-        model.graph.input.extend(
-            onnx.helper.make_tensor_value_info(name, types[name], None) for name in inputs
-        )
-        border = sorted(name for name in made & later if name not in group)
-        found.append(ModelStage(model, inputs, list(group), border))
+    nodes = _find_ancestors(proto, set(itertools.chain.from_iterable(groups)))
+    position: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        position.update(dict.fromkeys(node.output, index))
+    stages, start = [], 0
+    for group_index, group in enumerate(groups):
+        end = len(nodes)
+        if group_index < len(groups) - 1:
+            end = max(start, *(position[name] + 1 for name in group))
+        later_inputs = set(itertools.chain.from_iterable(node.input for node in nodes[end:]))
+        stages.append(_make_stage(proto, nodes[start:end], group, later_inputs, types))
         start = end
-    return found
+    return stages
+
+
+def _make_stage(
+    proto: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Sequence[str],
+    later_inputs: set[str],
+    types: Mapping[str, int],
+) -> ModelStage:
+    """Make a stage of consecutive nodes. later_inputs : tensors that later stages consume."""
+    computed = set(itertools.chain.from_iterable(node.output for node in nodes))
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    consumed = dict.fromkeys(itertools.chain.from_iterable(node.input for node in nodes))
+    external = [name for name in consumed if name and name not in computed]
+    inputs = [name for name in external if name not in constants]
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    graph = model.graph
+    del graph.node[:], graph.initializer[:], graph.input[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(constants[name] for name in external if name in constants)
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, types[name], None) for name in inputs
+    )
+    handed_on = sorted(name for name in computed & later_inputs if name not in outputs)
+    return ModelStage(model, inputs, list(outputs), handed_on)
 
 
 def _find_ancestors(proto: onnx.ModelProto, names: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that `names` are computed from, in order."""
-    needed, kept = set(names), []
+    """Return the nodes that the tensors `names` depend on, in graph order."""
+    needed, nodes = set(names), []
     for node in reversed(proto.graph.node):
         if not needed.isdisjoint(node.output):
-            kept.append(node)
+            nodes.append(node)
             needed.update(name for name in node.input if name)
-    return kept[::-1]
+    return nodes[::-1]

@@ -1,7 +1,7 @@
-"""Why onnxruntime refuses a model or a run, in one line of plain words.
+"""Explain onnxruntime's errors in one line.
 
-Its own texts begin with codes and the signatures of its functions. What is known of them is said in
-words of ours, with the remedy; of the rest stays what stands behind the last signature.
+Its messages begin with codes and function signatures. Known messages are replaced by an explanation
+with a remedy; of others, the text after the last signature remains.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import re
 
 __all__ = ["explain_ort_error"]
 
-#: What onnxruntime says -> what a user reads.
+#: (pattern of onnxruntime's message, replacement).
 _ERROR_PATTERNS = (
     (
         r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
         (
-            r"its file format, IR version \1, is newer than it reads (\2); save the model with an "
-            r"older onnx"
+            r"its file format, IR version \1, is newer than the supported one (\2); save the model "
+            r"with an older onnx"
         ),
     ),
     (
         r"ONNX Runtime only \*guarantees\*.* for domain (\S+) is till opset (\d+)",
         (
-            r"an operator has a form that is newer than opset \2 of \1, the newest it reads; export "
-            r"with an older opset"
+            r"an operator has a version newer than opset \2 of \1, the newest supported one; "
+            r"export with an older opset"
         ),
     ),
     (
         r"(?:Could not find an implementation|Failed to find kernel) for (\w+)\((\d+)\)",
         (
-            r"it has no \1 (form of opset \2) for these types; export the model with other operators, "
-            r"or in float32"
+            r"it has no \1 (version of opset \2) for these types; export the model with other "
+            r"operators, or in float32"
         ),
     ),
     (
@@ -62,36 +62,37 @@ _ERROR_PATTERNS = (
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _CONTEXT = re.compile(r" *==> Context.*$")
 _CONDITION = re.compile(r"(?:Exception during initialization: )?[^.]*\bstd::[^.]* was false\.")
-_PLACE = re.compile(r"\S*/onnxruntime_src/\S+:\d+ |\b\w+\.(cc|cpp|h):\d+ (\w+ )?")
+_SOURCE_LOCATION = re.compile(r"\S*/onnxruntime_src/\S+:\d+ |\b\w+\.(cc|cpp|h):\d+ (\w+ )?")
 _DROPPED = re.compile(
     r"^[^.]* was false\. |^\[with .*?\] | If you need support create a github issue.*$"
 )
 
 
 def explain_ort_error(error: Exception) -> str:
-    """Return why onnxruntime raised `error`."""
+    """Return an explanation of an exception of onnxruntime, in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = _CONTEXT.sub("", _without_place(_CODE.sub("", " ".join(line.strip() for line in lines))))
-    while (shorter := _without_place(text)) != text:  # one place told another
+    message = _CODE.sub("", " ".join(line.strip() for line in lines))
+    text = _CONTEXT.sub("", _strip_source_location(message))
+    while (shorter := _strip_source_location(text)) != text:  # messages may be nested
         text = shorter
     text = _CONDITION.sub("a size or an index in it is out of range", text).replace("std::", "")
-    for pattern, words in _ERROR_PATTERNS:
-        if found := re.search(pattern, text):
-            return " ".join(found.expand(words).split())
+    for pattern, replacement in _ERROR_PATTERNS:
+        if match := re.search(pattern, text):
+            return " ".join(match.expand(replacement).split())
     return text
 
 
-def _without_place(text: str) -> str:
-    """Return `text` without the place in onnxruntime's sources and the function that it names."""
-    found = _PLACE.search(text)
-    if found is None:
+def _strip_source_location(text: str) -> str:
+    """Remove a location in onnxruntime's sources, and the function signature after it."""
+    match = _SOURCE_LOCATION.search(text)
+    if match is None:
         return text
-    depth, behind = 0, text[found.end() :]
-    for at, letter in enumerate(behind):
-        depth += (letter == "(") - (letter == ")")
-        if letter == ")" and not depth and behind[at + 1 : at + 2] in (" ", ""):
-            behind = behind[at + 1 :].removeprefix(" const").lstrip()
+    depth, remainder = 0, text[match.end() :]
+    for index, char in enumerate(remainder):
+        depth += (char == "(") - (char == ")")
+        if char == ")" and not depth and remainder[index + 1 : index + 2] in (" ", ""):
+            remainder = remainder[index + 1 :].removeprefix(" const").lstrip()
             break
     for _ in range(2):
-        behind = _DROPPED.sub("", behind)
-    return text[: found.start()] + behind
+        remainder = _DROPPED.sub("", remainder)
+    return text[: match.start()] + remainder

@@ -1,7 +1,7 @@
-"""A float graph in pieces, so that of a changed run only what lies behind the change is computed again.
+"""Split a float graph into segments, to recompute only segments downstream of a change.
 
-A piece is one node, with those before it that nobody else reads, and has an onnxruntime session of
-its own, of one thread: what it computes does not depend on the machine's load. Knows no plan.
+A segment is one node, with upstream nodes that no other node consumes. It has its own onnxruntime
+session with one thread, so its results do not depend on the machine's load. Knows no plan.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Segment", "Segments"]
 class Segment:
     """Nodes that are computed together.
 
-    nodes : their names. inputs, outputs : the tensors it reads and gives. constants : what it
-    holds, by name. macs : multiply-accumulates of one sample.
+    nodes : names. inputs, outputs : tensors. constants : arrays by name. macs :
+    multiply-accumulates of one sample.
     """
 
     nodes: Sequence[str]
@@ -40,64 +40,77 @@ class Segment:
 
 
 class Segments:
-    """The pieces, in graph order, that the tensors `wanted` of `model` depend on.
+    """The segments, in graph order, that some tensors of a float model depend on.
 
-    cuts : tensors that must be seen: no piece hides one. apart : nodes of which no piece holds two.
+    Parameters
+    ----------
+    model
+        The float model.
+    cuts
+        Tensors that must be outputs of a segment.
+    outputs
+        Tensors to compute.
+    separate
+        Names of nodes of which a segment may contain only one.
     """
 
     def __init__(
         self,
         model: ir.Model,
         cuts: Collection[str],
-        wanted: Collection[str],
-        apart: Collection[str],
+        outputs: Collection[str],
+        separate: Collection[str],
     ) -> None:
         self._model = model
-        shown = {*cuts, *wanted, *(str(v.name) for v in model.graph.outputs)}
-        nodes = [node for node in find_ancestors(model.graph, wanted) if not _is_constant(node)]
-        groups = _group_nodes(nodes, shown, apart)
-        self._nodes = groups
-        self.segments = [_make_segment(group, shown) for group in groups]
+        visible = {*cuts, *outputs, *(str(value.name) for value in model.graph.outputs)}
+        ancestors = find_ancestors(model.graph, outputs)
+        self._nodes = _group_nodes(
+            [node for node in ancestors if not _is_constant(node)], visible, separate
+        )
+        self.segments = [_make_segment(group, visible) for group in self._nodes]
         self._sessions: dict[tuple[int, frozenset[tuple[str, int]]], OrtSession] = {}
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one sample of a whole run."""
-        return sum(piece.macs for piece in self.segments)
+        """Multiply-accumulates of one sample in a complete run."""
+        return sum(segment.macs for segment in self.segments)
 
     def run(
         self, index: int, tensors: Mapping[str, np.ndarray], changed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of piece `index`, given its inputs.
+        """Return the outputs of one segment.
 
-        changed : other values of some of its constants; an array of other values is another object,
-        and lives as
-            long as this does.
+        Parameters
+        ----------
+        index
+            Index of the segment.
+        tensors
+            Arrays by name, with its inputs.
+        changed
+            Replacements of some of its constants. Sessions are cached by the identity of these
+            arrays, so different values must be different objects that live as long as this one.
         """
-        piece = self.segments[index]
+        segment = self.segments[index]
         key = index, frozenset((name, id(array)) for name, array in changed.items())
         if key not in self._sessions:
             self._sessions[key] = self._open(index, changed)
+        feeds = {name: tensors[name] for name in segment.inputs}
         try:
-            arrays = self._sessions[key].run(
-                list(piece.outputs), {name: tensors[name] for name in piece.inputs}
-            )
+            arrays = self._sessions[key].run(list(segment.outputs), feeds)
         except Exception as error:
-            raise ModelError(f"onnxruntime failed on node {piece.nodes[-1]}: {error}") from error
-        return dict(zip(piece.outputs, arrays, strict=True))
+            raise ModelError(f"onnxruntime failed on node {segment.nodes[-1]}: {error}") from error
+        return dict(zip(segment.outputs, arrays, strict=True))
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
-        piece, nodes = self.segments[index], self._nodes[index]
-        inputs = {
-            str(v.name): v
-            for node in nodes
-            for v in iter_read_values(node)
-            if v is not None and v.name in piece.inputs
-        }
-        proto = extract_submodel(
-            self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed}
-        )
-        return open_ort_session(proto, f"node {piece.nodes[-1]}", threads=1)
+        segment, nodes = self.segments[index], self._nodes[index]
+        inputs = {}
+        for node in nodes:
+            for value in iter_read_values(node):
+                if value is not None and value.name in segment.inputs:
+                    inputs[str(value.name)] = value
+        constants = {**segment.constants, **changed}
+        proto = extract_submodel(self._model, nodes, inputs, segment.outputs, constants)
+        return open_ort_session(proto, f"node {segment.nodes[-1]}", threads=1)
 
 
 def _is_constant(node: ir.Node) -> bool:
@@ -105,46 +118,51 @@ def _is_constant(node: ir.Node) -> bool:
 
 
 def _group_nodes(
-    nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]
+    nodes: Sequence[ir.Node], visible: Collection[str], separate: Collection[str]
 ) -> list[list[ir.Node]]:
-    """Join each node that only one other reads to that one's group."""
-    readers: dict[str, dict[int, ir.Node]] = {}
+    """Merge the group of each node with one consumer into that of the consumer.
+
+    Nodes with outputs in `visible` stay last in their group, and a group contains at most one node
+    of `separate`.
+    """
+    consumers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:
         for value in iter_read_values(node):
             if value is not None:
-                readers.setdefault(str(value.name), {})[id(node)] = node
+                consumers.setdefault(str(value.name), {})[id(node)] = node
     group_of = {id(node): [node] for node in nodes}
     for node in nodes:
         names = [str(value.name) for value in node.outputs if value.name]
-        users = {key: user for name in names for key, user in readers.get(name, {}).items()}
-        if len(users) != 1 or any(name in shown for name in names):
+        node_consumers: dict[int, ir.Node] = {}
+        for name in names:
+            node_consumers.update(consumers.get(name, {}))
+        if len(node_consumers) != 1 or any(name in visible for name in names):
             continue
-        (user,) = users.values()
-        own, other = group_of[id(node)], group_of[id(user)]
-        if sum(str(member.name) in apart for member in (*own, *other)) < 2:
-            other[:0] = own
-            group_of.update({id(member): other for member in own})
+        (consumer,) = node_consumers.values()
+        group, consumer_group = group_of[id(node)], group_of[id(consumer)]
+        if sum(str(member.name) in separate for member in (*group, *consumer_group)) < 2:
+            consumer_group[:0] = group
+            group_of.update({id(member): consumer_group for member in group})
     return [group for node in nodes if (group := group_of[id(node)])[-1] is node]
 
 
-def _make_segment(nodes: Sequence[ir.Node], shown: Collection[str]) -> Segment:
-    made = {str(value.name) for node in nodes for value in node.outputs}
-    read = {
-        str(v.name): v
-        for node in nodes
-        for v in iter_read_values(node)
-        if v is not None and v.name not in made
-    }
-    held = {
-        name: array
-        for name, value in read.items()
-        if (array := ir.find_constant(value)) is not None
-    }
-    outputs = [str(v.name) for v in nodes[-1].outputs if v.name and (v.uses() or v.name in shown)]
-    return Segment(
-        [str(node.name) for node in nodes],
-        [name for name in read if name not in held],
-        outputs,
-        held,
-        sum(count_macs(node) for node in nodes),
-    )
+def _make_segment(nodes: Sequence[ir.Node], visible: Collection[str]) -> Segment:
+    computed: set[str] = set()
+    for node in nodes:
+        computed.update(str(value.name) for value in node.outputs)
+    inputs: dict[str, None] = {}
+    constants: dict[str, np.ndarray] = {}
+    for node in nodes:
+        for value in iter_read_values(node):
+            if value is None or value.name in computed:
+                continue
+            array = ir.find_constant(value)
+            if array is None:
+                inputs[str(value.name)] = None
+            else:
+                constants[str(value.name)] = array
+    last_outputs = [value for value in nodes[-1].outputs if value.name]
+    outputs = [str(v.name) for v in last_outputs if v.uses() or v.name in visible]
+    names = [str(node.name) for node in nodes]
+    macs = sum(count_macs(node) for node in nodes)
+    return Segment(names, list(inputs), outputs, constants, macs)

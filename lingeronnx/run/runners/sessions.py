@@ -1,6 +1,6 @@
-"""Models opened in onnxruntime, and run.
+"""Open models in onnxruntime, and run them.
 
-The only file that imports onnxruntime, and only when a float operator has to run.
+This is the only file that imports onnxruntime, and only when a float operator has to run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_default_ort_session", "open_ort_session", "run_session", "to_array"]
 
-#: Types of outputs that are handed over one by one.
+#: Output types that onnxruntime can return as OrtValues, without copying all at once.
 _ORT_VALUE_TYPES = frozenset(
     f"tensor({kind})"
     for kind in (
@@ -50,38 +50,52 @@ def open_ort_session(
     external_constants: Mapping[str, np.ndarray] = MappingProxyType({}),
     disable_optimizations: bool = False,
 ) -> OrtSession:
-    """Open an onnxruntime session on `proto`, which may be used up.
+    """Open an onnxruntime session.
 
-    ModelError when onnxruntime refuses the model.
-    threads : 0 for `LINGERONNX_THREADS`, else the number of processors. apart : constants that
-    `proto` lacks (`ir.detach_large_constants`), which have to be kept as long as the session is
-    used. plain : every node as it stands, and no weight in another form: for a run or two.
+    Parameters
+    ----------
+    proto
+        The model; it may be modified.
+    label
+        Description of the model, for messages.
+    threads
+        Number of threads; 0 for `LINGERONNX_THREADS`, or else the number of processors.
+    external_constants
+        Constants that `proto` lacks (`ir.detach_large_constants`). They must be kept alive as long
+        as the session.
+    disable_optimizations
+        Run every node unchanged and do not repack weights; faster for a run or two.
+
+    Raises
+    ------
+    ModelError
+        If onnxruntime does not support the model.
     """
     import onnxruntime as ort
 
-    turning = contains_op(proto, "Loop")
+    has_loop = contains_op(proto, "Loop")
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
+    options.log_severity_level = 4  # errors are raised, and not printed on stderr as well
     options.intra_op_num_threads = threads or _requested_threads()
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # between two runs it only costs
-    options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
+    # Spinning between runs wastes CPU time, and the arena would keep the peak memory of all runs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.enable_cpu_mem_arena = False
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = (
         level.ORT_DISABLE_ALL if disable_optimizations else level.ORT_ENABLE_BASIC
     )
     if disable_optimizations:
         options.add_session_config_entry("session.disable_prepacking", "1")
-        options.execution_order = (
-            ort.ExecutionOrder.PRIORITY_BASED
-        )  # a Shape as soon as it can be told
-    stored = [
+        # A Shape runs as soon as its input is known.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    external_names = [
         tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants
     ]
-    if stored:
-        values = [ort.OrtValue.ortvalue_from_numpy(external_constants[name]) for name in stored]
-        options.add_external_initializers(stored, values)
+    if external_names:
+        values = [
+            ort.OrtValue.ortvalue_from_numpy(external_constants[name]) for name in external_names
+        ]
+        options.add_external_initializers(external_names, values)
     try:
         with ir.session_source(proto) as content:
             session = ort.InferenceSession(
@@ -91,7 +105,7 @@ def open_ort_session(
                 disabled_optimizers=_unsafe_optimizers(proto),
             )
     except Exception as error:
-        if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
+        if external_names:  # onnxruntime rejects external constants that it optimized away
             return open_ort_session(
                 ir.reattach_constants(proto, external_constants),
                 label,
@@ -99,24 +113,23 @@ def open_ort_session(
                 disable_optimizations=disable_optimizations,
             )
         raise ModelError(f"onnxruntime cannot run {label}: {explain_ort_error(error)}") from error
-    if turning:
+    if has_loop:
         session.run = with_loop_timeout(session.run, ort.RunOptions)
         session.run_with_ort_values = with_loop_timeout(session.run_with_ort_values, ort.RunOptions)
     return session
 
 
 def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
-    """Return the optimizations to leave out.
+    """Return the optimizations to disable.
 
-    Of models with branches the one that inlines those it can decide.
-    onnxruntime 1.32 ends the whole process there where branches within branches know all their
-    sizes.
+    For models with branches it is the one that inlines branches with a constant condition:
+    onnxruntime 1.32 crashes there if nested branches have known shapes.
     """
     return ["ConstantFolding"] if contains_op(proto, "If") else []
 
 
 def open_default_ort_session(content: bytes) -> OrtSession:
-    """Return a session with onnxruntime's own settings, all its optimizations among them."""
+    """Open a session with onnxruntime's default settings and optimizations."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -125,32 +138,38 @@ def open_default_ort_session(content: bytes) -> OrtSession:
 
 
 def run_session(
-    session: OrtSession, names: Sequence[str], given: Mapping[str, Any]
+    session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """Run a session; return arrays, or what `to_array` makes arrays of, so that not all are there twice at once."""
+    """Run a session and return its outputs, for `to_array`.
+
+    They are OrtValues if possible, so that not all arrays are in memory twice at once.
+    """
     import onnxruntime as ort
 
-    plain = all(not isinstance(a, np.ndarray) or a.dtype.kind in "fiub" for a in given.values())
-    if not plain or not all(value.type in _ORT_VALUE_TYPES for value in session.get_outputs()):
-        return list(session.run(names, {name: to_array(value) for name, value in given.items()}))
-    feeds = {
-        name: ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in given.items()
-    }
+    arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
+    is_numeric = all(array.dtype.kind in "fiub" for array in arrays)
+    if not is_numeric or not all(value.type in _ORT_VALUE_TYPES for value in session.get_outputs()):
+        return list(session.run(names, {name: to_array(value) for name, value in inputs.items()}))
+    feeds = {}
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            value = ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
+        feeds[name] = value
     return list(session.run_with_ort_values(names, feeds))
 
 
 def to_array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no types
-    """Return an array; a sequence of tensors stays a list of them."""
+    """Convert an output of `run_session` to an array; a sequence of tensors stays a list."""
     return result if isinstance(result, np.ndarray | list) else result.numpy()
 
 
 def _requested_threads() -> int:
-    """Return what `LINGERONNX_THREADS` says, 0 where it says nothing.
+    """Return the value of `LINGERONNX_THREADS`, or 0 if it is not set.
 
-    ConfigError where it is no number.
+    Raises
+    ------
+    ConfigError
+        If it is not a number.
     """
     from simulator._threads import get_configured_threads
 

@@ -1,7 +1,4 @@
-"""Running what has sizes that the data decide.
-
-Never stacked over samples where it is made for one.
-"""
+"""Run the part of a model whose tensor shapes depend on input values."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ __all__ = ["TailRunner"]
 
 
 class TailRunner:
-    """A tail in onnxruntime.
+    """Runs a dynamic tail in onnxruntime.
 
-    One run for each sample where the whole model is made for one, else one for all.
+    There is one run per sample if the model was made for single samples, else one for all.
     """
 
     def __init__(self, tail: DynamicTail) -> None:
@@ -28,45 +25,52 @@ class TailRunner:
         for value in model.graph.inputs:
             value.shape = None
         self._runner = FloatRunner(model)
-        self._reads = tail.input_names
-        self._names = [
-            str(v.name)
-            for v in ir.iter_values(model)
-            if str(v.name) not in tail.input_names and v.const_value is None
-        ]
-        self._one = bool(tail.single_sample_shapes)
+        variables = [value for value in ir.iter_values(model) if value.const_value is None]
+        names = [str(value.name) for value in variables]
+        self._names = [name for name in names if name not in tail.input_names]
+        self._is_single_sample = bool(tail.single_sample_shapes)
 
     def run(
         self, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None, samples: int
     ) -> Stream:
-        """Yield `(name, array, None)` of the tensors `names`.
+        """Yield `(name, array, None)` of tensors of the tail.
 
-        None: of all that several samples can be joined in.
-        feeds : what the tail reads, `samples` samples one after another on axis 0. ModelError where
-        a named tensor differs in size from sample to sample.
+        Parameters
+        ----------
+        feeds
+            Inputs of the tail, with samples one after another on axis 0.
+        names
+            Tensors to yield; None for all whose shape is the same for all samples.
+        samples
+            Number of samples in `feeds`.
+
+        Raises
+        ------
+        ModelError
+            If the shape of a named tensor differs between samples.
         """
-        wanted = self._names if names is None else list(names)
-        count = samples if self._one else 1
-        runs = [
-            {name: _sample(array, i, count) for name, array in feeds.items()} for i in range(count)
-        ]
-        found = [
-            {name: array for name, array, _ in self._runner.run(feed, wanted)} for feed in runs
-        ]
-        for name in wanted:
-            arrays = [np.atleast_1d(run[name]) if count > 1 else run[name] for run in found]
-            if len({array.shape for array in arrays}) > 1:
-                if names is None:
-                    continue
+        outputs = self._names if names is None else list(names)
+        count = samples if self._is_single_sample else 1
+        runs = []
+        for index in range(count):
+            feed = {name: _get_sample(array, index, count) for name, array in feeds.items()}
+            runs.append({name: array for name, array, _ in self._runner.run(feed, outputs)})
+        for name in outputs:
+            arrays = [run[name] for run in runs]
+            if count > 1:
+                arrays = [np.atleast_1d(array) for array in arrays]
+            if len({array.shape for array in arrays}) == 1:
+                yield name, np.concatenate(arrays) if count > 1 else arrays[0], None
+            elif names is not None:
                 raise ModelError(
-                    f"tensor '{name}' has sizes that the data decide, another for each of these "
-                    f"{count} samples; run "
-                    "one sample at a time"
+                    f"the shape of tensor '{name}' depends on the data and differs between these "
+                    f"{count} samples; run one sample at a time"
                 )
-            yield name, np.concatenate(arrays) if count > 1 else arrays[0], None
 
 
-def _sample(array: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return the rows of sample `number` of `count`."""
-    rows = len(array) // count if array.ndim else 0
-    return array[number * rows : (number + 1) * rows] if count > 1 and rows else array
+def _get_sample(array: np.ndarray, index: int, count: int) -> np.ndarray:
+    """Return the rows of one of `count` samples; an array without rows is returned unchanged."""
+    row_count = len(array) // count if array.ndim else 0
+    if count == 1 or not row_count:
+        return array
+    return array[index * row_count : (index + 1) * row_count]

@@ -28,7 +28,7 @@ class Samples:
             size += sum(array.nbytes for array in feeds.values())
             if size > _MAX_INPUT_BYTES:
                 raise DataError(
-                    f"{data.what}: more than {_MAX_INPUT_BYTES >> 30} GiB of inputs; use fewer "
+                    f"{data.label}: more than {_MAX_INPUT_BYTES >> 30} GiB of inputs; use fewer "
                     "samples with --limit"
                 )
             parts.append(feeds)

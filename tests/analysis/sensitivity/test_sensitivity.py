@@ -252,7 +252,7 @@ def test_refused():
         ({"output": "z"}, "no output 'z'"),
         ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
         ({"function": fails, "metric": "KL"}, "pass one of the two"),
-        ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
+        ({"function": lambda model: 1.0, "workers": 2}, "cannot pickle the job"),
     ]
     check_each(check, cases)
 

@@ -152,7 +152,7 @@ def test_data_without_states_are_answered_with_the_states(data: dict[str, np.nda
 
 def test_a_state_with_fewer_samples_may_be_left_out() -> None:
     data = [{"x": RISING, "a": np.ones((1, 4), np.float32)}]
-    with pytest.raises(DataError, match="leave 'a' out: it begins at zeros"):
+    with pytest.raises(DataError, match="omit 'a': it begins at zeros"):
         lo.quantize(_two_cells(), data, platform="venus", state={"ka": "a", "kb": "b"})
 
 
@@ -478,7 +478,8 @@ def test_states_are_proposed() -> None:
     assert not any("--state" in note for note in report.notes)  # h2 or c2: nobody can tell
     model = _counter()
     with pytest.raises(
-        lo.DataError, match=r"no array for input 'c'; found x; if 'next' is its .* --state next=c$"
+        lo.DataError,
+        match=r"no array for input 'c'; the data have x; if 'next' is its .* --state next=c$",
     ):
         lo.quantize(model, {"x": x})
     ir.rename(model, {"next": "c_out"}, {})

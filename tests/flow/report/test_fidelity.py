@@ -29,7 +29,7 @@ def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
     data = Data([{"x": part} for part in np.array_split(rows, items)], [X], hold_out=True)
     held = [i for i in range(640) if i >= 512 and i % 32 >= 28]
     seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
-    assert np.concatenate([feeds["x"] for feeds in data.held()])[:, 0].tolist() == held
+    assert np.concatenate([feeds["x"] for feeds in data.held_out_batches()])[:, 0].tolist() == held
     assert seen.tolist() == [i for i in range(640) if i not in held]
     peeked = next(iter(data.peek_batch(560)))[0]["x"][:, 0]
     assert peeked.tolist() == seen[:560].tolist()
@@ -38,20 +38,20 @@ def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
 def test_few_samples_are_all_calibrated_with() -> None:
     data = Data([{"x": _rows(540)}], [X], hold_out=True)
     assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 540
-    assert data.held() == []
+    assert data.held_out_batches() == []
 
 
 def test_held_samples_of_a_generator_are_kept_when_it_is_read() -> None:
     data = Data(({"x": row[None]} for row in _rows(544)), [X], hold_out=True)
     assert sum(len(feeds["x"]) for feeds, _ in data.batches(8)) == 540
-    assert [feeds["x"][0, 0] for feeds in data.held()] == [540, 541, 542, 543]
+    assert [feeds["x"][0, 0] for feeds in data.held_out_batches()] == [540, 541, 542, 543]
 
 
 def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
     rows = _rows(640)
     data = Data([{"x": rows}], [X], hold_out=True)
-    assert data.held()
-    assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
+    assert data.held_out_batches()
+    assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held_out_batches())
 
 
 def _model(

@@ -87,7 +87,7 @@ def test_an_unknown_rounding():
 def test_what_the_executor_has_not(kind):
     x = some(0, 1, 2, 3, 3)
     with pytest.raises(
-        lo.ModelError, match="venusA has no such operator; it exists in arithmetic='training' only"
+        lo.ModelError, match="venusA has no such operator; it exists only in arithmetic='training'"
     ):
         run(kind, {"scale_x": 16.0, "scale_o": 16.0}, x, platform="venusA", arithmetic="executor")
 
