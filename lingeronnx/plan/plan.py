@@ -43,8 +43,8 @@ class Plan:
     floats : node name -> why the node stays float.
     scaled : tensor name -> the user's tensor that a multiplication on the host converts to or from.
     synthetic : whether scales, or weights refined for them, come from random inputs.
-    settings : the non-default settings of `quantize` that the scales depend on; None if they are not
-    known. Plans are equal whatever their settings are.
+    settings : the non-default settings of `quantize` that the scales depend on; None if unknown.
+    Plans are equal whatever their settings are.
     """
 
     platform: str
@@ -125,8 +125,8 @@ class Plan:
                     name: _qparams_from_json(p, where, name) for name, p in body["tensors"].items()
                 },
                 transforms={
-                    name: Transform(tuple(float(f) for f in t["factor"]))
-                    for name, t in body.get("transforms", {}).items()
+                    name: Transform(tuple(map(float, transform["factor"])))
+                    for name, transform in body.get("transforms", {}).items()
                 },
                 floats={str(k): str(v) for k, v in body.get("floats", {}).items()},
                 scaled={str(k): str(v) for k, v in body.get("scaled", {}).items()},
@@ -188,7 +188,7 @@ def _qparams_to_json(q: Affine) -> dict[str, object]:
 
 
 def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affine:
-    """Read what `_qparams_to_json` wrote; raise ConfigError if it is invalid for tensor `name`."""
+    """Parse the JSON form of the parameters of tensor `name`; raise ConfigError if invalid."""
     scale, bits = entry["scale"], int(entry["bits"])
     scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):

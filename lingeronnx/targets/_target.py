@@ -219,7 +219,7 @@ class OperatorSupport:
 
     arithmetic : how it computes.
     limits : its limits; None if it supports everything that its definition allows.
-    miscompiled : whether it packs but does not compute what it is defined to. A graph with it is
+    miscompiled : whether it packs but does not compute the defined operator. A graph with it is
     simulated as the chip computes it, but the quantizer writes something else.
     weight_bits : weight widths besides those of the target.
     """

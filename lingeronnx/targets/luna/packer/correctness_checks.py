@@ -127,9 +127,7 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     if not plan.memory_plan.prefetched_bytes:
         return
     for name, consumers in consumers_by_constant.items():
-        if len(consumers) == 1:
-            continue
-        constant_sets = {tuple(t.name for t in plan.graph.get_constants(s)) for s in consumers}
+        constant_sets = {_get_constant_names(plan, step) for step in consumers}
         if len(constant_sets) > 1 and all(len(names) > 1 for names in constant_sets):
             yield make_wrong_result_finding(
                 consumers[-1],
@@ -137,6 +135,11 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
                 f"'{name}'",
                 "copy the constant, or --dma_prefetch False",
             )
+
+
+def _get_constant_names(plan: PlannedGraph, step: PackerStep) -> tuple[str, ...]:
+    """Return the names of the stored constants of a step."""
+    return tuple(tensor.name for tensor in plan.graph.get_constants(step))
 
 
 #: Operators that store their weights in a layout of their own.

@@ -60,12 +60,7 @@ def _compute_layer_cost(
     constants = net.get_constants(step)
     weights = sum(memory.stored_bytes[t.name] for t in constants if t.name not in counted_constants)
     counted_constants |= {t.name for t in constants}
-    outputs = [net.tensors[n] for n in step.outputs]
-    output_bytes = sum(t.size_bytes for t in outputs)
-    accessed = {t.name: t.size_bytes for t in net.data(step)}
-    if step.op in _PARTIAL_READ_OPERATORS:
-        accessed = {name: min(size, output_bytes) for name, size in accessed.items()}
-    accessed |= {t.name: t.size_bytes for t in outputs}
+    accessed = _get_accessed_bytes(net, step)
     psram_bytes = sum(
         size for name, size in accessed.items() if memory.allocations[name].memory == PSRAM
     )
@@ -82,6 +77,16 @@ def _compute_layer_cost(
         work_area=memory.work_areas.get(step.name, 0),
         dma=psram_bytes + fetched_bytes,
     )
+
+
+def _get_accessed_bytes(net: PackerGraph, step: PackerStep) -> dict[str, int]:
+    """Return the bytes of each activation that a step reads or writes."""
+    outputs = {name: net.tensors[name].size_bytes for name in step.outputs}
+    inputs = {tensor.name: tensor.size_bytes for tensor in net.data(step)}
+    if step.op in _PARTIAL_READ_OPERATORS:
+        output_bytes = sum(net.tensors[name].size_bytes for name in step.outputs)
+        inputs = {name: min(size, output_bytes) for name, size in inputs.items()}
+    return {**inputs, **outputs}
 
 
 def _count_macs(net: PackerGraph, step: PackerStep) -> int:

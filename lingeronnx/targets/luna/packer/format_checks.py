@@ -40,7 +40,7 @@ from ... import Target
 from ...verdict import VerdictFinding
 from ..packer_profile import DEFAULT_PLATFORM_OPTION, PLATFORM_OPTIONS, get_packer_profile
 from .options import PackerOptions
-from .packer_graph import PackerGraph, PackerStep
+from .packer_graph import PackerGraph, PackerStep, map_producers
 
 __all__ = ["check_file", "check_net"]
 
@@ -178,19 +178,28 @@ def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
             name, 'input tensor names must not start with "Scale"', f"'{name}'", _RENAME_REMEDY
         )
     constants = {i.name for i in graph.initializer}
-    producers = {name: step for step in steps for name in step.outputs}
-    graph_inputs = [v.name for v in graph.input if v.name not in constants]
+    graph_inputs = [value.name for value in graph.input if value.name not in constants]
+    yield from _check_truncated_names(graph, steps, graph_inputs)
+    yield from _check_node_names(graph)
+
+
+def _check_truncated_names(
+    graph: onnx.GraphProto, steps: Sequence[PackerStep], graph_inputs: Sequence[str]
+) -> Iterator[VerdictFinding]:
+    """Yield findings on names that the packer truncates at an "@" although that matters."""
+    producers = map_producers(steps)
     results = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
-    results += [
-        v.name for v in graph.output if v.name in producers and producers[v.name].op != DEQUANT.name
-    ]
-    for name in sorted({n for n in (*graph_inputs, *results) if n.find("@") > 0}):
-        yield _make_refusal(
-            name,
-            'graph input and output names must not contain "@" (the packer truncates there)',
-            f"'{name}'",
-            _RENAME_REMEDY,
-        )
+    for value in graph.output:
+        if value.name in producers and producers[value.name].op != DEQUANT.name:
+            results.append(value.name)
+    for name in sorted({*graph_inputs, *results}):
+        if name.find("@") > 0:
+            yield _make_refusal(
+                name,
+                'graph input and output names must not contain "@" (the packer truncates there)',
+                f"'{name}'",
+                _RENAME_REMEDY,
+            )
     integer_tensors = [n for n, s in producers.items() if s.op not in (QUANT.name, DEQUANT.name)]
     stems = Counter(name.split("@")[0] for name in (*integer_tensors, *graph_inputs))
     for stem, count in stems.items():
@@ -201,7 +210,13 @@ def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
                 f"{count} are '{stem}'",
                 _RENAME_REMEDY,
             )
-    # The packer names an unnamed node by its operator and output.
+
+
+def _check_node_names(graph: onnx.GraphProto) -> Iterator[VerdictFinding]:
+    """Yield a finding for each name that the packer generates although another node has it.
+
+    The packer names an unnamed node by its operator and output.
+    """
     node_names = Counter(node.name for node in graph.node if node.name)
     for node in graph.node:
         generated_name = f"{node.op_type}_{node.output[0]}" if node.output else ""
@@ -283,17 +298,7 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
             "write them as an attribute",
         )
     if step.op == CONCAT.name:
-        scale_keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
-        missing = [key for key in scale_keys if step.get(key) is None]
-        if step.get("dim") is None and step.get("axis") is None:
-            missing.append("dim")
-        if missing:
-            yield _make_refusal(
-                step.name,
-                "iqCat must have dim and the scale of each input",
-                f"{', '.join(missing)} missing",
-                "add the attributes",
-            )
+        yield from _check_concat_attributes(step)
     axis_attribute = profile.softmax_axis_attribute
     if step.op == SOFTMAX.name and step.get(axis_attribute) is None:
         yield _make_refusal(
@@ -301,6 +306,21 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
             f"SoftmaxInt must have the attribute {axis_attribute}",
             "none",
             "write dim and axis",
+        )
+
+
+def _check_concat_attributes(step: PackerStep) -> Iterator[VerdictFinding]:
+    """Yield a finding if an iqCat lacks its axis or the scale of an input."""
+    scale_keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
+    missing = [key for key in scale_keys if step.get(key) is None]
+    if step.get("dim") is None and step.get("axis") is None:
+        missing.append("dim")
+    if missing:
+        yield _make_refusal(
+            step.name,
+            "iqCat must have dim and the scale of each input",
+            f"{', '.join(missing)} missing",
+            "add the attributes",
         )
 
 
@@ -335,42 +355,46 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
 def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
     """Check the graph that the packer has read: empty graphs and tensors, dtypes, scales."""
     if not net.steps:
-        return [
-            _make_refusal(
-                "graph",
-                "the graph must contain at least one node besides Quant and Dequant",
-                "none",
-                "pack a larger graph",
-            )
-        ]
+        rule = "the graph must contain at least one node besides Quant and Dequant"
+        return [_make_refusal("graph", rule, "none", "pack a larger graph")]
     if not any(net.get_constants(step) for step in net.steps):
-        return [
-            _make_refusal(
-                "graph", "the graph must have at least one constant", "none", "pack a larger graph"
-            )
-        ]
+        rule = "the graph must have at least one constant"
+        return [_make_refusal("graph", rule, "none", "pack a larger graph")]
     findings: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
         findings += [*_check_empty_tensors(net, step), *_check_widths(net, step)]
         if step.op != QUANT.name:
             findings += _check_scales(step, scales)
-        input_scale = scales.get(step.inputs[0]) if step.inputs else None
-        output_scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
-        for name in step.outputs:
-            scales[name] = float(output_scale) if output_scale is not None else input_scale
+        _propagate_scale(step, scales)
+    findings += _check_dequant_scales(net, scales)
+    return findings
+
+
+def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:
+    """Add the scale of a step's outputs to `scales`: the declared one, or that of its input."""
+    scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
+    if scale is not None:
+        scale = float(scale)
+    elif step.inputs:
+        scale = scales.get(step.inputs[0])
+    for name in step.outputs:
+        scales[name] = scale
+
+
+def _check_dequant_scales(
+    net: PackerGraph, scales: Mapping[str, float | None]
+) -> Iterator[VerdictFinding]:
+    """Yield a finding for each removed Dequant whose scale differs from that of its input."""
     for node_name, tensor_name, dequant_scale in net.dequantized_outputs:
         scale = scales.get(tensor_name)
         if scale is not None and not math.isclose(dequant_scale, scale, rel_tol=1e-6):
-            findings.append(
-                _make_refusal(
-                    node_name,
-                    "scale_o of a Dequant must be the scale of its input",
-                    f"{dequant_scale:g} and {scale:g}",
-                    "use one scale",
-                )
+            yield _make_refusal(
+                node_name,
+                "scale_o of a Dequant must be the scale of its input",
+                f"{dequant_scale:g} and {scale:g}",
+                "use one scale",
             )
-    return findings
 
 
 def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:

@@ -64,28 +64,40 @@ def _check_operator(
         make_finding = make_refusal_finding if is_refused else make_wrong_result_finding
         rule = f"the weights of a {step.op} must have 8 bits"
         yield make_finding(step, rule, INT4_BITS, _KEEP_8_BITS_REMEDY)
-        return
-    shapes = [net.tensors[name].shape for name in step.inputs]
-    if step.op == LINEAR.name and shapes[1][-1] == 1:
+    elif step.op == LINEAR.name:
+        yield from _check_linear(net, step)
+    elif step.op == LAYER_NORM.name:
+        row_length = net.tensors[step.inputs[1]].shape[-1]
+        if row_length % 2:
+            rule = "the row length of a LayerNormInt with 4-bit weights must be even"
+            yield make_wrong_result_finding(step, rule, row_length, _KEEP_8_BITS_REMEDY)
+    elif step.op == "Gather" and net.get_constants(step):
+        yield from _check_gather(net, step)
+
+
+def _check_linear(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+    """Yield the findings on a LinearInt with 4-bit weights."""
+    if net.tensors[step.inputs[1]].shape[-1] == 1:
         rule = "a LinearInt with 4-bit weights must have at least two inputs per row"
         yield make_wrong_result_finding(step, rule, 1, _KEEP_8_BITS_REMEDY)
-    elif step.op == LINEAR.name and step.get("o_bits") != 8:
+    elif step.get("o_bits") != 8:
         rule = "the output of a LinearInt with 4-bit weights must have 8 bits"
         yield make_wrong_result_finding(step, rule, step.get("o_bits"), _KEEP_8_BITS_REMEDY)
-    elif step.op == LAYER_NORM.name and shapes[1][-1] % 2:
-        rule = "the row length of a LayerNormInt with 4-bit weights must be even"
-        yield make_wrong_result_finding(step, rule, shapes[1][-1], _KEEP_8_BITS_REMEDY)
-    elif step.op == "Gather" and net.get_constants(step):
-        if shapes[0][-1] % 2:
-            rule = "the row length of a 4-bit table must be even"
-            yield make_wrong_result_finding(step, rule, shapes[0][-1], _KEEP_8_BITS_REMEDY)
-        if net.tensors[step.inputs[1]].width != 8:
-            yield make_wrong_result_finding(
-                step,
-                "the index into a 4-bit table must be int64",
-                "another type",
-                "declare the index int64",
-            )
+
+
+def _check_gather(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+    """Yield the findings on a Gather from a 4-bit table."""
+    row_length = net.tensors[step.inputs[0]].shape[-1]
+    if row_length % 2:
+        rule = "the row length of a 4-bit table must be even"
+        yield make_wrong_result_finding(step, rule, row_length, _KEEP_8_BITS_REMEDY)
+    if net.tensors[step.inputs[1]].width != 8:
+        yield make_wrong_result_finding(
+            step,
+            "the index into a 4-bit table must be int64",
+            "another type",
+            "declare the index int64",
+        )
 
 
 def _has_int4_operators(target: Target) -> bool:

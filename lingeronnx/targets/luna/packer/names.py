@@ -50,14 +50,19 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
     Names that are safe already are kept, except for a tensor whose dump file another tensor would
     overwrite; names of graph inputs and outputs are assigned first.
     """
+    tensor_names, node_names = _assign_tensor_names(graph), _assign_node_names(graph)
+    return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
+
+
+def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
+    """Assign a unique safe name to each tensor, to names that are safe already first."""
+    values = list(ir.iter_values(graph))
     io_names = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
-    computed = list(
-        dict.fromkeys([*io_names, *(str(value.name) for value in ir.iter_values(graph))])
-    )
+    computed = list(dict.fromkeys([*io_names, *(str(value.name) for value in values)]))
     dumped = {
-        str(v.name)
-        for v in ir.iter_values(graph)
-        if ir.producer(v) and (v.dtype is None or v.dtype.name != "FLOAT")
+        str(value.name)
+        for value in values
+        if ir.producer(value) and (value.dtype is None or value.dtype.name != "FLOAT")
     }
     used_names = set(computed)
     constants = [str(name) for name in graph.graph.initializers if name not in used_names]
@@ -73,14 +78,18 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
     for name in constants:
         tensor_names[name] = _make_unique_name(name, used_names, set())
         used_names.add(tensor_names[name])
-    original_node_names = [str(node.name) for node in graph.graph]
-    node_names = {name: name for name in original_node_names if is_safe(name)}
-    for name in original_node_names:
+    return tensor_names
+
+
+def _assign_node_names(graph: ir.Model) -> dict[str, str]:
+    """Assign a unique safe name to each node."""
+    original_names = [str(node.name) for node in graph.graph]
+    node_names = {name: name for name in original_names if is_safe(name)}
+    for name in original_names:
         if name not in node_names:
-            node_names[name] = ir.unique_name(
-                _sanitize_name(name), {*original_node_names, *node_names.values()}
-            )
-    return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
+            used_names = {*original_names, *node_names.values()}
+            node_names[name] = ir.unique_name(_sanitize_name(name), used_names)
+    return node_names
 
 
 def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from ....formats import PAD
 from .window import round_up
 
-__all__ = ["PackerGraph", "PackerStep", "PackerTensor"]
+__all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class PackerGraph:
 
     def data(self, step: PackerStep) -> list[PackerTensor]:
         """Return the inputs of a step that are computed at run time."""
-        return [t for t in (self.tensors[n] for n in step.inputs) if not t.is_constant]
+        inputs = [self.tensors[name] for name in step.inputs]
+        return [tensor for tensor in inputs if not tensor.is_constant]
 
     def get_constants(self, step: PackerStep) -> list[PackerTensor]:
         """Return the constants of a step that take memory, which excludes shapes and indices."""
@@ -108,7 +109,8 @@ class PackerGraph:
         names: Sequence[str] = step.inputs
         if stored_indices is not None:
             names = [name for index, name in enumerate(step.inputs) if index in stored_indices]
-        return [t for t in (self.tensors[name] for name in names) if t.is_constant]
+        tensors = [self.tensors[name] for name in names]
+        return [tensor for tensor in tensors if tensor.is_constant]
 
     def iterate_tensors(self) -> Iterator[PackerTensor]:
         """Yield the tensors of a run: the graph inputs, then the outputs of each step."""
@@ -117,6 +119,11 @@ class PackerGraph:
         for step in self.steps:
             for name in step.outputs:
                 yield self.tensors[name]
+
+
+def map_producers(steps: Iterable[PackerStep]) -> dict[str, PackerStep]:
+    """Return the step that writes each tensor, by tensor name."""
+    return {name: step for step in steps for name in step.outputs}
 
 
 #: Operator -> indices of the inputs that are stored if they are constants. An operator that is not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -116,7 +117,7 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
     yield []
     yield from groups
     for count in range(2, len(groups) + 1):
-        yield [name for group in groups[:count] for name in group]
+        yield list(itertools.chain.from_iterable(groups[:count]))
     for base_set in [[], linear_outputs] if linear_outputs else [[]]:
         yield from _iterate_large_tensor_sets(net, base_set)
     yield [*linear_outputs, *_find_layer_norm_tensors(net), *_find_lstm_inputs(net)]
@@ -163,7 +164,11 @@ def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
     """Return the inputs and outputs of all LayerNormInt."""
-    return [n for s in net.steps if s.op == LAYER_NORM.name for n in (s.inputs[0], s.outputs[0])]
+    names: list[str] = []
+    for step in net.steps:
+        if step.op == LAYER_NORM.name:
+            names += [step.inputs[0], step.outputs[0]]
+    return names
 
 
 def _find_softmax_stacks(net: PackerGraph) -> list[str]:
@@ -217,7 +222,11 @@ def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
 
 def _find_concat_inputs(net: PackerGraph) -> set[str]:
     """Return the inputs of all iqCat."""
-    return {n for s in net.steps if s.op == CONCAT.name for n in s.inputs}
+    names: set[str] = set()
+    for step in net.steps:
+        if step.op == CONCAT.name:
+            names.update(step.inputs)
+    return names
 
 
 def _find_slice_outputs(net: PackerGraph) -> set[str]:

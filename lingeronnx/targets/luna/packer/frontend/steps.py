@@ -19,7 +19,7 @@ from .... import Target
 from ....verdict import VerdictFinding
 from ...packer_profile import V3_ALIASES
 from ..options import PackerOptions
-from ..packer_graph import PackerGraph, PackerStep, PackerTensor
+from ..packer_graph import PackerGraph, PackerStep, PackerTensor, map_producers
 from .shapes import UnknownShapeError, infer_outputs
 
 __all__ = ["parse_nodes", "read_packer_graph", "sort_topologically"]
@@ -229,7 +229,7 @@ def _fold_quant_nodes(
     aliases: dict[str, str] = {}
     remaining_steps: list[PackerStep] = []
     quantized_inputs: set[str] = set()
-    producers = {name: step for step in steps for name in step.outputs}
+    producers = map_producers(steps)
     used_names: set[str] = set()
     for step in steps:
         used_names.update(step.inputs)
@@ -306,10 +306,12 @@ def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
 
     The order is depth first from the first output, inputs from left to right.
     """
-    producers = {name: step for step in net.steps for name in step.outputs}
+    producers = map_producers(net.steps)
     missing = [n for n in net.outputs if n not in producers and n not in net.tensors]
     net.steps = sort_topologically(net.steps, net.outputs)
-    used_names = {name for step in net.steps for name in step.inputs}
+    used_names: set[str] = set()
+    for step in net.steps:
+        used_names.update(step.inputs)
     missing += [n for n in used_names if n not in producers and n not in net.tensors]
     return [
         VerdictFinding(
@@ -325,7 +327,7 @@ def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
 
 def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[PackerStep]:
     """Return the steps that `outputs` depend on, depth first, inputs from left to right."""
-    producers = {name: step for step in steps for name in step.outputs}
+    producers = map_producers(steps)
     order: list[PackerStep] = []
     visited: set[int] = set()
     for output in outputs:

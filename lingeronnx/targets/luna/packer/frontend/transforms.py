@@ -47,10 +47,13 @@ def _bypass_step(net: PackerGraph, step: PackerStep) -> None:
     if name in net.outputs:
         return
     net.steps.remove(step)
-    net.steps = [
-        s.with_changes(inputs=tuple(source if n == name else n for n in s.inputs))
-        for s in net.steps
-    ]
+    net.steps = [_replace_input(other, name, source) for other in net.steps]
+
+
+def _replace_input(step: PackerStep, old_name: str, new_name: str) -> PackerStep:
+    """Return a copy of a step that uses tensor `new_name` instead of `old_name`."""
+    inputs = tuple(new_name if name == old_name else name for name in step.inputs)
+    return step.with_changes(inputs=inputs)
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
@@ -191,8 +194,7 @@ def _insert_pad(
             attributes = consumer.attributes
             if "pads" in attributes:
                 attributes = {**attributes, "pads": remaining_pads}
-            inputs = tuple(padded if name == source else name for name in consumer.inputs)
-            consumer = consumer.with_changes(inputs=inputs, attributes=attributes)
+            consumer = _replace_input(consumer, source, padded).with_changes(attributes=attributes)
         steps.append(consumer)
     net.steps = steps
     net.steps.insert(next(i for i, s in enumerate(steps) if padded in s.inputs), pad)

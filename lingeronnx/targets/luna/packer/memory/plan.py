@@ -240,7 +240,9 @@ def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_P
     Graph inputs first, then the outputs of each step, then the parts of split layers.
     """
     final_step = len(net.steps) - 1
-    last_use = {name: index for index, step in enumerate(net.steps) for name in step.inputs}
+    last_use: dict[str, int] = {}
+    for index, step in enumerate(net.steps):
+        last_use.update(dict.fromkeys(step.inputs, index))
     items = [
         _PlanItem(name, net.tensors[name].planned_bytes, 0, last_use.get(name, 0), placements[name])
         for name in net.inputs
@@ -429,9 +431,12 @@ def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _Block
     for item in sorted(roots, key=lambda item: -item.size):
         for items in live_items[item.first_step : item.last_step + 1]:
             items.append(item)
-    live_bytes = [sum(item.size for item in items) for items in live_items]
+
+    def get_live_bytes(index: int) -> int:
+        return sum(item.size for item in live_items[index])
+
     layout = _BlockLayout()
-    for index in sorted(range(step_count), key=lambda index: -live_bytes[index]):
+    for index in sorted(range(step_count), key=get_live_bytes, reverse=True):
         for item in live_items[index]:
             if item.name not in layout.block_indices:
                 layout.allocate(item, item)
