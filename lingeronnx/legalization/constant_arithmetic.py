@@ -109,20 +109,20 @@ def _match_affine(node: ir.Node) -> _AffineMatch | None:
     if x is None or ir.get_shape(x) != ir.get_shape(node.outputs[0]):
         return None
     rank = len(ir.get_shape(node.outputs[0]) or ())
-    one, zero = (np.full((1,) * max(rank - 1, 0), value) for value in (1.0, 0.0))
+    ones, zeros = (np.full((1,) * max(rank - 1, 0), value) for value in (1.0, 0.0))
     if node.op_type == "Neg":
-        return _AffineMatch(x, -one, zero)
+        return _AffineMatch(x, -ones, zeros)
     is_first = node.inputs[0] is x
     k = _drop_batch_axis(ir.const_value(node.inputs[1] if is_first else node.inputs[0]), rank)
     if k is None:
         return None
     if node.op_type == "Div":
-        return _AffineMatch(x, 1.0 / k, zero) if is_first and k.all() else None
+        return _AffineMatch(x, 1.0 / k, zeros) if is_first and k.all() else None
     if node.op_type == "Mul":
-        return _AffineMatch(x, k, zero)
+        return _AffineMatch(x, k, zeros)
     if node.op_type == "Add":
-        return _AffineMatch(x, one, k)
-    return _AffineMatch(x, one, -k) if is_first else _AffineMatch(x, -one, k)
+        return _AffineMatch(x, ones, k)
+    return _AffineMatch(x, ones, -k) if is_first else _AffineMatch(x, -ones, k)
 
 
 def _find_float_operand(node: ir.Node) -> ir.Value | None:

@@ -1,11 +1,10 @@
-"""Pages for a browser, one file each that needs nothing else, no network either.
+"""Self-contained HTML pages: one file each, which needs neither other files nor a network.
 
-What all of them share.
-    PagePart   a section: its HTML, and what it brings along (style, script, data)
-    page       the whole text: head, contents, parts
-    parts      the pieces that a part is built of; they escape every text that they are given
+    PageSection   a section: its HTML, data, style and script
+    render_page   the complete page: head, contents, sections
+    components    the HTML elements of sections; they escape all texts
 
-Knows no model and no result: each result has a function of its own that makes its `PageSection`.
+Knows no models and no results: each kind of result has a function that makes its `PageSection`.
 """
 
 from . import components

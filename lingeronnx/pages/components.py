@@ -1,8 +1,7 @@
-"""What sections are built of.
+"""HTML elements of page sections: texts, lists, tables, figures, and commands with a copy button.
 
-Texts, facts, tables, lists and commands with a button that copies them.
-Every function takes plain texts and returns HTML. Nothing that it is given can end a tag, an
-attribute or a script, and what has no glyph, or turns the writing round, is shown as an escape.
+Every function takes plain texts and returns HTML. No text can end a tag, an attribute or a script.
+Characters without a glyph, or that change the writing direction, are shown as escapes.
 """
 
 from __future__ import annotations
@@ -29,50 +28,55 @@ __all__ = [
 
 
 def escape_text(value: object) -> str:
-    """Return a text as HTML, in attributes as well."""
+    """Escape a text for HTML, also within attributes."""
     return html.escape(escape_invisible(str(value)))
 
 
 def breakable_path(value: object) -> str:
-    """Return a name of parts with slashes between, which on a narrow screen is broken behind a slash first."""
+    """Render a path that narrow screens break after a slash first."""
     return escape_text(value).replace("/", "/<wbr>")
 
 
 def heading(name: str) -> str:
-    """Return a heading within a section."""
+    """Render a heading within a section."""
     return f"<h3>{escape_text(name)}</h3>"
 
 
 def paragraph(value: object, kind: str = "") -> str:
-    """Return a paragraph; kind : "", "dim", "bad" or "good"."""
+    """Render a paragraph.
+
+    kind : CSS class: "", "dim", "bad" or "good".
+    """
     return f"<p{f' class={kind}' if kind else ''}>{escape_text(value)}</p>"
 
 
 def labelled_paragraph(label: str, value: object) -> str:
-    """Return a paragraph that begins with a word in bold."""
+    """Render a paragraph that begins with a bold label."""
     return f"<p><b>{escape_text(label)}</b> {escape_text(value)}</p>"
 
 
 def definition_list(rows: Iterable[tuple[str, object]]) -> str:
-    """Return (name, value) pairs."""
+    """Render (name, value) pairs; empty if there are none."""
     pairs = "".join(
         f"<dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd>" for name, value in rows
     )
     return f"<dl>{pairs}</dl>" if pairs else ""
 
 
-def copyable_command(words: str, label: str = "") -> str:
-    """Return what is to be pasted into a shell, with its button."""
-    shown = escape_text(words)
-    name = escape_text(f"copy {label or words}")
+def copyable_command(command: str, label: str = "") -> str:
+    """Render a shell command with a copy button.
+
+    label : name of the command for screen readers; by default the command itself.
+    """
+    button_label = escape_text(f"copy {label or command}")
     return (
-        f'<div class="command"><pre tabindex="0"><code>{shown}</code></pre>'
-        f'<button type="button" class="copy" aria-label="{name}">copy</button></div>'
+        f'<div class="command"><pre tabindex="0"><code>{escape_text(command)}</code></pre>'
+        f'<button type="button" class="copy" aria-label="{button_label}">copy</button></div>'
     )
 
 
 def ordered_list(items: Iterable[str]) -> str:
-    """Return pieces of HTML as a numbered list."""
+    """Render HTML fragments as a numbered list."""
     return f"<ol>{''.join(f'<li>{item}</li>' for item in items)}</ol>"
 
 
@@ -80,40 +84,52 @@ def render_table(
     name: str,
     head: Sequence[str],
     rows: Iterable[Sequence[str]],
-    left: Collection[int] = (0,),
+    text_columns: Collection[int] = (0,),
     cards: bool = False,
-    chosen: Collection[int] = (),
+    selected_rows: Collection[int] = (),
 ) -> str:
-    """Return a table called `name`, in a region that scrolls by itself.
+    """Render a table in a region that scrolls by itself.
 
-    rows : cells as HTML. left : the columns of text; the others are numbers. cards : on a narrow
-    screen each row is a block of its own, for rows that hold long texts. chosen : the rows that are
-    marked.
+    Parameters
+    ----------
+    name
+        Name of the table for screen readers.
+    head
+        Column titles.
+    rows
+        Cells as HTML.
+    text_columns
+        Indices of the columns of text; the others are numbers.
+    cards
+        Whether narrow screens show each row as a block, for rows with long texts.
+    selected_rows
+        Indices of the rows to highlight.
     """
-    kinds = [' class="t"' if i in left else "" for i in range(len(head))]
-    heads = "".join(
-        f'<th scope="col" role="columnheader"{kind}>{escape_text(each)}</th>'
-        for kind, each in zip(kinds, head, strict=True)
+    titles = [escape_text(title) for title in head]
+    classes = [' class="t"' if index in text_columns else "" for index in range(len(head))]
+    head_cells = "".join(
+        f'<th scope="col" role="columnheader"{css_class}>{title}</th>'
+        for css_class, title in zip(classes, titles, strict=True)
     )
-    body = "".join(
-        f'<tr role="row"{" class=chosen" if index in chosen else ""}>'
-        + "".join(
-            f'<td role="cell" data-label="{escape_text(each)}"{kind}>{cell}</td>'
-            for each, kind, cell in zip(head, kinds, row, strict=True)
+    body = ""
+    for index, row in enumerate(rows):
+        cells = "".join(
+            f'<td role="cell" data-label="{title}"{css_class}>{cell}</td>'
+            for title, css_class, cell in zip(titles, classes, row, strict=True)
         )
-        + "</tr>\n"
-        for index, row in enumerate(rows)
-    )
-    whole_ = (
-        f'<table role="table"{" class=cards" if cards else ""} aria-label="{escape_text(name)}">'
-        f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead><tbody '
+        row_class = " class=chosen" if index in selected_rows else ""
+        body += f'<tr role="row"{row_class}>{cells}</tr>\n'
+    table_class = " class=cards" if cards else ""
+    table = (
+        f'<table role="table"{table_class} aria-label="{escape_text(name)}">'
+        f'<thead role="rowgroup"><tr role="row">{head_cells}</tr></thead><tbody '
         f'role="rowgroup">\n{body}</tbody></table>'
     )
-    return scroll_region(name, whole_)
+    return scroll_region(name, table)
 
 
 def scroll_region(name: str, inner: str) -> str:
-    """Return HTML that may be wider than the screen, in a region called `name` that scrolls by keys as well."""
+    """Render HTML that may be wider than the screen in a region that scrolls by keys as well."""
     return (
         '<div class="scroll" role="region" tabindex="0" '
         f'aria-label="{escape_text(name)}">{inner}</div>'
@@ -121,17 +137,17 @@ def scroll_region(name: str, inner: str) -> str:
 
 
 def svg_figure(name: str, svg: str) -> str:
-    """Return a drawing (SVG) that was made for a white page, in the page's colors."""
+    """Render an SVG drawing, made for a white page, in the colors of the page."""
     drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{escape_text(name)}" ', 1)
     return f'<figure class="picture">{scroll_region(name, drawn)}</figure>'
 
 
 def usage_bar(name: str, used: int, limit: int) -> str:
-    """Return how much of a memory is used, in bytes, as a bar and in words."""
-    share = f"{100 * used / limit:.1f} %" if limit else "-"
-    told = f"{used:,} of {limit:,} bytes, {share}"
-    drawn = (
+    """Render the use of a memory, in bytes, as a text and a bar."""
+    percentage = f"{100 * used / limit:.1f} %" if limit else "-"
+    text = f"{used:,} of {limit:,} bytes, {percentage}"
+    meter = (
         f'<meter min="0" max="{limit or 1}" value="{used}" '
         f'aria-label="{escape_text(name)}"></meter>'
     )
-    return f"<p><b>{escape_text(name)}</b> {escape_text(told)}<br>{drawn}</p>"
+    return f"<p><b>{escape_text(name)}</b> {escape_text(text)}<br>{meter}</p>"

@@ -1,7 +1,7 @@
-"""A page: parts under one head, with one style sheet and one script, all in one file.
+"""Render a page: sections under one head, with one style sheet and one script, in one file.
 
-Data stand in ``<script type="application/json" id="data-PART">``, so that the page says to programs
-what it says to people. The policy in the head forbids the page to load anything.
+Data are embedded as ``<script type="application/json" id="data-KEY">``, so that programs can read
+the page's content. The policy in the head forbids the page to load anything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ __all__ = ["PageSection", "render_page"]
 class PageSection:
     """A section of a page.
 
-    key : of its id and of its data's. title : its heading. html : what stands below. data :
-    JSON-ready, shown as `data-KEY`; None for none. style, script : CSS and JavaScript that it needs
-    beside the page's own.
+    Attributes
+    ----------
+    key
+        Suffix of its HTML id and of the id of its data.
+    title
+        Heading.
+    html
+        Content below the heading.
+    data
+        JSON-ready data, embedded as `data-KEY`; None for none.
+    style, script
+        CSS and JavaScript that the section needs in addition to the page's own.
     """
 
     key: str
@@ -36,11 +45,19 @@ class PageSection:
 
 
 def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
-    """Return the HTML of a page; title, about : plain texts."""
+    """Render a page as HTML.
+
+    Parameters
+    ----------
+    title, about
+        Plain texts of the head.
+    parts
+        Sections, in order.
+    """
     links = "".join(
         f'<li><a href="#{part.key}">{escape_text(part.title)}</a></li>' for part in parts
     )
-    shown = {
+    fields = {
         "TITLE": escape_text(title),
         "ABOUT": escape_text(about),
         "STYLE": "\n".join([_read_asset("page.css"), *(part.style for part in parts)]),
@@ -48,24 +65,22 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
         "PARTS": "\n".join(map(_render_section, parts)),
         "SCRIPT": "\n".join([_read_asset("page.js"), *(part.script for part in parts)]),
     }
-    pieces = _read_asset("page.html").split("%%")
-    return "".join(shown[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+    template_parts = _read_asset("page.html").split("%%")
+    return "".join(fields[text] if index % 2 else text for index, text in enumerate(template_parts))
 
 
-def _render_section(part: PageSection) -> str:
-    body = json.dumps(
-        to_json_value(part.data, escape_invisible), separators=(",", ":"), allow_nan=False
-    ).replace("<", "\\u003c")
-    data = (
-        ""
-        if part.data is None
-        else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
+def _render_section(section: PageSection) -> str:
+    """Render a section and its embedded data."""
+    heading = f'<h2 id="{section.key}-title">{escape_text(section.title)}</h2>'
+    html = (
+        f'<section id="{section.key}" '
+        f'aria-labelledby="{section.key}-title">{heading}\n{section.html}\n</section>\n'
     )
-    head = f'<h2 id="{part.key}-title">{escape_text(part.title)}</h2>'
-    return (
-        f'<section id="{part.key}" '
-        f'aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
-    )
+    if section.data is None:
+        return html
+    data = to_json_value(section.data, escape_invisible)
+    body = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'{html}<script type="application/json" id="data-{section.key}">{body}</script>\n'
 
 
 def _read_asset(name: str) -> str:

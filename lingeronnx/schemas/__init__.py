@@ -1,19 +1,18 @@
-"""The integer operators as ONNX schemas, so that ONNX's own checker and shape inference understand our graphs.
+"""ONNX schemas of the integer operators, for ONNX's checker and shape inference.
 
-`register_schemas` makes every operator of `formats` known to ``onnx`` as domain `thinker`, version
-1: attributes from the operator's own table, types of inputs and outputs, and the types and shapes
-that follow from them.
+`register_schemas` registers every operator of `formats` with ``onnx`` in domain `thinker`, version
+1: attributes from the operator's own table, types of inputs and outputs, and the inference of types
+and shapes.
 
     lo.register_schemas()
-    onnx.checker.check_model(model)                           # names, attributes, number of inputs
-    onnx.shape_inference.infer_shapes(model)                  # int8 types and shapes
-    lo.check_model(model)                                     # all that, and types, for graphs of
-    every generation
+    onnx.checker.check_model(model)              # names, attributes, number of inputs
+    onnx.shape_inference.infer_shapes(model)     # int8 types and shapes
+    lo.check_model(model)                        # all of that, and types, for every generation
 
 The format uses some operators of ONNX's own domain in ways that the standard does not allow
-(`NONSTANDARD_USAGE`). `check_model` therefore looks at a copy in which integer nodes of those
-operators stand in domain `thinker`, where a schema says what the format allows; the copy also has
-today's names for operators and attributes. Nothing is taken out of the check.
+(`NONSTANDARD_USAGE`). `check_model` therefore checks a copy in which integer nodes of those
+operators are in domain `thinker`, where a schema states the rules of the format; the copy also has
+the current names of operators and attributes. Nothing is exempt from the check.
 """
 
 from __future__ import annotations
@@ -53,12 +52,13 @@ __all__ = [
 
 SCHEMA_DOMAIN, SCHEMA_VERSION = "thinker", 1
 
-#: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
+#: Standard operators that the format uses in nonstandard ways -> description. Integer nodes of
+#: these operators are checked by the schemas of domain thinker.
 NONSTANDARD_USAGE = {
     form.name: form.nonstandard_usage for form in INTEGER_OPS if form.nonstandard_usage
 }
 
-#: Operators that are exempt only where they have the attribute in question.
+#: Operators whose usage is nonstandard only if they have this attribute.
 _NONSTANDARD_ATTRIBUTES = {
     form.name: form.nonstandard_attribute for form in INTEGER_OPS if form.nonstandard_attribute
 }
@@ -72,7 +72,7 @@ _TYPES_BY_KIND = {
     "index": ("int32", "int64"),
     "number": (*_INTEGER_TYPES, "int64"),
     "real": ("float",),
-    "result": (*_INTEGER_TYPES, "float"),  # a layer without scale_o gives real numbers
+    "result": (*_INTEGER_TYPES, "float"),  # a layer without scale_o has float results
     "any": (*_INTEGER_TYPES, "int64", "uint8", "bool", "float"),
 }
 _ATTRIBUTE_TYPES = {
@@ -88,7 +88,8 @@ _OPTIONAL, _VARIADIC = (
 )
 
 
-#: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
+#: Attributes that the packer requires and that do not affect results. They are not in the tables
+#: of the operators.
 _PACKER_ATTRIBUTES = tuple(
     Attr(name, "s", None)
     for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode")
@@ -98,35 +99,36 @@ _WIDTH_ATTRIBUTES = tuple(
     for name in ("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
 )
 
-#: A scale for each channel is called scale_w in a graph, as one scale is; a schema can give a name one type only.
+#: Graphs call both a single scale and one per channel scale_w; a schema allows one type per name.
 _CHANNEL_SCALES = Attr("scales_w", "floats", None, "counts per unit, one for each output channel")
 
 
-# ---- the operators -----------------------------------------------------------------------------------------------
+# ---- schemas -------------------------------------------------------------------------------------
 
-#: An operator without a signature of its own: any inputs, any outputs, attributes checked as everywhere.
+#: Signature of operators without their own: any inputs and outputs; attributes are checked.
 _ANY_SIGNATURE = Signature("x:any*", "any*")
 
 
 def register_schemas() -> None:
-    """Make the integer operators known to ``onnx`` in this process.
+    """Register the integer operators with ``onnx`` in this process.
 
-    A second call changes nothing.
+    Calling it again has no effect.
     """
-    import onnx.reference.op_run  # noqa: F401 - keeps a table of all names, made once; it takes none from two domains
+    # It builds a table of all operator names when it is imported, and a name must not be in two
+    # domains then.
+    import onnx.reference.op_run  # noqa: F401
 
     for form in get_known_integer_ops():
-        if not defs.has(form.name, SCHEMA_DOMAIN):
-            defs.register_schema(
-                _make_standard_schema(form) if _uses_standard_schema(form) else _make_schema(form)
-            )
-            # onnx 1.19 waits for ever at the end of a process that leaves it a function of
-            # Python's.
-            atexit.register(deregister_schema, form)
+        if defs.has(form.name, SCHEMA_DOMAIN):
+            continue
+        make_schema = _make_standard_schema if _uses_standard_schema(form) else _make_schema
+        defs.register_schema(make_schema(form))
+        # onnx 1.19 hangs at the end of a process if a schema still refers to a Python function.
+        atexit.register(deregister_schema, form)
 
 
 def deregister_schema(form: Format) -> None:
-    """Take an integer operator out of what is known to ``onnx``; nothing where it is not."""
+    """Remove the schema of an integer operator from ``onnx`` if it is registered."""
     if defs.has(form.name, SCHEMA_DOMAIN):
         defs.deregister_schema(form.name, SCHEMA_VERSION, SCHEMA_DOMAIN)
 
@@ -136,49 +138,52 @@ def _uses_standard_schema(form: Format) -> bool:
 
 
 def _make_schema(form: Format) -> defs.OpSchema:
-    told = form.signature or _ANY_SIGNATURE
-    parts = [text.split(":") for text in told.inputs.split()]
-    results = [["o", told.output]]
+    """Make a schema from the operator's signature."""
+    signature = form.signature or _ANY_SIGNATURE
+    inputs = [text.split(":") for text in signature.inputs.split()]
+    outputs = [["o", signature.output]]
     schema = defs.OpSchema(
         form.name,
         SCHEMA_DOMAIN,
         SCHEMA_VERSION,
         _make_doc(form),
-        inputs=[_make_parameter(name, kind) for name, kind in parts],
-        outputs=[_make_parameter(name, kind) for name, kind in results],
+        inputs=[_make_parameter(name, kind) for name, kind in inputs],
+        outputs=[_make_parameter(name, kind) for name, kind in outputs],
         type_constraints=[
             _make_type_constraint(f"T_{name}", _TYPES_BY_KIND[kind.rstrip("?*")])
-            for name, kind in parts + results
+            for name, kind in inputs + outputs
         ],
-        attributes=[_make_attribute(a) for a in _collect_attributes(form)],
+        attributes=[_make_attribute(attr) for attr in _collect_attributes(form)],
     )
-    if told.infer is not None:
-        schema.set_type_and_shape_inference_function(told.infer)
+    if signature.infer is not None:
+        schema.set_type_and_shape_inference_function(signature.infer)
     return schema
 
 
 def _make_standard_schema(form: Format) -> defs.OpSchema:
-    """Return ONNX's own schema with integer types in place of the main input's, and our attributes added."""
-    theirs = defs.get_schema(form.name, rules.STANDARD_OPSET, "")
-    main = theirs.inputs[0].type_str
+    """Return ONNX's own schema with integer types for the main input and our attributes."""
+    standard = defs.get_schema(form.name, rules.STANDARD_OPSET, "")
+    main_type = standard.inputs[0].type_str
     constraints = [
-        _make_type_constraint(c.type_param_str, _INTEGER_TYPES)
-        if c.type_param_str == main
-        else (c.type_param_str, list(c.allowed_type_strs), c.description)
-        for c in theirs.type_constraints
+        _make_type_constraint(constraint.type_param_str, _INTEGER_TYPES)
+        if constraint.type_param_str == main_type
+        else (constraint.type_param_str, list(constraint.allowed_type_strs), constraint.description)
+        for constraint in standard.type_constraints
     ]
-    ours = [
-        _make_attribute(a) for a in _collect_attributes(form) if a.name not in theirs.attributes
+    added_attributes = [
+        _make_attribute(attr)
+        for attr in _collect_attributes(form)
+        if attr.name not in standard.attributes
     ]
     schema = defs.OpSchema(
         form.name,
         SCHEMA_DOMAIN,
         SCHEMA_VERSION,
         _make_doc(form),
-        inputs=list(theirs.inputs),
-        outputs=list(theirs.outputs),
+        inputs=list(standard.inputs),
+        outputs=list(standard.outputs),
         type_constraints=constraints,
-        attributes=[*theirs.attributes.values(), *ours],
+        attributes=[*standard.attributes.values(), *added_attributes],
     )
     schema.set_type_and_shape_inference_function(
         rules.infer_like_standard(form.name, rules.input_type)
@@ -191,11 +196,17 @@ def _make_doc(form: Format) -> str:
 
 
 def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
-    """Return a parameter with a type of its own: widths of inputs and outputs are independent."""
-    make, base = defs.OpSchema.FormalParameter, f"T_{name}"
+    """Make a parameter with its own type, since widths of inputs and outputs are independent."""
+    make_parameter, type_name = defs.OpSchema.FormalParameter, f"T_{name}"
     if kind.endswith("*"):
-        return make(name, base, param_option=_VARIADIC, is_homogeneous=False, min_arity=1)
-    return make(name, base, param_option=_OPTIONAL) if kind.endswith("?") else make(name, base)
+        return make_parameter(
+            name, type_name, param_option=_VARIADIC, is_homogeneous=False, min_arity=1
+        )
+    return (
+        make_parameter(name, type_name, param_option=_OPTIONAL)
+        if kind.endswith("?")
+        else make_parameter(name, type_name)
+    )
 
 
 def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
@@ -203,49 +214,55 @@ def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[st
 
 
 def _collect_attributes(form: Format) -> list[Attr]:
-    """Return the operator's own attributes, then those every node may carry."""
-    channels = () if form.channel_axis is None else (_CHANNEL_SCALES,)
-    found = {
-        a.name: a
-        for a in (
-            *_PACKER_ATTRIBUTES,
-            *_WIDTH_ATTRIBUTES,
-            *form.extra_attributes,
-            *channels,
-            *form.attributes,
-        )
-    }
-    return list(found.values())
+    """Return the attributes of every node and of the operator; the latter replace equal names."""
+    channel_scales = () if form.channel_axis is None else (_CHANNEL_SCALES,)
+    attributes = (
+        *_PACKER_ATTRIBUTES,
+        *_WIDTH_ATTRIBUTES,
+        *form.extra_attributes,
+        *channel_scales,
+        *form.attributes,
+    )
+    return list({attr.name: attr for attr in attributes}.values())
 
 
 def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
-    make = defs.OpSchema.Attribute
+    make_attribute = defs.OpSchema.Attribute
     if attr.is_required or attr.default is None:
-        return make(attr.name, _ATTRIBUTE_TYPES[attr.kind], attr.unit, required=attr.is_required)
-    return make(attr.name, helper.make_attribute(attr.name, attr.default), attr.unit)
+        return make_attribute(
+            attr.name, _ATTRIBUTE_TYPES[attr.kind], attr.unit, required=attr.is_required
+        )
+    return make_attribute(attr.name, helper.make_attribute(attr.name, attr.default), attr.unit)
 
 
-# ---- the check ---------------------------------------------------------------------------------------------------
+# ---- check ---------------------------------------------------------------------------------------
 
 
 def check_model(model: ir.ModelLike) -> None:
-    """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference.
+    """Check an integer graph by ONNX's checker and shape inference (see the module).
 
-    See the module.
-    Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a
-    wrong number of inputs or outputs, and for a type or shape that contradicts another.
+    Parameters
+    ----------
+    model
+        Path, ONNX model or IR model.
+
+    Raises
+    ------
+    ModelError
+        For an unknown operator, a missing, misspelled or wrongly typed attribute, a wrong number of
+        inputs or outputs, and types or shapes that contradict each other.
     """
     register_schemas()
     proto = ir.as_model_proto(model) or ir.to_proto(ir.as_model(model))
     onnx_file.check_no_external_data(proto)
     onnx_file.check_string_fields(proto)
     copy = to_checkable_model(proto)
-    known = [form.name for form in get_known_integer_ops()]
+    known_operators = [form.name for form in get_known_integer_ops()]
     for node in copy.graph.node:
-        if node.domain == SCHEMA_DOMAIN and node.op_type not in known:
+        if node.domain == SCHEMA_DOMAIN and node.op_type not in known_operators:
             raise ModelError(
                 f"{node.op_type} {node.name}: unknown "
-                f"operator{suggest_nearest(node.op_type, known)}"
+                f"operator{suggest_nearest(node.op_type, known_operators)}"
             )
     try:
         onnx.checker.check_model(copy, full_check=True)
@@ -254,48 +271,56 @@ def check_model(model: ir.ModelLike) -> None:
 
 
 def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that ONNX can check.
+    """Return a copy of an integer graph that ONNX can check.
 
-    Today's names, and integer nodes of `NONSTANDARD_USAGE` operators in domain `thinker`.
+    The copy has current names, and integer nodes of `NONSTANDARD_USAGE` in domain `thinker`.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     integers = {v.name for v in copy.graph.input if _is_integer(v.type.tensor_type.elem_type)}
     integers |= {t.name for t in copy.graph.initializer if _is_integer(t.data_type)}
-    declared = {
+    declared_types = {
         v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)
     }
     for node in copy.graph.node:
-        reads = bool(node.input) and node.input[0] in integers
+        reads_integers = bool(node.input) and node.input[0] in integers
         form = find_integer_op_by_name(node.op_type)
-        alias = form is not None and node.op_type in form.names[1:]
-        alias = alias and (
-            reads or form is not None and form.name != node.op_type
-        )  # or ONNX's Gather
-        named = form is not None and (form.domain == SCHEMA_DOMAIN or alias)
-        if (
-            node.domain in (SCHEMA_DOMAIN, "linger")
-            or named
-            or (reads and _is_nonstandard_usage(node))
-        ):
+        if _needs_schema(node, form, reads_integers):
             _canonicalize_node(node, form)
             if form in (LSTM, GRU):
-                _declare_float_states(node, declared)
-        if (node.domain == SCHEMA_DOMAIN and form is not DEQUANT) or (
-            not node.domain and form is not None and reads
-        ):
+                _declare_float_states(node, declared_types)
+        if node.domain == SCHEMA_DOMAIN:
+            writes_integers = form is not DEQUANT
+        else:
+            writes_integers = not node.domain and form is not None and reads_integers
+        if writes_integers:
             integers.update(node.output)
     if not any(entry.domain == SCHEMA_DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(SCHEMA_DOMAIN, SCHEMA_VERSION))
     return copy
 
 
-def _declare_float_states(node: onnx.NodeProto, declared: Mapping[str, int]) -> None:
-    """Tell the inference that the last states are real where the graph says so.
+def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: bool) -> bool:
+    """Whether a node is checked by a schema of domain `thinker`."""
+    if node.domain in (SCHEMA_DOMAIN, "linger"):
+        return True
+    if reads_integers and _is_nonstandard_usage(node):
+        return True
+    if form is None:
+        return False
+    if form.domain == SCHEMA_DOMAIN:
+        return True
+    # A former name of the operator, unless it is that of a standard one such as Gather.
+    is_former_name = node.op_type in form.names[1:]
+    return is_former_name and (reads_integers or form.name != node.op_type)
+
+
+def _declare_float_states(node: onnx.NodeProto, declared_types: Mapping[str, int]) -> None:
+    """Declare the last states as float for shape inference if the graph does so.
 
     The vendor's exports do.
     """
-    if any(declared.get(name) == TensorProto.FLOAT for name in node.output[1:]):
+    if any(declared_types.get(name) == TensorProto.FLOAT for name in node.output[1:]):
         node.attribute.append(helper.make_attribute("state_type", int(TensorProto.FLOAT)))
 
 
@@ -312,32 +337,30 @@ def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
 
 
 def _canonicalize_node(node: onnx.NodeProto, form: Format | None) -> None:
-    """Put a node into domain `thinker` under today's names.
+    """Move a node to domain `thinker` and give it current names.
 
-    A number where a list belongs becomes a list of one.
-    A list scale_w becomes scales_w, beside its first number as scale_w.
+    A scalar attribute that should be a list becomes a list of one element. A list scale_w becomes
+    scales_w, with its first element as scale_w.
     """
     node.domain, node.op_type = SCHEMA_DOMAIN, node.op_type if form is None else form.name
-    lists = {a.name for a in form.attributes if a.kind == "ints"} if form is not None else set()
-    channels = form is not None and form.channel_axis is not None
+    list_attributes, has_channel_axis = set[str](), False
+    if form is not None:
+        list_attributes = {attr.name for attr in form.attributes if attr.kind == "ints"}
+        has_channel_axis = form.channel_axis is not None
     for attribute in list(node.attribute):
-        if (
-            channels
-            and attribute.name == "scale_w"
-            and attribute.type == onnx.AttributeProto.FLOATS
-            and attribute.floats
-        ):
+        is_list = attribute.type == onnx.AttributeProto.FLOATS and len(attribute.floats) > 0
+        if has_channel_axis and attribute.name == "scale_w" and is_list:
             node.attribute.append(helper.make_attribute("scales_w", list(attribute.floats)))
             attribute.CopyFrom(helper.make_attribute("scale_w", attribute.floats[0]))
         attribute.name = ATTRIBUTE_RENAMES.get(attribute.name, attribute.name)
-        if attribute.name in lists and attribute.type == onnx.AttributeProto.INT:
+        if attribute.name in list_attributes and attribute.type == onnx.AttributeProto.INT:
             value = [attribute.i]
             attribute.CopyFrom(helper.make_attribute(attribute.name, value))
 
 
 def _format_checker_error(error: Exception) -> str:
-    """Return what ONNX's checker says, without where it stood when it said so."""
-    told = str(error).partition("==> Context:")
-    node = re.search(r"Name: (.+?) OpType: (\S+)", told[2])
-    place = f" ({node[2]} {node[1]})" if node else ""
-    return " ".join(told[0].split()) + place
+    """Format a message of ONNX's checker with the node, but without the rest of its context."""
+    message, _, context = str(error).partition("==> Context:")
+    node = re.search(r"Name: (.+?) OpType: (\S+)", context)
+    location = f" ({node[2]} {node[1]})" if node else ""
+    return " ".join(message.split()) + location

@@ -1,8 +1,7 @@
-"""JSON Schemas (draft 2020-12) of the files that users write or read.
+"""JSON Schemas (draft 2020-12) of configuration, plan, report and timing files.
 
-Quant.yaml, a plan, the report of `quantize`.
-That of quant.yaml is derived from `QuantConfig`, which checks the file. Those of the plan and the
-report are written down here; the tests hold real files against them.
+The schemas of quant.yaml and of timing files are derived from the classes that check these files.
+Those of the plan and the report are written here; the tests validate real files against them.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from typing import Any
 
 __all__ = ["SCHEMA_DESCRIPTIONS", "make_json_schema"]
 
-#: What has a schema -> what it is.
+#: Name of each schema -> description.
 SCHEMA_DESCRIPTIONS = {
     "quant": "the configuration of `lingeronnx quantize --config`, a YAML file",
     "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
-    "report": "what `lingeronnx quantize --json` prints",
-    "timing": "a chip's prices that `lingeronnx profile-board -o` writes and `--timing` reads",
+    "report": "the output of `lingeronnx quantize --json`",
+    "timing": "the kernel costs that `lingeronnx profile-board -o` writes and `--timing` reads",
 }
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -24,32 +23,32 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _Schema = dict[str, Any]
 
 
-def make_json_schema(what: str) -> _Schema:
-    """Return the JSON Schema of `what`, a key of `SCHEMA_DESCRIPTIONS`."""
+def make_json_schema(name: str) -> _Schema:
+    """Return the JSON Schema with this name, a key of `SCHEMA_DESCRIPTIONS`."""
     body = {
         "quant": _config_schema,
         "plan": _plan_schema,
         "report": _report_schema,
         "timing": _timing_schema,
-    }[what]()
-    return {"$schema": _DIALECT, "title": what, "description": SCHEMA_DESCRIPTIONS[what], **body}
+    }[name]()
+    return {"$schema": _DIALECT, "title": name, "description": SCHEMA_DESCRIPTIONS[name], **body}
 
 
 def _config_schema() -> _Schema:
     from ..plan.config import QuantConfig
 
-    found = QuantConfig.model_json_schema()
-    return {key: value for key, value in found.items() if key not in ("title", "description")}
+    schema = QuantConfig.model_json_schema()
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
 def _timing_schema() -> _Schema:
     from ..targets.timing_calibration import TimingCalibration
 
-    found = TimingCalibration.model_json_schema()
-    return {key: value for key, value in found.items() if key not in ("title", "description")}
+    schema = TimingCalibration.model_json_schema()
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
-# ---- what schemas are written with -------------------------------------------------------------------------------
+# ---- schema elements -----------------------------------------------------------------------------
 
 _STRING, _INTEGER, _NUMBER, _BOOLEAN = (
     {"type": kind} for kind in ("string", "integer", "number", "boolean")
@@ -62,7 +61,7 @@ def _with_description(schema: _Schema, description: str) -> _Schema:
 
 
 def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
-    """Return an object of these fields and no others."""
+    """Return the schema of an object with exactly these fields."""
     required = [name for name in fields if name not in optional]
     return {
         "type": "object",
@@ -84,7 +83,7 @@ def _nullable(schema: _Schema) -> _Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-# ---- plan --------------------------------------------------------------------------------------------------------
+# ---- plan ----------------------------------------------------------------------------------------
 
 
 def _plan_schema() -> _Schema:
@@ -94,15 +93,15 @@ def _plan_schema() -> _Schema:
         {
             "scale": _with_description(
                 {"anyOf": [positive, several]},
-                "counts per real unit: q = round(x * scale) + zero_point",
+                "integer steps per unit: q = round(x * scale) + zero_point",
             ),
             "bits": {"type": "integer", "minimum": 2, "maximum": 32},
             "axis": _with_description(
                 _INTEGER,
-                "the axis along which there is a scale for each element, where scale is a list",
+                "axis of the scales if `scale` is a list",
             ),
             "zero_point": _with_description(
-                _INTEGER, "the integer that stands for 0, where it is not 0"
+                _INTEGER, "integer that represents 0.0; omitted if it is 0"
             ),
         },
         ("axis", "zero_point"),
@@ -113,27 +112,29 @@ def _plan_schema() -> _Schema:
             "lingeronnx_plan": _with_description({"enum": [1, 2]}, "the version of this format"),
             "platform": _STRING,
             "executor": _with_description(
-                _STRING, "the version of the chip's executor; empty where there is none"
+                _STRING, "version of the chip's executor; empty if there is none"
             ),
             "mode": {"enum": ["q-value", "max-value"]},
             "tensors": _map_of(tensor),
             "transforms": _with_description(
                 _map_of(_object_of({"factor": factor})),
-                "tensors that are stored multiplied, by one factor or by one for each channel",
+                "tensors that are stored multiplied by one factor, or by one per channel",
             ),
-            "floats": _with_description(_map_of(_STRING), "nodes that stay in float, and why"),
+            "floats": _with_description(
+                _map_of(_STRING), "nodes that stay in float, with the reason"
+            ),
             "scaled": _with_description(
                 _map_of(_STRING),
-                "tensors beside a product of the host, and the model's tensors on its other side",
+                "tensors next to a product on the host, with the model's tensor on its other side",
             ),
             "synthetic": _with_description(
-                _BOOLEAN, "whether scales come from random inputs; left out where they do not"
+                _BOOLEAN, "whether scales come from random inputs; omitted if not"
             ),
             "settings": _with_description(
                 {"type": "object"},
                 (
-                    "settings that the scales come from, where they are no defaults; left out where "
-                    "nobody knows"
+                    "non-default settings that the scales were computed with; omitted if they "
+                    "are unknown"
                 ),
             ),
         },
@@ -141,7 +142,7 @@ def _plan_schema() -> _Schema:
     )
 
 
-# ---- report ------------------------------------------------------------------------------------------------------
+# ---- report --------------------------------------------------------------------------------------
 
 
 def _part_schema() -> _Schema:
@@ -166,7 +167,7 @@ def _merge_schema() -> _Schema:
     )
 
 
-#: Fields that reports of 0.1 do not have, but for the first, which is there with --deploy.
+#: Fields that reports of version 0.1 lack, except for the first one, which requires --deploy.
 _OPTIONAL_REPORT_FIELDS = (
     "deployment",
     "unknown_macs",
@@ -195,27 +196,26 @@ def _report_schema() -> _Schema:
             "model": _with_description(_STRING, "the file that was quantized"),
             "output": _with_description(_STRING, "the file that was written"),
             "chip_part": _with_description(
-                _nullable(_STRING), "the file for the packer, where the host computes a part"
+                _nullable(_STRING), "file for the packer, if the host computes a part"
             ),
             "chip_parts": _with_description(
-                _array_of(_STRING), "the files for the packer, where the chip runs several parts"
+                _array_of(_STRING), "files for the packer, if the chip runs several parts"
             ),
             "plan": _with_description(_nullable(_STRING), "the file of --save-plan"),
             "written": _with_description(_array_of(_STRING), "all files that were written"),
             "platform": _STRING,
             "mode": {"enum": ["q-value", "max-value"]},
-            "layers": _with_description(_map_of(_COUNT), "integer operators, and how many of each"),
+            "layers": _with_description(
+                _map_of(_COUNT), "number of nodes of each integer operator"
+            ),
             "chip_ready": _BOOLEAN,
             "integer_macs": _with_description(
                 {"type": "number", "minimum": 0, "maximum": 1},
-                "share of the multiply-accumulates done in integers",
+                "fraction of the multiply-accumulates that are computed in integers",
             ),
             "unknown_macs": _with_description(
                 _map_of(_COUNT),
-                (
-                    "operators whose multiply-accumulates cannot be counted, and how many nodes they "
-                    "are"
-                ),
+                ("number of nodes of each operator whose multiply-accumulates cannot be counted"),
             ),
             "float_nodes": _with_description(
                 _array_of(node), "float operators between integer ones"
@@ -225,44 +225,47 @@ def _report_schema() -> _Schema:
             ),
             "fitted": _with_description(
                 _array_of(_object_of({"node": _STRING, "what": _STRING, "cost": _STRING})),
-                "nodes written otherwise",
+                "rewritten nodes",
             ),
-            "packer": _with_description(_STRING, "the packer's call, empty without a packer"),
+            "packer": _with_description(_STRING, "packer command; empty without a packer"),
             "packer_args": _STRING,
             "program": _with_description(
                 _array_of(_part_schema()),
-                "the parts in which it runs, where float operators cut the chip's work",
+                "parts of the program, if float operators split the chip's work",
             ),
-            "runs": _with_description(_STRING, "the same as a line, empty where nothing is cut"),
+            "runs": _with_description(
+                _STRING, "the parts as a line of text; empty if there is only one"
+            ),
             "merges": _with_description(
                 _array_of(_merge_schema()),
-                "what would let float operators between its parts be the chip's",
+                "changes that would let the chip run float operators between its parts",
             ),
             "notes": _array_of(_STRING),
             "findings": _with_description(
-                _array_of(_finding_schema()), "what the packer or the chip has against the graph"
+                _array_of(_finding_schema()), "limits that the graph exceeds"
             ),
             "cost": _with_description(_nullable(_cost_schema()), "on the chip; sizes in bytes"),
-            "time": _with_description(_time_schema(), "of one call on the chip"),
+            "time": _with_description(_time_schema(), "latency of one call on the chip"),
             "cycles": _with_description(
                 _nullable(_saved_cycles_schema()),
-                "of a call before and after other forms of the same integers",
+                "cycles of a call before and after rewrites that keep all integers",
             ),
-            "names": _with_description(_map_of(_STRING), "tensors with another name in the file"),
+            "names": _with_description(_map_of(_STRING), "names in the file of renamed tensors"),
             "outputs": _with_description(
-                _map_of(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"
+                _map_of(fidelity),
+                "fidelity of each output: cosine, sqnr in dB (null: infinite) and others",
             ),
             "parts": _with_description(
                 _array_of(_object_of({"output": _STRING, **part})),
-                "of outputs that join tensors: each part likewise",
+                "fidelity of each part of outputs that concatenate tensors",
             ),
             "measured_on": _with_description(_STRING, "the data of `outputs`"),
             "doubts": _with_description(
-                _map_of(_STRING), "outputs whose figures say little, and why"
+                _map_of(_STRING), "outputs whose fidelity is not meaningful, with the reason"
             ),
             "warnings": _array_of(_STRING),
             "why_not": _with_description(
-                _array_of(_STRING), "what keeps the graph from being chip-ready"
+                _array_of(_STRING), "reasons why the graph is not ready for the chip"
             ),
             "next": _with_description(
                 _array_of(_object_of({"options": _array_of(_STRING), "gives": _STRING})),
@@ -270,17 +273,18 @@ def _report_schema() -> _Schema:
             ),
             "accuracy": _with_description(_nullable(_accuracy_schema()), "with --eval"),
             "search": _with_description(
-                _nullable(_search_schema()), "with a wish: --max-drop, --min-sqnr, --max-flash"
+                _nullable(_search_schema()),
+                "with a requirement: --max-drop, --min-sqnr, --max-flash",
             ),
             "training": _with_description(
                 _array_of({"type": "object"}), "of `finetune`: the loss of each block and epoch"
             ),
             "scales_taken": _with_description(
                 _array_of(_imported_scale_schema()),
-                "scales of a quantized model, or of another tool's plan",
+                "scales imported from a quantized model or another tool's file",
             ),
             "scales_refused": _with_description(
-                _map_of(_STRING), "what such a plan speaks of and was not taken, and why"
+                _map_of(_STRING), "entries of such a file that were not imported, with the reason"
             ),
             "deployment": _with_description(
                 {"type": "object"}, "with --deploy: the files for the board"
@@ -295,7 +299,7 @@ def _finding_schema() -> _Schema:
         {
             "level": _with_description(
                 {"enum": ["packs", "right", "plan", "time"]},
-                "the packer refuses; wrong on the chip; written past the plan; too slow",
+                "does not pack; wrong on the chip; writes past the memory plan; too slow",
             ),
             **dict.fromkeys(("node", "rule", "value", "remedy"), _STRING),
         }
@@ -312,7 +316,7 @@ def _cost_schema() -> _Schema:
         {
             "layers": _array_of(layer),
             "macs": _with_description(
-                _map_of(_COUNT), "of one sample, by width: bits of data x bits of weights"
+                _map_of(_COUNT), "of one sample, by width: activation bits x weight bits"
             ),
             **dict.fromkeys(sizes, _COUNT),
             "largest": _map_of(_COUNT),
@@ -339,12 +343,12 @@ def _time_schema() -> _Schema:
         {
             "platform": _STRING,
             **sums,
-            "calls": _with_description(_COUNT, "kernels that are called"),
+            "calls": _with_description(_COUNT, "number of kernel calls"),
             "layers": _with_description(
-                _array_of(layer), "as the chip runs them, after the packer's fusions"
+                _array_of(layer), "layers in execution order, after the packer's fusions"
             ),
             "unpriced": _with_description(
-                _array_of(work), "work whose cycles nobody has published; bound: cycles at most"
+                _array_of(work), "work without a cost model; bound: upper bound of its cycles"
             ),
         }
     )
@@ -352,7 +356,7 @@ def _time_schema() -> _Schema:
         {
             "unknown": _with_description(
                 _STRING,
-                "why no cycles are known; empty where they are, or the chip does not run it",
+                "reason why the cycles are unknown; empty if they are known or not needed",
             ),
             "clock_mhz": _nullable(_NUMBER),
             "budget_ms": _nullable(_NUMBER),
@@ -369,7 +373,9 @@ def _saved_cycles_schema() -> _Schema:
         {
             **ends,
             "platform": _STRING,
-            "assumed": _with_description(_BOOLEAN, "by another chip's prices"),
+            "assumed": _with_description(
+                _BOOLEAN, "whether they are estimated with another chip's kernel costs"
+            ),
         }
     )
 
@@ -399,18 +405,20 @@ def _search_schema() -> _Schema:
             "bytes": _nullable(_COUNT),
             "macs": _nullable(_map_of(_COUNT)),
             "work": _with_description(
-                _nullable(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"
+                _nullable(_NUMBER), "average product of the widths, relative to 8x8 bits"
             ),
             "cycles": _with_description(
-                _nullable(_NUMBER), "of a call on the chip, where its prices are known"
+                _nullable(_NUMBER), "cycles of a call on the chip, if its kernel costs are known"
             ),
             "flash": _with_description(
-                _nullable(_COUNT), "bytes of the constants as the packages store them"
+                _nullable(_COUNT), "bytes of the constants as stored in the packages"
             ),
             "seconds": _NUMBER,
-            "why": _with_description(_STRING, "why the attempt is not allowed, empty where it is"),
+            "why": _with_description(
+                _STRING, "reason why the attempt is not allowed; empty if it is"
+            ),
         },
-        ("cycles", "flash"),  # younger than 0.1
+        ("cycles", "flash"),  # added after version 0.1
     )
     return _object_of(
         {
@@ -422,11 +430,11 @@ def _search_schema() -> _Schema:
             "float": _nullable(_NUMBER),
             "wanted": _nullable(_NUMBER),
             "weight_bits": _with_description(
-                _map_of(_COUNT), "{layer of the chosen attempt: bits of its weights}"
+                _map_of(_COUNT), "weight bits of each layer of the selected attempt"
             ),
             "trials": _array_of(trial),
         },
-        ("weight_bits",),  # younger than 0.1
+        ("weight_bits",),  # added after version 0.1
     )
 
 
@@ -434,15 +442,17 @@ def _imported_scale_schema() -> _Schema:
     return _object_of(
         {
             "tensor": _STRING,
-            "scale": _with_description(_NUMBER, "as it came, counts per real unit"),
+            "scale": _with_description(_NUMBER, "scale in the file, in integer steps per unit"),
             "zero_point": _INTEGER,
             "bits": _COUNT,
             "held_scale": {"anyOf": [_NUMBER, _array_of(_NUMBER)]},
             "held_bits": _COUNT,
             "held_zero_point": _INTEGER,
-            "bits_lost": _with_description(_nullable(_NUMBER), "of resolution, of an activation"),
+            "bits_lost": _with_description(
+                _nullable(_NUMBER), "lost bits of resolution of an activation"
+            ),
             "sqnr": _with_description(
-                _nullable(_NUMBER), "in dB, of a weight whose integers changed"
+                _nullable(_NUMBER), "SQNR in dB of a weight whose integers changed"
             ),
             "kept": _BOOLEAN,
         }

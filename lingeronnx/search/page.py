@@ -115,7 +115,7 @@ def render_search_section(search: Mapping[str, Any]) -> PageSection:
             map(_render_row, trials),
             (0, 9),
             cards=True,
-            chosen=chosen,
+            selected_rows=chosen,
         ),
     ]
     return PageSection("search", "The attempts", "\n".join(blocks), dict(search))

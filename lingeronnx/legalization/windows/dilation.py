@@ -157,13 +157,13 @@ def _find_dilated_axis(geometry: ConvGeometry) -> int | None:
     axis = next((i for i, size in enumerate(geometry.kernel) if size > 1), 0)
     if max(geometry.strides) > 1 or geometry.dilations[axis] <= 1:
         return None
-    for other in range(rank):
-        if other == axis:
+    for other_axis in range(rank):
+        if other_axis == axis:
             continue
-        pads = geometry.pads[other], geometry.pads[rank + other]
-        if geometry.kernel[other] != 1 or pads != (0, 0):
+        pads = geometry.pads[other_axis], geometry.pads[rank + other_axis]
+        if geometry.kernel[other_axis] != 1 or pads != (0, 0):
             return None
-        if other < axis and geometry.input_shape[2 + other] != 1:
+        if other_axis < axis and geometry.input_shape[2 + other_axis] != 1:
             return None
     return axis
 

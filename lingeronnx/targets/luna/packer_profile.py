@@ -1,4 +1,4 @@
-"""Limits of the vendor's packer (3.0.4), and what its executor computes correctly, for each chip.
+"""Limits of the vendor's packer (3.0.4) and of correct execution, for each chip.
 
 The constraint texts of `packer.limits` are filled in from these figures. Sizes are in elements,
 memory is in bytes of int8. Every figure was measured with graphs on both sides of it.

@@ -74,15 +74,20 @@ class _ConvShape:
     @classmethod
     def from_linear(cls, outputs: int, inputs: int, rows: int) -> _ConvShape:
         """Return the 1x1 convolution that replaces a fully connected layer with `rows` rows."""
-        one, image = (1, 1), (1, inputs, 1, rows)
-        return cls((outputs, inputs, *one), 1, (0,) * 4, one, one, image, (1, outputs, 1, rows))
+        unit, image = (1, 1), (1, inputs, 1, rows)
+        return cls((outputs, inputs, *unit), 1, (0,) * 4, unit, unit, image, (1, outputs, 1, rows))
 
     def with_zero_padding(self, rows: int, columns: int) -> _ConvShape:
         """Extend the kernel by zeros at the bottom and right, and the pads accordingly."""
         outputs, channels, height, width = self.weight
-        top, left, bottom, right = self.pads
-        pads = (top, left, bottom + rows * self.dilations[0], right + columns * self.dilations[1])
-        return replace(self, weight=(outputs, channels, height + rows, width + columns), pads=pads)
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
+        pad_bottom += rows * self.dilations[0]
+        pad_right += columns * self.dilations[1]
+        return replace(
+            self,
+            weight=(outputs, channels, height + rows, width + columns),
+            pads=(pad_top, pad_left, pad_bottom, pad_right),
+        )
 
     @property
     def attributes(self) -> dict[str, object]:

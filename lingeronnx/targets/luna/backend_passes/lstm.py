@@ -180,7 +180,7 @@ def reserve_lstm_state(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
         ]
         scale = float(ir.get_attr(node, "scale_o"))
         consumers = {use.node for use in uses}
-        first_consumer = next(other for other in graph.graph if other in consumers)
+        first_consumer = next(candidate for candidate in graph.graph if candidate in consumers)
         joined = insert_concat(
             graph, node, halves, 1, scale, f"{output.name}_whole", before=first_consumer
         )

@@ -90,16 +90,16 @@ class _GraphScore:
         """Bytes that are moved by work without a cost model."""
         return sum(work.bytes for work in self.latency.unpriced)
 
-    def is_better_than(self, other: _GraphScore, objective: str) -> bool:
+    def is_better_than(self, reference: _GraphScore, objective: str) -> bool:
         """Whether the verdict is at least as good and the graph clearly takes fewer cycles.
 
         It must not move more bytes by work without a cost model.
         """
-        if objective == MEMORY and self.shared_bytes > other.shared_bytes:
+        if objective == MEMORY and self.shared_bytes > reference.shared_bytes:
             return False
-        if self.rank > other.rank or self.unpriced_bytes > other.unpriced_bytes:
+        if self.rank > reference.rank or self.unpriced_bytes > reference.unpriced_bytes:
             return False
-        return self.comparison_cycles < (1.0 - _MIN_GRAPH_SAVING) * other.comparison_cycles
+        return self.comparison_cycles < (1.0 - _MIN_GRAPH_SAVING) * reference.comparison_cycles
 
 
 def apply_cost_rewrites(
