@@ -20,7 +20,7 @@ WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
         components.copyable_command(WORST, WORST),
         components.ordered_list([components.escape_text(WORST)]),
         components.render_table(
-            WORST, [WORST], [[components.escape_text(WORST)]], cards=True, chosen=[0]
+            WORST, [WORST], [[components.escape_text(WORST)]], cards=True, selected_rows=[0]
         ),
         components.svg_figure(WORST, '<svg xmlns="http://www.w3.org/2000/svg" width="1"></svg>'),
         components.usage_bar(WORST, 1, 2).replace("<br>", "<br/>"),
@@ -42,7 +42,7 @@ def test_a_command_has_one_button_that_says_what_it_copies():
 
 
 def test_cells_say_their_column_on_a_narrow_screen():
-    made = components.render_table("t", ["a", "b"], [["1", "2"], ["3", "4"]], chosen=[1])
+    made = components.render_table("t", ["a", "b"], [["1", "2"], ["3", "4"]], selected_rows=[1])
     assert re.findall(r'data-label="(\w)"', made) == ["a", "b", "a", "b"]
     assert made.count("class=chosen") == 1
 
