@@ -1,9 +1,7 @@
-"""The integer operators, one definition each.
+"""Definitions of the integer operators: names in every dialect, attributes, scales, kernels.
 
-Names in every dialect, attributes, scales, and the kernel.
-Each family has a file, and lists its operators in `FAMILY`. `find_integer_op(node)` finds the one
-that an integer node is, by any of its names. Stands below the rules (`ops`), which say what float
-operators become these.
+Each family has a file, which lists its operators in `FAMILY`. `find_integer_op` finds the operator
+of a node by any of its names. The lowering rules (`ops`) build on these definitions.
 """
 
 from __future__ import annotations
@@ -109,74 +107,78 @@ __all__ = [
     "remove_integer_op",
 ]
 
-_ALL_INTEGER_OPS = tuple(
-    form
-    for family in (
-        quant_dequant,
-        layers,
-        binary,
-        concat,
-        pool,
-        clamp,
-        activation_tables,
-        normalization,
-        recurrent,
-        move,
-        selection,
-        repeat_resize,
-    )
-    for form in family.FAMILY
+_ALL_INTEGER_OPS: tuple[Format, ...] = (
+    *quant_dequant.FAMILY,
+    *layers.FAMILY,
+    *binary.FAMILY,
+    *concat.FAMILY,
+    *pool.FAMILY,
+    *clamp.FAMILY,
+    *activation_tables.FAMILY,
+    *normalization.FAMILY,
+    *recurrent.FAMILY,
+    *move.FAMILY,
+    *selection.FAMILY,
+    *repeat_resize.FAMILY,
 )
 
-#: Operators of domain `thinker`, and those of ONNX's own domain that graphs have on integers.
+#: Operators of domain `thinker`, and standard operators that work on integers.
 INTEGER_OPS: tuple[Format, ...] = tuple(
     form for form in _ALL_INTEGER_OPS if form.domain != "linger"
 )
 
-#: Operators of dialect v3 that the quantizer never writes: no chip's executor has them.
+#: Operators of dialect v3 that no executor has; the quantizer never emits them.
 TRAINING_ONLY_OPS: tuple[Format, ...] = tuple(
     form for form in _ALL_INTEGER_OPS if form.domain == "linger"
 )
 
-#: By every name; `add_integer_op` puts others in.
-_INTEGER_OPS_BY_NAME = {name: form for form in _ALL_INTEGER_OPS for name in form.names}
+#: Integer operators by each of their names, including those of `add_integer_op`.
+_INTEGER_OPS_BY_NAME: dict[str, Format] = {}
+for _form in _ALL_INTEGER_OPS:
+    _INTEGER_OPS_BY_NAME.update(dict.fromkeys(_form.names, _form))
 
 _INTEGER_DOMAINS = ("thinker", "linger")
 
 
 def add_integer_op(form: Format) -> None:
-    """Let another integer operator be known, whose names are free."""
+    """Register an integer operator whose names are unused."""
     _INTEGER_OPS_BY_NAME.update(dict.fromkeys(form.names, form))
 
 
 def remove_integer_op(form: Format) -> None:
-    """Take out what `add_integer_op` put in."""
+    """Undo `add_integer_op`."""
     for name in form.names:
         if _INTEGER_OPS_BY_NAME.get(name) is form:
             del _INTEGER_OPS_BY_NAME[name]
 
 
 def get_known_integer_ops() -> tuple[Format, ...]:
-    """Return all integer operators, those that were added at the end."""
+    """Return all integer operators, registered ones last."""
     return tuple(dict.fromkeys(_INTEGER_OPS_BY_NAME.values()))
 
 
 def find_integer_op_by_name(name: str) -> Format | None:
-    """Return the integer operator of that name in any dialect, None where there is none."""
+    """Return the integer operator with this name in any dialect, or None."""
     return _INTEGER_OPS_BY_NAME.get(name)
 
 
 def find_integer_op(node: ir.Node) -> Format | None:
-    """Return the integer operator that a node is; None for a float node or an unknown one.
+    """Return the integer operator of `node`, or None if it has none.
 
-    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the
-    caller decides.
+    A standard operator such as Relu, MaxPool or Reshape is also a float operator; the caller must
+    know whether its tensors are integers.
     """
     return _INTEGER_OPS_BY_NAME.get(node.op_type)
 
 
 def require_integer_op(node: ir.Node) -> Format | None:
-    """Return `find_integer_op`; ModelError for an operator of the integer domains that is none."""
+    """Return the integer operator of `node`, or None for a float node.
+
+    Raises
+    ------
+    ModelError
+        If the operator is in a quantized domain and unknown.
+    """
     form = find_integer_op(node)
     if form is None and is_quantized_domain(node):
         raise ModelError(
@@ -186,7 +188,7 @@ def require_integer_op(node: ir.Node) -> Format | None:
 
 
 def is_quantized_domain(node: ir.Node) -> bool:
-    """Whether the node's domain, or its name, is one of the quantized dialects'."""
+    """Whether domain or name of `node` belongs to a quantized dialect."""
     if node.domain in _INTEGER_DOMAINS:
         return True
     form = _INTEGER_OPS_BY_NAME.get(node.op_type)

@@ -1,9 +1,9 @@
-"""What an integer operator is: the class every file of this package fills in.
+"""Base class of integer operator definitions.
 
-One `Format` per integer operator, and one instance of each. It is the only reader and writer of
-that operator's names, in every dialect, and of its attributes; it says at which scales a node reads
-and writes, and which simulator kernel computes it. It knows no float operator, no chip's limits and
-no graph around the node.
+There is one subclass of `Format` and one instance per integer operator. It alone reads and writes
+the operator's names, in every dialect, and its attributes; it knows the quantization parameters of
+inputs and outputs and the simulator kernel. It knows no float operators, no limits of chips and no
+graph around the node.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
     "make_zero_point_attributes",
 ]
 
-#: Attribute names of later dialects -> the names used here.
+#: Attribute names of later dialects -> names used here.
 ATTRIBUTE_RENAMES: Mapping[str, str] = MappingProxyType(
     {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
 )
@@ -53,9 +53,18 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Attr:
-    """One attribute of an integer operator.
+    """An attribute of an integer operator.
 
-    Name, kind (i, f, s, ints) and default (absent = required).
+    Attributes
+    ----------
+    name
+        Name of the attribute.
+    kind
+        Type: "i", "f", "s" or "ints".
+    default
+        Default value; without one, the attribute is required.
+    unit
+        Unit, for documentation.
     """
 
     name: str
@@ -65,39 +74,33 @@ class Attr:
 
     @property
     def is_required(self) -> bool:
-        """Whether a graph without it is wrong."""
+        """Whether the attribute has no default."""
         return self.default is _REQUIRED
 
 
 def make_zero_point_spec(key: str) -> Attr:
-    """Return the attribute with the zero point of what `scale_<key>` is the scale of.
-
-    Absent it is 0.
-    """
+    """Return the attribute `zero_point_<key>`, which accompanies `scale_<key>`; default 0."""
     return Attr(f"zero_point_{key}", "i", 0)
 
 
-def make_zero_point_attributes(**held: Affine | None) -> dict[str, int]:
-    """Return the attributes of `make_zero_point_spec` for tensors held so.
-
-    None for a zero point of 0.
-    """
-    return {
-        f"zero_point_{key}": q.zero_point
-        for key, q in held.items()
-        if q is not None and q.zero_point
-    }
+def make_zero_point_attributes(**qparams: Affine | None) -> dict[str, int]:
+    """Return the attributes of nonzero zero points, by the key of their scale attribute."""
+    attributes = {}
+    for key, q in qparams.items():
+        if q is not None and q.zero_point:
+            attributes[f"zero_point_{key}"] = q.zero_point
+    return attributes
 
 
 def find_nonzero_zero_point(attrs: Attributes) -> str | None:
-    """Return the first of a node's attributes that hold a zero point other than 0, None where there is none."""
+    """Return the name of the first nonzero zero point attribute, or None."""
     return next(
         (key for key, value in attrs.items() if key.startswith("zero_point") and value), None
     )
 
 
 def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
-    """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
+    """Return the qparams from `scale_<key>`, `zero_point_<key>` and the bits of the node."""
     bits = get_int(attrs, "o_bits" if key == "o" else "data_bits", 8)
     return make_qparams(
         get_number(attrs, f"scale_{key}"), bits, get_int(attrs, f"zero_point_{key}", 0)
@@ -105,20 +108,26 @@ def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
 
 
 def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
-    """Return how attributes of a node say that a tensor is held.
+    """Return quantization parameters read from a file.
 
-    ModelError where no integers are held so.
+    Raises
+    ------
+    ModelError
+        If the values are invalid.
     """
     try:
         return Affine(scale, bits, zero_point=zero_point)
     except ValueError as error:
-        raise ModelError(f"attributes of a node say how integers are held: {error}") from error
+        raise ModelError(f"invalid quantization parameters of a node: {error}") from error
 
 
 def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
-    """Return the attributes of an integer node by current names with defaults.
+    """Return the attributes of an integer node by current names, with defaults.
 
-    ModelError for a missing one.
+    Raises
+    ------
+    ModelError
+        If a required attribute is missing, or a scale or bit width is invalid.
     """
     stated = {
         ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
@@ -140,7 +149,7 @@ def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
 def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
     if isinstance(value, list) and (form.channel_axis is None or name != "scale_w"):
         raise ModelError(
-            f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be one number"
+            f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be a scalar"
         )
     for scale in value if isinstance(value, list) else [value]:
         if not (math.isfinite(scale) and scale > 0):
@@ -150,28 +159,46 @@ def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[flo
 
 
 class Format:
-    """One integer operator. Subclasses override what differs.
+    """An integer operator; the defaults fit operators that move data.
 
-    The defaults fit an operator that moves data.
-    name : what it is called, in the domain `domain` ("" is ONNX's own).
-    v3_name : its name in graphs of dialect v3 (domain `linger`), None where that has no other.
-    aliases : further names that some dialect has for it.
-    kind : the class of arithmetic that a platform's row has for it.
-    attributes : what a node says of itself, its scales and widths among them.
-    weight_scales : the attributes that hold the scales of constant inputs, with the indices of
-    these. channel_axis : the axis of its weight (input 1) along which there may be a scale for each
-    element, None: one scale. weight_ranks : how many axes its weight has, one of these; empty: any
-    number but 0. supports_group_scales : whether its weight, a matrix [O, I], may have a scale for
-    each group of a row. supports_zero_points : whether the integers that it reads and writes may
-    have another zero point than 0. width : the attribute with the number of bits of what it writes.
-    allows_float_output : whether what it writes is real where a node has no scale_o.
-    signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
-    extra_attributes : attributes that some dialect writes and that mean nothing for the numbers.
-    nonstandard_usage : how graphs use ONNX's own operator beyond the standard.
-    nonstandard_attribute : where they do so, with this attribute. v1_implicit_attributes :
-    attributes that dialect v1 leaves out where they say 8. v3_attribute_names : attributes that
-    have another name in dialect v3. has_inexact_float_model : whether real numbers between its
-    input and output give other integers than it by more than rounding.
+    Attributes
+    ----------
+    name, domain
+        Name and domain; domain "" is that of standard ONNX operators.
+    v3_name
+        Name in dialect v3 (domain `linger`), if it differs.
+    aliases
+        Further names in some dialects.
+    kind
+        Class of the arithmetic that targets define for it.
+    attributes
+        Attributes of a node, including scales and bit widths.
+    weight_scales
+        Attributes with scales of constant inputs -> indices of these inputs.
+    channel_axis
+        Axis of the weight (input 1) that may have one scale per element; None: one scale.
+    weight_ranks
+        Possible ranks of the weight; empty: any rank but 0.
+    supports_group_scales
+        Whether a weight [O, I] may have one scale per group of a row.
+    supports_zero_points
+        Whether activations may have nonzero zero points.
+    width
+        Attribute with the number of bits of the output.
+    allows_float_output
+        Whether the output is float if a node has no scale_o.
+    signature
+        Inputs and outputs; None: those of the standard operator of this name.
+    extra_attributes
+        Attributes of some dialects that do not affect the result.
+    nonstandard_usage, nonstandard_attribute
+        How graphs use a standard operator beyond the standard, and the attribute that shows it.
+    v1_implicit_attributes
+        Attributes that dialect v1 omits if they are 8.
+    v3_attribute_names
+        Attributes with another name in dialect v3.
+    has_inexact_float_model
+        Whether its float model differs from it by more than rounding.
     """
 
     name: str
@@ -202,146 +229,139 @@ class Format:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its names, today's first."""
+        """All names, the current one first."""
         return (self.name, *(() if self.v3_name is None else (self.v3_name,)), *self.aliases)
 
     @cached_property
     def allowed_attributes(self) -> frozenset[str]:
-        """The names of all attributes that a node may have, but for those that its platform wants on it."""
+        """Names of the attributes that a node may have, without those of its platform."""
         return frozenset(spec.name for spec in (*self.attributes, *self.extra_attributes))
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether limits can be judged.
-
-        All inputs that a node needs have known sizes, and lists are lists.
-        """
-        told = ["x:any"] if self.signature is None else self.signature.inputs.split()
-        count = max(sum(not text.endswith(("?", "*")) for text in told), 1)
-        sized = len(node.inputs) >= count and all(
-            ir.get_shape(value) is not None for value in node.inputs[:count]
-        )
+        """Whether limits can be checked: required inputs have shapes, and lists are lists."""
+        inputs = ["x:any"] if self.signature is None else self.signature.inputs.split()
+        count = max(sum(not text.endswith(("?", "*")) for text in inputs), 1)
+        if len(node.inputs) < count:
+            return False
+        if any(ir.get_shape(value) is None for value in node.inputs[:count]):
+            return False
         lists = (ir.get_attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
-        return sized and all(value is None or isinstance(value, Sequence) for value in lists)
+        return all(value is None or isinstance(value, Sequence) for value in lists)
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Return {input index: (kind as in `Signature`, numbers of axes, empty for any)} of weights and biases."""
-        told = (
-            []
-            if self.signature is None
-            else [text.split(":")[1] for text in self.signature.inputs.split()]
-        )
-        kinds = {index: kind.rstrip("?*") for index, kind in enumerate(told[: len(node.inputs)])}
-        axes = {"weight": self.weight_ranks, "bias": ()}
-        return {index: (kind, axes[kind]) for index, kind in kinds.items() if kind in axes}
+        """Return the weights and biases of `node`: input index -> (kind, possible ranks)."""
+        if self.signature is None:
+            return {}
+        ranks = {"weight": self.weight_ranks, "bias": ()}
+        parameters = {}
+        for index, text in enumerate(self.signature.inputs.split()[: len(node.inputs)]):
+            kind = text.split(":")[1].rstrip("?*")
+            if kind in ranks:
+                parameters[index] = (kind, ranks[kind])
+        return parameters
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the inputs that the simulator's kernel reads."""
+        """Return the indices of the inputs of the simulator kernel."""
         return [0]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the simulator kernel that computes a node.
+        """Return the simulator kernel of a node.
 
-        ModelError for a node that cannot be computed.
+        Raises
+        ------
+        ModelError
+            If the node cannot be computed.
         """
         raise NotImplementedError(self.name)
 
     def bits(self, attrs: Attributes) -> int | None:
-        """Return the width of what is written, None where it is that of input 0."""
+        """Return the bits of the output, or None if they are those of input 0."""
         return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the scale of the output (counts per unit), given the input tensors' scales.
-
-        None for real numbers.
-        """
-        return (
-            qparams_from_attributes(attrs, "o")
-            if attrs.get("scale_o") is not None
-            else (scales[0] if scales else None)
-        )
+        """Return the qparams of the output, given those of the inputs; None for float."""
+        if attrs.get("scale_o") is not None:
+            return qparams_from_attributes(attrs, "o")
+        return scales[0] if scales else None
 
     def all_output_qparams(
         self, bound: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the scale of every output, the same for all by default."""
+        """Return the qparams of every output; by default they are equal."""
         return [self.output_qparams(bound.attributes, scales)] * len(bound.node.outputs)
 
     def float_outputs(self, bound: KernelInfo) -> list[int]:
-        """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
+        """Return the outputs that are integers in the kernel and float in the graph."""
         return []
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the scale at which each input is read, by input index, where an attribute says so."""
+        """Return the qparams of inputs that attributes determine, by input index."""
         return {} if attrs.get("scale_x") is None else {0: qparams_from_attributes(attrs, "x")}
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
+        """Return the qparams of the constant weight whose scale is the attribute `key`."""
         scale = get_scales(attrs, key)
-        if (
-            isinstance(scale, list) and len(scale) == 1
-        ):  # of the one channel, or damage that binding the node names
-            scale = scale[0]
+        if isinstance(scale, list) and len(scale) == 1:
+            scale = scale[0]  # a wrong number of channels is an error when the kernel is made
         along = PerAxis(self.channel_axis or 0) if isinstance(scale, list) else PerTensor()
         return Affine(scale, get_int(attrs, "parameter_bits", 8), along)
 
-    # ---- in real numbers -------------------------------------------------------------------------------------------
-
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the real values of a node's outputs, in nodes of standard operators that `builder` makes.
+        """Emit the float model of a node in standard operators; return its outputs.
 
-        An operator that moves integers means itself. Raises ModelError where standard operators
-        have no such thing.
+        The float model of an operator that moves data is the operator itself.
+
+        Raises
+        ------
+        ModelError
+            If standard operators have no counterpart.
         """
         if self.domain:
             raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
-        read = set(self.kernel_inputs(builder.node))
-        return builder.add_same_op(
-            *(
-                builder.float_input(i) if i in read else builder.raw_input(i)
-                for i in range(len(builder.node.inputs))
-            )
-        )
-
-    # ---- the other dialect --------------------------------------------------------------------------------------
+        kernel_inputs = set(self.kernel_inputs(builder.node))
+        inputs = []
+        for index in range(len(builder.node.inputs)):
+            is_activation = index in kernel_inputs
+            inputs.append(builder.float_input(index) if is_activation else builder.raw_input(index))
+        return builder.add_same_op(*inputs)
 
     @property
     def first(self) -> Format:
-        """The operator that it is in dialect v1."""
+        """The corresponding operator of dialect v1."""
         return self
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Return the attributes of dialect v3, under today's names, of a node of dialect v1 with so many inputs."""
-        scaled = attrs.get("scale_o") is not None
-        widths = {"data_bits": 8, "o_bits": 8 if scaled else None}
-        return {**widths, **attrs}
+        """Convert attributes of a node with `inputs` inputs to dialect v3, by current names."""
+        has_output_scale = attrs.get("scale_o") is not None
+        bits = {"data_bits": 8, "o_bits": 8 if has_output_scale else None}
+        return {**bits, **attrs}
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes of dialect v1 of a `node` of dialect v3, both under today's names."""
-        kept = dict(attrs)
-        kept.pop("zero_point", None)
-        plain = {key for key in kept if key in self.v1_implicit_attributes or key[:2] == "x_"}
-        return {
-            k: v
-            for k, v in kept.items()
-            if k not in plain or not isinstance(v, int | float) or v != 8
-        }
+        """Convert attributes of the v3 `node` to dialect v1, by current names."""
+        converted = {}
+        for key, value in attrs.items():
+            can_be_implicit = key in self.v1_implicit_attributes or key.startswith("x_")
+            is_default = isinstance(value, int | float) and value == 8
+            if key != "zero_point" and not (can_be_implicit and is_default):
+                converted[key] = value
+        return converted
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 has no such node as this `node` of dialect v3, or None."""
+        """Return why the v3 `node` has no counterpart in dialect v1, or None."""
         return None
 
 
 class UnaryIntegerOp(Format):
-    """One tensor in, one out, each with a scale and a width of its own."""
+    """Base of operators with one input and one output, each with its own qparams."""
 
     def scales(self, x: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x` and writes `o`."""
+        """Return the scale and bits attributes for input `x` and output `o`."""
         attrs = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
         return {**attrs, **make_zero_point_attributes(x=x, o=o)}
 
 
 def rename_dim_to_axis(attrs: Attributes) -> dict[str, AttributeValue]:
-    """Return attributes whose axis is called so; older graphs call it dim."""
+    """Rename attribute `dim` of older graphs to `axis`."""
     renamed = dict(attrs)
     dim = renamed.pop("dim", None)
     return {**renamed, "axis": dim if renamed.get("axis") is None else renamed["axis"]}

@@ -1,7 +1,4 @@
-"""An integer node with what is known of it before it is computed.
-
-Attributes, constants, shapes, the arithmetic.
-"""
+"""Properties of an integer node for its kernel: attributes, constants, shapes, arithmetic."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ from ..targets.arithmetic import Arithmetic, LeftShiftBehavior, RoundingMode
 
 __all__ = ["ZEROING_SHIFT", "QUANT_MODES", "KernelInfo"]
 
-#: A right shift that leaves 0 of every accumulator.
+#: A right shift that maps every accumulator to 0.
 ZEROING_SHIFT = 62
 
-#: The values of the attribute quant_mode.
+#: Rounding modes by the value of attribute quant_mode.
 QUANT_MODES: Mapping[str, RoundingMode] = MappingProxyType(
     {
         "floor_add": RoundingMode.HALF_UP,
@@ -38,14 +35,24 @@ _Kind = TypeVar("_Kind", bound=Arithmetic)
 
 @dataclass
 class KernelInfo:
-    """An integer node as `Format.bind` sees it.
+    """An integer node, as `Format.make_kernel` needs it.
 
-    attributes : attributes by their current names, defaults filled in
-    constants : constant inputs by index
-    arithmetic : how the platform, or the training side, computes this operator
-    input_shapes : shape of each input, empty for an absent one
-    input_dtypes : dtype of each input, None for an absent one
-    has_batch_axis : whether axis 0 is the batch (declared 1), not a size of its own
+    Attributes
+    ----------
+    node
+        The node.
+    attributes
+        Attributes by current names, with defaults.
+    constants
+        Constant inputs by index.
+    arithmetic
+        Arithmetic of the operator on the platform or the training side.
+    input_shapes
+        Shape of each input, empty for absent ones.
+    has_batch_axis
+        Whether axis 0 is the batch (declared as 1).
+    input_dtypes
+        dtype of each input, None for absent ones.
     """
 
     node: ir.Node
@@ -58,31 +65,45 @@ class KernelInfo:
 
     @property
     def label(self) -> str:
-        """How errors name the node."""
+        """Operator type and name, for messages."""
         return f"{self.node.op_type} {self.node.name}"
 
     def output_scale_ratio(self, *scales: float) -> float:
-        """Return scale_o over the product of `scales`.
+        """Return scale_o divided by the product of `scales`.
 
-        ModelError when the operator has no scale_o.
+        Raises
+        ------
+        ModelError
+            If the node has no scale_o.
         """
         return get_number(self.attributes, "scale_o") / math.prod(float(s) for s in scales)
 
     def zero_point(self, key: str) -> int:
-        """Return the integer that stands for 0 where `scale_<key>` is the scale."""
+        """Return the zero point that accompanies `scale_<key>`."""
         return get_int(self.attributes, f"zero_point_{key}", 0)
 
     def width(self, index: int = 0) -> int:
-        """Return 8 or 16, the width of integer input `index`; ModelError for a wider one."""
-        kind = self.input_dtypes[index] if index < len(self.input_dtypes) else None
-        if kind is not None and kind.itemsize > 2:
-            raise ModelError(f"{self.label}: its input is {kind}; it must be int8 or int16")
-        return 8 if kind is None else 8 * kind.itemsize
+        """Return the bits of integer input `index`, 8 or 16; 8 if its dtype is unknown.
+
+        Raises
+        ------
+        ModelError
+            If the input is wider.
+        """
+        dtype = self.input_dtypes[index] if index < len(self.input_dtypes) else None
+        if dtype is None:
+            return 8
+        if dtype.itemsize > 2:
+            raise ModelError(f"{self.label}: its input is {dtype}; it must be int8 or int16")
+        return 8 * dtype.itemsize
 
     def expect_arithmetic(self, kind: type[_Kind]) -> _Kind:
-        """Return the arithmetic, of the class that the operator has.
+        """Return the arithmetic, checked to be of class `kind`.
 
-        InternalError for a row that gives another.
+        Raises
+        ------
+        InternalError
+            If the target defines another class.
         """
         if not isinstance(self.arithmetic, kind):
             raise InternalError(
@@ -92,10 +113,7 @@ class KernelInfo:
 
     @property
     def rounding(self) -> RoundingMode:
-        """How results are rounded.
-
-        As the arithmetic has it, or leaves to the node, whose default is half up.
-        """
+        """Rounding mode: that of the arithmetic, else of the node, by default half up."""
         if self.arithmetic.requantize.rounding is not None:
             return self.arithmetic.requantize.rounding
         name = str(self.attributes.get("quant_mode") or "floor_add")
@@ -106,16 +124,32 @@ class KernelInfo:
         return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401 - Rescale, or Rounded in its place
-        """Return the simulator's rescaling by `ratio` to `bits` (default the arithmetic's, o_bits, else 8).
+        """Return the rescaling by `ratio` to the output.
 
-        zero : the integer of the result that stands for 0, by default the node's zero_point_o.
+        Parameters
+        ----------
+        ratio
+            Output scale divided by accumulator scale.
+        bits
+            Output bits; default: those of the arithmetic, else o_bits, else 8.
+        zero
+            Zero point of the output; default: zero_point_o.
+
+        Returns
+        -------
+        Rescale or RoundedShift
+
+        Raises
+        ------
+        ModelError
+            If the target only shifts and `ratio` is not a supported power of two.
         """
         from simulator.fixed_point import Rescale, RoundedShift
 
-        how = self.arithmetic.requantize
-        width = bits or how.bits or get_int(self.attributes, "o_bits", 8)
+        requantize = self.arithmetic.requantize
+        width = bits or requantize.bits or get_int(self.attributes, "o_bits", 8)
         zero = self.zero_point("o") if zero is None else zero
-        if not how.shifts:
+        if not requantize.shifts:
             return Rescale.from_ratio(ratio, width, zero, self.rounding)
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
@@ -134,11 +168,19 @@ class KernelInfo:
         return Rescale.from_shift(shift, width, zero)
 
     def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401 - as there
-        """Return the rescaling of sums at scale_x * scale_w.
+        """Return the rescaling of accumulators, per channel if scale_w is a list.
 
-        One, or where scale_w is a list one for each output.
-        channels : scales that a list must have; `groups` of outputs take the same ones. ModelError
-        for a list of another length, and where the platform takes one scale for a weight.
+        Parameters
+        ----------
+        channels
+            Expected length of a list of scales.
+        groups
+            Number of groups that use the same scales.
+
+        Raises
+        ------
+        ModelError
+            If the list has another length, or the target supports one weight scale only.
         """
         from simulator.channel_rescale import ChannelRescale
 
@@ -154,28 +196,29 @@ class KernelInfo:
             raise ModelError(
                 f"{self.label}: scale_w is a list of {len(w)}; the weight has {channels} channels"
             )
-        return ChannelRescale(
-            tuple(self.rescale(self.output_scale_ratio(x, scale)) for scale in w) * groups
-        )
+        rescales = [self.rescale(self.output_scale_ratio(x, scale)) for scale in w]
+        return ChannelRescale(tuple(rescales) * groups)
 
     def _resolve_right_shift(self, shift: int) -> int:
-        """Return the right shift that is computed for `shift`.
-
-        What becomes of a negative one differs.
-        """
-        left = self.arithmetic.requantize.left
-        if shift >= 0 or left is LeftShiftBehavior.SHIFTED:
+        """Return the right shift that the target performs for `shift`, negative ones included."""
+        behavior = self.arithmetic.requantize.left
+        if shift >= 0 or behavior is LeftShiftBehavior.SHIFTED:
             return shift
-        if left is LeftShiftBehavior.REFUSED:
+        if behavior is LeftShiftBehavior.REFUSED:
             raise ModelError(
-                f"{self.label}: its scales need a shift of {-shift} to the left, which the "
-                "executor refuses; lower "
-                "scale_o"
+                f"{self.label}: its scales need a left shift by {-shift}, which the executor "
+                "rejects; lower scale_o"
             )
-        return ZEROING_SHIFT if left is LeftShiftBehavior.ZERO else 0
+        return ZEROING_SHIFT if behavior is LeftShiftBehavior.ZERO else 0
 
     def require_exponent(self, key: str, scale: float) -> int:
-        """Return log2 of `scale`, the attribute `key`; ModelError when it is not a power of two."""
+        """Return log2 of `scale`, the attribute `key`.
+
+        Raises
+        ------
+        ModelError
+            If it is not a power of two.
+        """
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5:
             raise ModelError(
@@ -184,17 +227,19 @@ class KernelInfo:
         return exponent - 1
 
     def require_constant(self, index: int, dtypes: str, role: str) -> np.ndarray:
-        """Return constant input `index`.
+        """Return constant input `index`, whose dtype is one of the names in `dtypes`.
 
-        ModelError when it is absent, computed at run time or of another dtype.
+        Raises
+        ------
+        ModelError
+            If it is absent, computed at run time or of another dtype; `role` names it.
         """
         array = self.constants.get(index)
         if array is None:
             raise ModelError(f"{self.label}: its {role} (input {index}) must be a constant")
         if role == "weight" and array.ndim == 0:
             raise ModelError(
-                f"{self.label}: its weight (input {index}) is a single number; it has an axis of "
-                "channels"
+                f"{self.label}: its weight (input {index}) is a scalar; it needs a channel axis"
             )
         if array.dtype.name not in dtypes.split():
             raise ModelError(
@@ -204,7 +249,7 @@ class KernelInfo:
         return array
 
     def bias(self, index: int, size: int) -> np.ndarray | None:
-        """Return the int32 bias at input `index` as int64 [size], or None when there is none."""
+        """Return the bias at input `index` as int64 [size], or None if it is absent."""
         name = self.node.inputs[index] if len(self.node.inputs) > index else None
         if name is None:
             return None

@@ -4,12 +4,12 @@ IqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of i
 iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or
 Q27, is a `TableInputRule`:
 
-==============  ======================================================================================
+==============  ==================================================================================
 `RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
 `SATURATED`     shifted and saturated
 `WRAPPED`       shifted without saturation, and 0 comes out beyond the table
 `NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
-==============  ======================================================================================
+==============  ==================================================================================
 
 To the training side outputs are `uses_node_format`: the table in Q11 gives Q15, rounded to any scale, the
 one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is
@@ -296,7 +296,7 @@ class Table(UnaryIntegerOp):
         return Kernel(info.require_constant(1, "int8 int16", "table"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
+        """Emit the standard function of this table, else ``table[round(x * scale) + zero]``."""
         table, x, o = (
             builder.info.constants[1],
             qparams_from_attributes(builder.attrs, "x"),

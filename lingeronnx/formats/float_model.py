@@ -1,9 +1,8 @@
-"""What an integer node means in real numbers.
+"""Build the float model of an integer node from standard operators.
 
-The standard nodes that a format writes for it through a `FloatNodeBuilder`.
-Integers that a node holds itself stand behind a DequantizeLinear, ``(q - zero) * y_scale`` with
-``y_scale = 1 / scale`` in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no
-integer operator.
+Integer operators emit nodes through a `FloatNodeBuilder`. Constants get a DequantizeLinear, ``(q -
+zero) * y_scale`` with ``y_scale = 1 / scale`` in float32; the caller adds QuantizeLinear after the
+result. This module knows no integer operators.
 """
 
 from __future__ import annotations
@@ -21,24 +20,45 @@ from ._kernel_info import KernelInfo
 
 __all__ = ["MIN_OPSET", "INT4_INT16_OPSET", "FloatNodeBuilder", "integer_storage_type"]
 
-#: Opset with one scale for each channel; that with integers of 4 and 16 bits.
+#: First opsets with per-channel scales, and with integers of 4 and 16 bits.
 MIN_OPSET, INT4_INT16_OPSET = 13, 21
 
 _TYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 
 
 def integer_storage_type(bits: int) -> ir.DataType:
-    """Return the narrowest integer type of ONNX's that holds signed `bits`."""
+    """Return the narrowest signed integer type of ONNX with at least `bits` bits."""
     return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
 
 
 class FloatNodeBuilder:
-    """Makes the nodes that mean in real numbers what the integer node `info` computes.
+    """Emits standard nodes that compute in float what an integer node computes.
 
-    info : what is known of the node. values : the real value of each input, None where it is absent
-    or a constant. held : how each input is held, None where it is real. unsigned : whether
-    constants of 8 bits are stored without a sign, 128 higher. opset : what the nodes made so far
-    need. steps : {initializer with y_scale: the scale}. Names come from the node's.
+    Names are derived from those of the node.
+
+    Parameters
+    ----------
+    model
+        Model that gets the constants.
+    bound
+        The integer node.
+    values
+        Real value of each input, None for absent ones and constants.
+    held
+        Quantization parameters of each input, None for float ones.
+    taken
+        Names in use; extended by new names.
+    unsigned
+        Whether to store 8-bit constants as uint8, with zero point 128.
+
+    Attributes
+    ----------
+    nodes
+        The emitted nodes, in order.
+    opset
+        Opset that the emitted nodes need.
+    scales_by_y_scale
+        Scale of each y_scale initializer, by its name.
     """
 
     def __init__(
@@ -57,35 +77,35 @@ class FloatNodeBuilder:
         self._model, self._values, self._held, self._used_names = model, list(values), held, taken
 
     def input_scale(self, index: int = 0) -> float:
-        """Return the scale of integer input `index`, counts per unit."""
+        """Return the scale of integer input `index`."""
         q = self._held[index]
         if q is None:
-            raise ModelError(f"{self.info.label}: the scale of its input {index} is not known")
+            raise ModelError(f"{self.info.label}: the scale of its input {index} is unknown")
         return q.scale
 
     def input_qparams(self, index: int) -> Affine | None:
-        """Return how integer input `index` is held, None where that is not known."""
+        """Return the qparams of input `index`, or None if unknown."""
         return self._held[index] if index < len(self._held) else None
 
     def set_input_value(self, index: int, value: ir.Value) -> None:
-        """Let `value` be the real value of input `index`."""
+        """Set the real value of input `index`."""
         self._values[index] = value
 
     def dequantize_scalar(self, integer: float, index: int = 0) -> float:
-        """Return the real number that an integer of input `index` stands for."""
+        """Return the real value of an integer of input `index`."""
         q = self._held[index]
         return (integer - (0 if q is None else q.zero_point)) / self.input_scale(index)
 
     def __call__(
         self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
     ) -> ir.Value:
-        """Append a standard node; return its output. Attributes of None are left out."""
+        """Append a standard node and return its output; attributes that are None are omitted."""
         return self.add_multi_output_node(op_type, *inputs, outputs=1, **attributes)[0]
 
     def add_multi_output_node(
         self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: AttributeValue
     ) -> list[ir.Value]:
-        """Append a standard node with so many outputs; return these."""
+        """Append a standard node with several outputs and return them."""
         name = self._make_name(f"{self.node.outputs[0].name}_{op_type}")
         node = ir.node(
             op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}"
@@ -100,11 +120,11 @@ class FloatNodeBuilder:
         return list(node.outputs)
 
     def require_opset(self, opset: int) -> None:
-        """Note that a node made here exists from `opset` on."""
+        """Raise `opset` to that of an emitted node."""
         self.opset = max(self.opset, opset)
 
     def float_input(self, index: int = 0) -> ir.Value:
-        """Return the real value of input `index`; of a constant, the one its integers stand for."""
+        """Return the real value of input `index`; dequantize a constant."""
         value = self._values[index] if index < len(self._values) else None
         if value is not None:
             return value
@@ -113,11 +133,11 @@ class FloatNodeBuilder:
         return self.held(index, self.input_scale(index))
 
     def raw_input(self, index: int) -> ir.Value | None:
-        """Return input `index` as it is: an index, a size; None where it is absent."""
+        """Return input `index` unchanged, such as indices or sizes; None if absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def add_constant(self, array: ArrayLike, suffix: str) -> ir.Value:
-        """Return a constant."""
+        """Add a constant and return it."""
         return ir.add_initializer(
             self._model, self._make_name(f"{self.node.outputs[0].name}_{suffix}"), np.asarray(array)
         )
@@ -130,10 +150,22 @@ class FloatNodeBuilder:
         view: Callable[[np.ndarray], np.ndarray] | None = None,
         bits: int | None = None,
     ) -> ir.Value:
-        """Return the real numbers for constant input `index`, integers at `scale` (a sequence: along `axis`).
+        """Dequantize constant input `index` and return its real values.
 
-        view : rearranges them first. bits : as many are stored, default those of their type. The
-        result has the name of the constant where that is free.
+        The result has the name of the constant if that is unused.
+
+        Parameters
+        ----------
+        index
+            Index of the input.
+        scale
+            Scale, or scales along `axis`.
+        axis
+            Axis of a sequence of scales.
+        view
+            Rearranges the integers first.
+        bits
+            Bits to store; default: those of the dtype.
         """
         if index not in self.info.constants:
             raise ModelError(f"{self.info.label}: its input {index} must be a constant")
@@ -141,11 +173,9 @@ class FloatNodeBuilder:
         array = array if view is None else view(array)
         channels = len(scale) if isinstance(scale, Sequence) else 0
         if array.dtype == np.int64:  # which has no DequantizeLinear
-            factor = (
-                np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
-                if channels
-                else scale
-            )
+            factor: ArrayLike = scale
+            if channels:
+                factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
             return ir.add_initializer(
                 self._model, self._make_name(f"{name}_real"), (array / factor).astype(np.float32)
             )
@@ -157,11 +187,10 @@ class FloatNodeBuilder:
         )
 
     def dequantize_grouped_constant(self, index: int, q: Affine, turned: bool = False) -> ir.Value:
-        """Return the real numbers for constant input `index`, a matrix in groups `q`.
+        """Dequantize constant input `index`, a matrix with per-group qparams `q`.
 
-        A blocked DequantizeLinear.
-        turned : whether its axes change places. `scales_by_y_scale` has the scales of the products,
-        from which and from y_scale those of the groups follow.
+        Emits a blocked DequantizeLinear, and a Transpose if `turned`. `scales_by_y_scale` gets the
+        scales of the rows; those of the groups follow from y_scale.
         """
         assert isinstance(q.granularity, PerGroup)
         self.require_opset(INT4_INT16_OPSET)
@@ -174,10 +203,10 @@ class FloatNodeBuilder:
         value = self._add_dequantize_linear(index, array, q.bits, y_scale, q.scales.shape, where)
         if not turned:
             return value
-        # Were the constant turned, onnxruntime would make an integer product that knows no blocks.
-        own, value.name = value.name, self._make_name(f"{name}_rows")
+        # With a transposed constant, onnxruntime fuses an integer product that ignores blocks.
+        result_name, value.name = value.name, self._make_name(f"{name}_rows")
         value = self("Transpose", value, perm=[1, 0])
-        value.name = own
+        value.name = result_name
         return value
 
     def _add_dequantize_linear(
@@ -189,7 +218,7 @@ class FloatNodeBuilder:
         sizes: Sequence[int],
         where: Mapping[str, int],
     ) -> ir.Value:
-        """Return what DequantizeLinear gives for integers of `bits`, with a y_scale of these sizes."""
+        """Emit a DequantizeLinear of integers of `bits`, with a y_scale of shape `sizes`."""
         name, kind, zero = ir.input_name(self.node, index), integer_storage_type(bits), 0
         if self.stores_uint8 and kind == _TYPES[8]:
             kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
@@ -206,15 +235,13 @@ class FloatNodeBuilder:
             origin=self.node,
             suffix=f"input{index}",
         )
-        dequantize.outputs[0].shape, dequantize.outputs[0].type = (
-            ir.Shape(array.shape),
-            ir.TensorType(ir.DataType.FLOAT),
-        )
+        dequantize.outputs[0].shape = ir.Shape(array.shape)
+        dequantize.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
         self.nodes.append(dequantize)
         return dequantize.outputs[0]
 
     def step(self, name: str, scale: float | Sequence[float]) -> ir.Value:
-        """Return the constant y_scale of the tensor `name` at `scale`."""
+        """Add the constant y_scale of the tensor `name` at `scale`."""
         y_scale = np.asarray(1.0 / np.asarray(scale), np.float32)
         value = ir.add_initializer(self._model, self._make_name(f"{name}_scale"), y_scale)
         self.scales_by_y_scale[str(value.name)] = scale
@@ -223,10 +250,7 @@ class FloatNodeBuilder:
     def zero_point_inputs(
         self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0
     ) -> list[ir.Value]:
-        """Return the zero point of integers of a `kind`, as an input or none.
-
-        Int32 has no other than 0.
-        """
+        """Return the zero point input of integers of type `kind`; none for int32."""
         if kind == _TYPES[32]:
             return []
         if kind not in (_TYPES[8], ir.DataType.UINT8):
@@ -247,11 +271,11 @@ class FloatNodeBuilder:
         return value
 
     def _reuse_constant_name(self, name: str) -> str:
-        """Return the name of the integer constant `name`, which goes, or one like it where it is used already."""
+        """Reserve the name of the integer constant `name`, or a similar one if it is in use."""
         return self._make_name(name, f"{name} ")
 
     def _make_name(self, base: str, key: str = "") -> str:
-        """Return `base`, or `base` with a number when it is taken; with `key` it is free once."""
+        """Reserve `base`, or `base` with a number if in use; with `key`, `base` is free once."""
         if key and key not in self._used_names:
             self._used_names.add(key)
             return base
@@ -262,20 +286,17 @@ class FloatNodeBuilder:
     def add_same_op(
         self, *inputs: ir.Value | None, attributes: Attributes | None = None
     ) -> list[ir.Value]:
-        """Append the standard operator of the node's own name.
+        """Append the standard operator with the name of the integer operator.
 
-        Attributes: default the node's that the standard has.
+        `attributes` default to those of the node that the standard knows.
         """
         import onnx
 
-        op_type, stated = str(self.node.op_type), attributes
-        if stated is None:
-            known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(
-                onnx.defs.get_schema(op_type).attributes
-            )
-            stated = {
-                key: ir.get_attr(self.node, key) for key in self.node.attributes if key in known
-            }
-        return self.add_multi_output_node(
-            op_type, *inputs, outputs=len(self.node.outputs), **stated
-        )
+        op_type = str(self.node.op_type)
+        if attributes is None:
+            known = {*onnx.defs.get_schema(op_type, 12).attributes}
+            known |= {*onnx.defs.get_schema(op_type).attributes}
+            names = [name for name in self.node.attributes if name in known]
+            attributes = {name: ir.get_attr(self.node, name) for name in names}
+        outputs = len(self.node.outputs)
+        return self.add_multi_output_node(op_type, *inputs, outputs=outputs, **attributes)

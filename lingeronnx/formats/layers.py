@@ -1,18 +1,16 @@
 """Layers with a constant weight (input 1) and a bias (input 2).
 
-Convolutions, LinearInt, BatchNorm2dInt.
-``y = sat(rescale(sum (x - zero_point_x)*w + b) + zero_point_o)``, int8 by int8 into a wide
-accumulator, bias int32 at scale_x*scale_w, one rounding.
+``y = sat(rescale(sum (x - zero_point_x)*w + b) + zero_point_o)``: products of int8 in a wide
+accumulator, int32 bias at scale_x*scale_w, one rounding.
 
-==================  ==============================================================================================
+==================  ============================================================================
 Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, filled with zero_point_x
-ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required (zeros where there is none)
-LinearInt           weight [O, I], over the last axis; without scale_o the output is real. With
-group_size = k and
-                    factors m [O, ceil(I/k)] at input 3, a weight counts for w*m, at the scale
-                    scale_w of its row
+ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required
+LinearInt           weight [O, I], over the last axis; without scale_o the output is float. With
+                    group_size = k and factors m [O, ceil(I/k)] at input 3, a weight is w*m at
+                    the scale scale_w of its row
 BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
-==================  ==============================================================================================
+==================  ============================================================================
 """
 
 from __future__ import annotations
@@ -57,18 +55,16 @@ WEIGHT_ATTRIBUTES = (
 
 
 def accumulator_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
-    """Return the scale of sums, scale_x * scale_w.
+    """Return the accumulator scale, scale_x * scale_w: one, or one per output channel.
 
-    One, or a tuple with one for each output channel.
-    repeats : how often the channels' scales stand one after another (the groups of a transposed
-    convolution).
+    The scales of channels are repeated `repeats` times, for the groups of a transposed convolution.
     """
     x, w = get_number(attrs, "scale_x"), get_scales(attrs, "scale_w")
     return tuple(x * scale for scale in w) * repeats if isinstance(w, list) else x * w
 
 
 class WeightedIntegerOp(Format):
-    """What convolution and linear share: weight at input 1, bias at input 2."""
+    """Base of layers with a weight at input 1 and a bias at input 2."""
 
     kind: type[Arithmetic] = LayerArithmetic
     channel_axis: int | None = 0
@@ -76,10 +72,7 @@ class WeightedIntegerOp(Format):
     supports_zero_points = True
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`.
-
-        None: real numbers.
-        """
+        """Return the scale and bits attributes for input, weight and output (None: float)."""
         attrs: dict[str, AttributeValue] = {
             "data_bits": x.bits,
             "parameter_bits": w.bits,
@@ -90,29 +83,33 @@ class WeightedIntegerOp(Format):
         return attrs if o is None else {**attrs, "o_bits": o.bits, "scale_o": o.scale}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the scales of input and weight."""
-        scales = {0: qparams_from_attributes(attrs, "x")}
-        return (
-            scales
-            if isinstance(attrs["scale_w"], Sequence)
-            else {**scales, 1: qparams_from_attributes(attrs, "w")}
-        )
+        """Return the qparams of the input, and of the weight if it has one scale."""
+        qparams = {0: qparams_from_attributes(attrs, "x")}
+        if not isinstance(attrs["scale_w"], Sequence):
+            qparams[1] = qparams_from_attributes(attrs, "w")
+        return qparams
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
         return self._grouped_weight_qparams(attrs, node) or super().weight_qparams(attrs, node, key)
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        """Return how a weight is held that has a scale for each group; None for all others."""
+        """Return the qparams of a weight with per-group scales, or None for other weights."""
         return None
 
     def dequantize_inputs(
         self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False
     ) -> list[ir.Value]:
-        """Return the real values of the input, the weight and, where there is one, the bias.
+        """Return the real values of input, weight and, if present, bias.
 
-        groups : how often the channels' scales stand one after another. turned : whether the two
-        axes of the weight change places.
+        Parameters
+        ----------
+        real
+            Builder of the float model.
+        groups
+            How often the scales of channels repeat in the accumulator.
+        transposed
+            Whether to transpose the weight matrix.
         """
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if transposed else self.channel_axis
@@ -123,15 +120,13 @@ class WeightedIntegerOp(Format):
         else:
             weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
         values = [real.float_input(), weight]
-        return (
-            [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)]
-            if 2 in real.info.constants
-            else values
-        )
+        if 2 in real.info.constants:
+            values.append(real.held(2, accumulator_scale(a, groups), 0, np.ravel))
+        return values
 
 
 class Conv2d(WeightedIntegerOp):
-    """Two-dimensional convolution, grouped and depthwise included."""
+    """Two-dimensional convolution, including grouped and depthwise ones."""
 
     name = "Conv2dInt"
     weight_ranks = (4,)
@@ -152,7 +147,7 @@ class Conv2d(WeightedIntegerOp):
     )
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """The weight has the axes of a kernel, too."""
+        """Whether shapes are known and the weight has kernel axes."""
         return super().can_check_limits(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
@@ -173,28 +168,21 @@ class Conv2d(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the convolution."""
-        return [
-            builder("Conv", *self.dequantize_inputs(builder), **self.get_window_attributes(builder))
-        ]
+        """Emit a float Conv."""
+        inputs = self.dequantize_inputs(builder)
+        return [builder("Conv", *inputs, **self.get_window_attributes(builder))]
 
     def get_window_attributes(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
-        """Return what a convolution is besides its weights."""
-        return {
-            spec.name: real.attrs[spec.name]
-            for spec in self.attributes
-            if spec not in WEIGHT_ATTRIBUTES
-        }
+        """Return the attributes other than scales and bits: kernel, strides, pads, ..."""
+        names = [spec.name for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES]
+        return {name: real.attrs[name] for name in names}
 
 
 CONV2D = Conv2d()
 
 
 class Conv1d(Conv2d):
-    """One-dimensional convolution.
-
-    On chips that cannot, a two-dimensional one of height 1 between two reshapes.
-    """
+    """One-dimensional convolution."""
 
     name = "Conv1dInt"
     weight_ranks = (3,)
@@ -206,7 +194,7 @@ CONV1D = Conv1d()
 
 
 class ConvTranspose2d(WeightedIntegerOp):
-    """Transposed convolution in two dimensions."""
+    """Two-dimensional transposed convolution."""
 
     name = "ConvTranspose2dInt"
     weight_ranks = (3, 4)
@@ -217,15 +205,15 @@ class ConvTranspose2d(WeightedIntegerOp):
     )
     v3_name = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
-    channel_axis = 1  # channels at the same place of different groups share one
+    channel_axis = 1  # the i-th channels of all groups share a scale
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why it is one of lines, which dialect v1 does not have, or None."""
+        """Return an obstacle for one-dimensional nodes, which dialect v1 does not have."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel of the transposed convolution."""
+        """Return the transposed convolution kernel."""
         from simulator.kernels import ConvTranspose
 
         weight, a = info.require_constant(1, "int8 int16", "weight"), info.attributes
@@ -243,19 +231,11 @@ class ConvTranspose2d(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the transposed convolution."""
-        kept = {
-            spec.name: builder.attrs[spec.name]
-            for spec in self.attributes
-            if spec not in WEIGHT_ATTRIBUTES
-        }
-        return [
-            builder(
-                "ConvTranspose",
-                *self.dequantize_inputs(builder, get_int(builder.attrs, "group")),
-                **kept,
-            )
-        ]
+        """Emit a float ConvTranspose."""
+        names = [spec.name for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES]
+        window = {name: builder.attrs[name] for name in names}
+        inputs = self.dequantize_inputs(builder, get_int(builder.attrs, "group"))
+        return [builder("ConvTranspose", *inputs, **window)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -263,12 +243,20 @@ CONV_TRANSPOSE2D = ConvTranspose2d()
 
 @dataclass(frozen=True, eq=False)
 class FloatLinear(NumpyKernel):
-    """``y = (sum (x - zero)*w + b) / scale`` in float32.
+    """Fully connected layer with float output, ``y = (sum (x - zero)*w + b) / scale``.
 
-    The layer that leaves the integers without rounding to any.
-    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x *
-    scale_w, one or [O]. zero : the integer of x that stands for 0. factors : what each weight is
-    multiplied by, [O, I].
+    Attributes
+    ----------
+    weight
+        Integers [O, I].
+    bias
+        int64 [O], or None.
+    scale
+        Accumulator scale, scale_x * scale_w: one, or [O].
+    zero
+        Zero point of x.
+    factors
+        Factors of the weights [O, I], or None.
     """
 
     weight: np.ndarray
@@ -279,7 +267,7 @@ class FloatLinear(NumpyKernel):
 
     @property
     def scaled_weight(self) -> np.ndarray:
-        """What each weight counts for, [O, I]."""
+        """Weights times their factors, [O, I]."""
         from simulator.kernels import apply_weight_factors
 
         return apply_weight_factors(self.weight, self.factors)
@@ -296,13 +284,13 @@ class FloatLinear(NumpyKernel):
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
         total = (arrays[0].astype(np.int64) - self.zero) @ self.scaled_weight.T.astype(np.int64)
-        return (
-            ((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),
-        )
+        if self.bias is not None:
+            total = total + self.bias
+        return ((total / self.scale).astype(np.float32),)
 
 
 class Linear(WeightedIntegerOp):
-    """Linear layer with constant weight."""
+    """Fully connected layer with a constant weight."""
 
     name = "LinearInt"
     weight_ranks = (2,)
@@ -312,7 +300,7 @@ class Linear(WeightedIntegerOp):
     supports_group_scales = True
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """scale_o; without one the output is float."""
+        """Return the qparams of the output, or None without scale_o (float)."""
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
@@ -320,11 +308,8 @@ class Linear(WeightedIntegerOp):
         from simulator.kernels import Linear as Kernel
 
         weight = info.require_constant(1, "int8 int16", "weight")
-        bias, zero, factors = (
-            info.bias(2, len(weight)),
-            info.zero_point("x"),
-            self._factors(info, weight),
-        )
+        bias, zero = info.bias(2, len(weight)), info.zero_point("x")
+        factors = self._factors(info, weight)
         if info.attributes["scale_o"] is None:
             scale = accumulator_scale(info.attributes)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
@@ -332,9 +317,12 @@ class Linear(WeightedIntegerOp):
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
     def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
-        """Return what each of the weights [O, I] is multiplied by, None without groups.
+        """Return the factors of the weights [O, I], or None without groups.
 
-        ModelError for odd ones.
+        Raises
+        ------
+        ModelError
+            If they do not match the weight.
         """
         factors = bound.require_constant(3, "uint8", "factors") if 3 in bound.constants else None
         size = _read_group_size(bound.label, bound.attributes, weight, factors)
@@ -343,15 +331,15 @@ class Linear(WeightedIntegerOp):
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
-        """As of any layer; with the size of the groups where the weight has a scale for each."""
-        size = w.granularity.size if isinstance(w.granularity, PerGroup) else None
-        return {**super().scales(x, w, o), **({} if size is None else {"group_size": size})}
+        """Return the scale and bits attributes, with the group size of per-group weight scales."""
+        attrs = super().scales(x, w, o)
+        if isinstance(w.granularity, PerGroup):
+            attrs["group_size"] = w.granularity.size
+        return attrs
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        weight, factors = (
-            ir.const_value(node.inputs[1]),
-            ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None,
-        )
+        weight = ir.const_value(node.inputs[1])
+        factors = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None
         size = _read_group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
         if size is None or factors is None:
             return None
@@ -360,10 +348,10 @@ class Linear(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return a Gemm where rows are all there is, else a product and a sum."""
-        flat = len(builder.info.input_shapes[0]) == 2
-        x, weight, *bias = self.dequantize_inputs(builder, transposed=not flat)
-        if flat:
+        """Emit a Gemm for a matrix input, else MatMul and Add."""
+        is_matrix = len(builder.info.input_shapes[0]) == 2
+        x, weight, *bias = self.dequantize_inputs(builder, transposed=not is_matrix)
+        if is_matrix:
             return [builder("Gemm", x, weight, *bias, transB=1)]
         product = builder("MatMul", x, weight)
         return [builder("Add", product, *bias) if bias else product]
@@ -372,38 +360,43 @@ class Linear(WeightedIntegerOp):
 def _read_group_size(
     where: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None
 ) -> int | None:
-    """Return of how many weights [O, I] a group consists; None without groups.
+    """Return the group size of a weight [O, I], or None without groups.
 
-    factors : uint8 [O, ceil(I / size)], what the groups' counts are multiplied by. ModelError where
-    these, the size and the scales are not of one weight.
+    Parameters
+    ----------
+    where
+        Operator and node, for messages.
+    attrs
+        Attributes of the node.
+    weight
+        int8 [O, I].
+    factors
+        Factors of the groups, uint8 [O, ceil(I / size)].
+
+    Raises
+    ------
+    ModelError
+        If factors, size, scales and weight do not match.
     """
     if attrs.get("group_size") is None:
         if factors is not None:
-            raise ModelError(
-                f"{where}: it has factors of groups, and no group_size; quantize again"
-            )
+            raise ModelError(f"{where}: it has group factors but no group_size; quantize again")
         return None
-    size, told = get_int(attrs, "group_size"), attrs["scale_w"]
-    if (
-        factors is None
-        or weight is None
-        or (isinstance(told, Sequence) and len(told) != len(factors))
-    ):
+    size, scales = get_int(attrs, "group_size"), attrs["scale_w"]
+    scale_count = len(scales) if isinstance(scales, Sequence) else None
+    if factors is None or weight is None or scale_count not in (None, len(factors)):
+        raise ModelError(f"{where}: it has a group_size but no factors per row; quantize again")
+    if size < 1 or weight.dtype != np.int8 or scale_count is None:
         raise ModelError(
-            f"{where}: it has a group_size, and no factors of its rows; quantize again"
+            f"{where}: group_size = {size} with weights of {weight.dtype}; groups need a size of at "
+            "least 1, int8 weights and a list scale_w"
         )
-    if size < 1 or weight.dtype != np.int8 or not isinstance(told, Sequence):
+    expected_shape = (len(weight), math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
+    if factors.shape != expected_shape or not factors.all():
         raise ModelError(
-            f"{where}: group_size = {size}, weights of {weight.dtype}; groups have one element or "
-            "more of int8, and a "
-            "list scale_w"
-        )
-    wanted = (weight.shape[0], math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
-    if factors.shape != wanted or not factors.all():
-        raise ModelError(
-            f"{where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
-            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to "
-            f"{MAX_GROUP_FACTOR}"
+            f"{where}: factors have shape {list(factors.shape)} and minimum "
+            f"{factors.min(initial=255)}; weights {list(weight.shape)} in groups of {size} have "
+            f"{list(expected_shape)}, from 1 to {MAX_GROUP_FACTOR}"
         )
     return size
 
@@ -412,9 +405,9 @@ LINEAR = Linear()
 
 
 class BatchNorm2d(WeightedIntegerOp):
-    """Batch normalisation that no layer could take up.
+    """Batch normalization that could not be folded into a layer.
 
-    Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
+    The integer weight is ``gamma / sqrt(var + eps)``; the plan stores its scale as that of gamma.
     """
 
     name = "BatchNorm2dInt"
@@ -423,7 +416,7 @@ class BatchNorm2d(WeightedIntegerOp):
         "integer",
         rules.keep_input_shape(rules.type_of_bits),
     )
-    channel_axis = None  # its weight has one number for a channel
+    channel_axis = None  # one weight per channel, at one scale
     allows_float_output = False
     v3_name = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
@@ -432,49 +425,36 @@ class BatchNorm2d(WeightedIntegerOp):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why its input is not an image, or None."""
-        lines = node.op_type == "QBatchNorm1d" and len(ir.get_shape(node.inputs[0]) or ()) != 4
-        return "its input does not have four axes" if lines else None
+        """Return an obstacle for inputs that are no images, or None."""
+        rank = len(ir.get_shape(node.inputs[0]) or ())
+        if node.op_type == "QBatchNorm1d" and rank != 4:
+            return "its input does not have four axes"
+        return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the per-channel kernel.
-
-        A fourth and fifth input (running statistics) are not read.
-        """
+        """Return the per-channel kernel; inputs 3 and 4 (running statistics) are ignored."""
         from simulator.kernels import ChannelAffine
 
         weight = info.require_constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = info.rescale(
-            info.output_scale_ratio(
-                get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_w")
-            )
-        )
+        scale_x = get_number(info.attributes, "scale_x")
+        scale_w = get_number(info.attributes, "scale_w")
+        rescale = info.rescale(info.output_scale_ratio(scale_x, scale_w))
         bias = info.bias(2, len(weight))
-        return ChannelAffine(
-            weight,
-            np.zeros(len(weight), np.int64) if bias is None else bias,
-            rescale,
-            info.zero_point("x"),
-        )
+        if bias is None:
+            bias = np.zeros(len(weight), np.int64)
+        return ChannelAffine(weight, bias, rescale, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
+        """Emit a float BatchNormalization with mean 0 and variance 1, which the weight includes."""
         weight = builder.held(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
         size = builder.info.constants[1].size
-        zero, one = (
-            builder.add_constant(np.full(size, value, np.float32), what)
-            for value, what in ((0, "mean"), (1, "var"))
-        )
-        bias = (
-            builder.held(2, accumulator_scale(builder.attrs), view=np.ravel)
-            if 2 in builder.info.constants
-            else zero
-        )
-        return [
-            builder(
-                "BatchNormalization", builder.float_input(), weight, bias, zero, one, epsilon=0.0
-            )
-        ]
+        mean = builder.add_constant(np.zeros(size, np.float32), "mean")
+        variance = builder.add_constant(np.ones(size, np.float32), "var")
+        bias = mean
+        if 2 in builder.info.constants:
+            bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel)
+        inputs = (builder.float_input(), weight, bias, mean, variance)
+        return [builder("BatchNormalization", *inputs, epsilon=0.0)]
 
 
 BATCH_NORM2D = BatchNorm2d()

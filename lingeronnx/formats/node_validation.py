@@ -1,9 +1,8 @@
-"""Whether the nodes of an integer graph are what their operators' formats say, before anything reads them.
+"""Validate the nodes of an integer graph from a file against the operator definitions.
 
-A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole
-numbers have at most 32 bits, a node has the inputs and outputs that its operator needs, and
-constant weights and biases have types and axes of theirs. Values, sizes and scales are judged where
-a node is bound.
+After `check_nodes`, known attributes have the right type, integers have at most 32 bits, nodes have
+the inputs and outputs that their operators need, and constant weights and biases have valid dtypes
+and ranks. Values, shapes and scales are checked when a kernel is made.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from ._base import ATTRIBUTE_RENAMES, Attr, Format
 
 __all__ = ["check_nodes", "find_invalid_attributes", "min_input_count"]
 
-_MAX_INT32 = 2**31 - 1  # what a packer, an executor and the simulator count with
+_MAX_INT32 = 2**31 - 1  # range of integers in packer, executor and simulator
 
 
 def check_nodes(graph: ir.Model) -> None:
-    """Raise ModelError, which names node and attribute, where a node of an integer graph is none of its operator."""
+    """Raise ModelError for the first invalid node; the message names node and attribute."""
     for node in graph.graph:
         form = find_integer_op(node)
         if form is not None:
@@ -41,17 +40,17 @@ def check_nodes(graph: ir.Model) -> None:
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
-    stated = {name: ir.get_attr(node, name) for name in node.attributes}
-    for name, shown, wanted in find_invalid_attributes(form, stated):
+    attributes = {name: ir.get_attr(node, name) for name in node.attributes}
+    for name, value, expected in find_invalid_attributes(form, attributes):
         raise ModelError(
-            f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {wanted}"
+            f"{node.op_type} {node.name}: attribute {name} is {value}; it must be {expected}"
         )
 
 
 def find_invalid_attributes(
     form: Format, stated: Mapping[str, object]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, what it is, what it must be) of attributes that are none of their operator's kinds."""
+    """Yield (name, value, expected type) of attributes with a wrong type, as texts."""
     known = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
     for name, value in stated.items():
         spec = known.get(ATTRIBUTE_RENAMES.get(name, name))
@@ -60,27 +59,30 @@ def find_invalid_attributes(
 
 
 _TYPE_DESCRIPTIONS = {
-    "i": f"a whole number up to {_MAX_INT32}",
+    "i": f"an integer up to {_MAX_INT32}",
     "f": "a finite number",
-    "s": "a text",
-    "ints": f"a list of whole numbers up to {_MAX_INT32}",
+    "s": "a string",
+    "ints": f"a list of integers up to {_MAX_INT32}",
     "floats": "a list of finite numbers",
 }
 
 
 def _matches_type(spec: Attr, value: object, form: Format) -> bool:
-    many = isinstance(value, Sequence) and not isinstance(value, str)
+    """Whether an attribute value has the type of `spec`; a list may be given as one element."""
     if spec.kind == "s":
         return isinstance(value, str)
     if spec.kind == "i":
         return _is_int32(value)
+    is_element = _is_int32 if spec.kind == "ints" else _is_finite_number
+    if is_element(value):
+        return True
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return False
     if spec.kind == "f":
-        per_channel = form.channel_axis is not None and spec.name == "scale_w"
-        return _is_finite_number(value) or (
-            per_channel and many and bool(value) and all(map(_is_finite_number, value))  # type: ignore[call-overload]
-        )
-    each = _is_int32 if spec.kind == "ints" else _is_finite_number
-    return each(value) or (many and all(map(each, value)))  # type: ignore[call-overload]
+        # Only weight scales may be lists, one scale per channel.
+        if form.channel_axis is None or spec.name != "scale_w" or not value:
+            return False
+    return all(map(is_element, value))
 
 
 def _is_int32(value: object) -> bool:
@@ -92,7 +94,7 @@ def _is_finite_number(value: object) -> bool:
 
 
 def min_input_count(form: Format) -> int:
-    """Return how many inputs a node of an operator has at least."""
+    """Return the minimum number of inputs of an operator."""
     return sum(not text.endswith(("?", "*")) for text in _signature_inputs(form)) or 1
 
 
@@ -101,35 +103,26 @@ def _signature_inputs(form: Format) -> list[str]:
 
 
 def _check_arity(form: Format, node: ir.Node) -> None:
-    """The inputs that the operator cannot do without are there, and no more than it knows."""
-    told, needed = _signature_inputs(form), min_input_count(form)
-    open_ended = any(text.endswith("*") for text in told)
-    count = len(node.inputs)
-    if count < needed or any(value is None for value in node.inputs[:needed]):
+    """Raise ModelError for a wrong number of inputs or outputs."""
+    inputs, min_count = _signature_inputs(form), min_input_count(form)
+    label, count = f"{node.op_type} {node.name}", len(node.inputs)
+    if count < min_count or any(value is None for value in node.inputs[:min_count]):
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is "
-            "damaged"
+            f"{label}: it has {count} inputs and needs {min_count}; the file is damaged"
         )
-    if (
-        len(node.outputs) > 1
-        and form.signature is not None
-        and not form.signature.output.endswith("*")
-    ):
-        raise ModelError(
-            f"{node.op_type} {node.name}: it has {len(node.outputs)} outputs, and gives one only"
-        )
-    if count > len(told) and not open_ended:
-        raise ModelError(
-            f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only"
-        )
+    has_one_output = form.signature is not None and not form.signature.output.endswith("*")
+    if has_one_output and len(node.outputs) > 1:
+        raise ModelError(f"{label}: it has {len(node.outputs)} outputs; the operator has one")
+    if count > len(inputs) and not any(text.endswith("*") for text in inputs):
+        raise ModelError(f"{label}: it has {count} inputs; the operator has at most {len(inputs)}")
 
 
-#: Of a bias, widths are judged where its node is: what `check` says of them.
+#: The bits of a bias are checked together with its node.
 _ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32", "int64")}
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
-    """Constant weights and biases have a type and a number of axes of their operator's, and at least one value."""
+    """Raise ModelError for constant weights and biases of wrong dtype, wrong rank or no elements."""
     for index, (kind, axes) in form.constant_parameters(node).items():
         array = ir.const_value(node.inputs[index])
         if array is None:
@@ -145,20 +138,17 @@ def _check_parameters(form: Format, node: ir.Node) -> None:
             )
         if not array.size:
             raise ModelError(
-                f"{where} has the sizes {list(array.shape)}; it holds nothing, the file is damaged"
+                f"{where} has shape {list(array.shape)} and no elements; the file is damaged"
             )
 
 
 def _check_standard_node(node: ir.Node, opset: int) -> None:
-    """The number of inputs is one that ONNX's operator takes, where onnx has it at all.
-
-    Scales are numbers.
-    """
+    """Raise ModelError for a standard node with invalid scales or a wrong number of inputs."""
     for name in node.attributes:
         if name.startswith("scale_") and not _is_finite_number(ir.get_attr(node, name)):
-            shown = repr(ir.get_attr(node, name))[:60]
+            value = repr(ir.get_attr(node, name))[:60]
             raise ModelError(
-                f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be "
+                f"{node.op_type} {node.name}: attribute {name} is {value}; it must be "
                 f"{_TYPE_DESCRIPTIONS['f']}"
             )
     try:
@@ -168,8 +158,7 @@ def _check_standard_node(node: ir.Node, opset: int) -> None:
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise ModelError(
             f"{node.op_type} {node.name}: it has {len(node.inputs)} inputs; the operator takes "
-            f"{schema.min_input} to "
-            f"{schema.max_input}"
+            f"{schema.min_input} to {schema.max_input}"
         )
     if schema.min_input and (not node.inputs or node.inputs[0] is None):
         raise ModelError(f"{node.op_type} {node.name}: its first input is missing")

@@ -1,11 +1,11 @@
-"""Recurrent layers: LSTMInt and GRUInt, one direction each.
+"""Recurrent layers of one direction: LSTMInt and GRUInt.
 
-Weights [G*H, I] and [G*H, H] in the gate order i, f, g, o and r, z, n; biases int32 at
-scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
+Weights are [G*H, I] and [G*H, H] in the gate order i, f, g, o or r, z, n; biases are int32 at
+scale_x*scale_iw and scale_o*scale_hw (the recurrent state is the output).
 
-Between x and the weights stand lengths, the state as integers of the output's scale and the cell as
-int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to
-the end.
+Optional inputs between x and the weights are lengths, the initial state as integers at the scale of
+the output, and the initial cell as int32 with 15 fractional bits. Chips start at zero and process
+the whole sequence.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "LSTM", "GRU"]
 
-#: What a layer may be given besides x, in the order of all its forms.
+#: Optional inputs of a layer, in the order of all variants.
 OPTIONAL_INPUTS = ("lengths", "h", "c")
 
 
@@ -55,8 +55,8 @@ _ATTRIBUTES = (
 )
 
 
-#: `state_type` is the element type of the last states where a graph declares another than the integers': a check of
-#: types puts it into its copy.
+#: `state_type` is the element type of last states that a graph declares as other than integers; the
+#: type check adds it to its copy.
 _EXTRA_ATTRIBUTES = (
     *(Attr(name, "f", None) for name in ("scale_c", "dropout")),
     *(Attr(name, "i", None) for name in ("has_hidden", "has_cell", "state_type")),
@@ -65,22 +65,23 @@ _EXTRA_ATTRIBUTES = (
 
 def _find_weight_inputs(node: ir.Node) -> list[int]:
     """Return the indices of the two weights of an integer node, in any variant."""
-    arrays = {
-        index: ir.find_constant(value)
-        for index, value in enumerate(node.inputs)
-        if index and value is not None
-    }
-    return [
-        index
-        for index, a in arrays.items()
-        if a is not None and a.ndim == 2 and a.dtype.kind == "i" and a.dtype.itemsize < 8
-    ]
+    indices = []
+    for index, value in enumerate(node.inputs):
+        array = ir.find_constant(value) if index and value is not None else None
+        if array is None or array.ndim != 2:
+            continue
+        if array.dtype.kind == "i" and array.dtype.itemsize < 8:
+            indices.append(index)
+    return indices
 
 
 def _require_weight_inputs(bound: KernelInfo) -> list[int]:
     """Return the indices of the two weights.
 
-    ModelError where they are no constants, one behind the other.
+    Raises
+    ------
+    ModelError
+        If they are not two consecutive constants.
     """
     weights = _find_weight_inputs(bound.node)
     if len(weights) != 2 or weights[1] != weights[0] + 1:
@@ -89,23 +90,19 @@ def _require_weight_inputs(bound: KernelInfo) -> list[int]:
 
 
 def _optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {what: index} of what an integer node is given between x and its weights."""
+    """Return the indices of the optional inputs of an integer node, by their names."""
     end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
-    keys = (
-        OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS
-    )  # dialect v3 has no lengths
-    return {
-        key: index
-        for index, key in enumerate(keys, 1)
-        if index < end and node.inputs[index] is not None
-    }
+    # Dialect v3 has no lengths.
+    keys = OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS
+    indices = {}
+    for index, key in enumerate(keys, 1):
+        if index < end and node.inputs[index] is not None:
+            indices[key] = index
+    return indices
 
 
 def input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {what: input index} of all that an integer node has besides x.
-
-    Of `OPTIONAL_INPUTS`, and the kernel's constants.
-    """
+    """Return the indices of all inputs but x: `OPTIONAL_INPUTS`, weights and biases."""
     first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     fields = zip(
         ("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False
@@ -114,20 +111,20 @@ def input_indices(node: ir.Node) -> dict[str, int]:
 
 
 class RecurrentIntegerOp(Format):
-    """What LSTMInt and GRUInt share."""
+    """Base of LSTMInt and GRUInt."""
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
-    #: The older variants have lengths and states between x and the weights.
+    #: Older variants have lengths and states between x and the weights.
     signature = Signature("x:integer rest:any*", "any*", rules.infer_recurrent)
     extra_attributes = _EXTRA_ATTRIBUTES
     allows_float_output = True
     has_inexact_float_model = True
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
-    kernel_gate_order: ClassVar[str]  # the simulator's order
+    kernel_gate_order: ClassVar[str]  # of the simulator
     standard_op: ClassVar[str]
     standard_gate_order: ClassVar[str]
     kind: type[kinds.LstmArithmetic] | type[kinds.GruArithmetic]
-    #: What a node gives besides the sequence, with its width (0: the sequence's).
+    #: State outputs and their bits (0: those of the sequence).
     states: ClassVar[Mapping[str, int]]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
@@ -135,188 +132,193 @@ class RecurrentIntegerOp(Format):
         return dict(attrs)
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """What is given stands among the inputs, not in attributes."""
-        gone = ("has_hidden", "has_cell", "scale_c")
-        return {
-            **{k: v for k, v in super().to_v1_attributes(attrs, node).items() if k not in gone},
-            "dropout": 0.0,
-        }
+        """Convert to dialect v1, where inputs, not attributes, show the given states."""
+        converted = super().to_v1_attributes(attrs, node)
+        for name in ("has_hidden", "has_cell", "scale_c"):
+            converted.pop(name, None)
+        return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """The output is the state."""
+        """Return an obstacle if state and output have different scales."""
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """The biases behind the two weights, which have two axes where they are found."""
-        biases = (index for key, index in input_indices(node).items() if key.startswith("bias"))
-        return {index: ("bias", ()) for index in biases if len(_find_weight_inputs(node)) == 2}
+        """Return the biases, if both weights exist; weights are checked elsewhere."""
+        if len(_find_weight_inputs(node)) != 2:
+            return {}
+        biases = [index for key, index in input_indices(node).items() if key.startswith("bias")]
+        return {index: ("bias", ()) for index in biases}
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """The input, lengths and states, but for constants."""
-        return [
-            0,
-            *(
-                index
-                for index in _optional_input_indices(node).values()
-                if ir.find_constant(node.inputs[index]) is None
-            ),
-        ]
+        """Return the indices of the input, and of lengths and states that are no constants."""
+        indices = [0]
+        for index in _optional_input_indices(node).values():
+            if ir.find_constant(node.inputs[index]) is None:
+                indices.append(index)
+        return indices
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the scale of the sequence."""
+        """Return the qparams of the sequence."""
         return Affine(self.state_scale(attrs))
 
     def all_output_qparams(
         self, bound: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """The state's, and the training side's cell."""
+        """Return the qparams of sequence and states, and the training side's cell."""
         if not bound.expect_arithmetic(self.kind).trained:
             return super().all_output_qparams(bound, scales)
         state = Affine(recurrent_training.state_scale(bound))
         return [state, state, Affine(recurrent_training.cell_scale(bound), 16)]
 
     def float_outputs(self, bound: KernelInfo) -> list[int]:
-        """To the training side the last states are real numbers, unless the graph declares integers."""
-        types = [
-            value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs
-        ]
-        return [
-            i
-            for i, kind in enumerate(types)
-            if i and kind == "FLOAT" and bound.expect_arithmetic(self.kind).trained
-        ]
+        """Return the last states, which the training side outputs as float unless declared."""
+        if not bound.expect_arithmetic(self.kind).trained:
+            return []
+        indices = []
+        for index, value in enumerate(bound.node.outputs):
+            if index and (value.dtype is None or value.dtype.name == "FLOAT"):
+                indices.append(index)
+        return indices
 
     def state_scale(self, attrs: Attributes) -> float:
-        """Return the scale of the state that goes round.
-
-        Scale_o, and scale_h only where that is missing.
-        """
+        """Return the scale of the recurrent state: scale_o, or scale_h if that is missing."""
         return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
     def make_kernel_arguments(self, bound: KernelInfo) -> dict[str, Any]:
-        """Return what every recurrent kernel takes, found among the inputs of any variant."""
-        attrs, kept = bound.attributes, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
-        weights = _require_weight_inputs(bound)
-        if get_int(attrs, "num_layers") != 1:
+        """Return the arguments that all recurrent kernels have in common.
+
+        Raises
+        ------
+        ModelError
+            If the node has several layers, or inputs that its arithmetic does not support.
+        """
+        num_layers = get_int(bound.attributes, "num_layers")
+        if num_layers != 1:
             raise ModelError(
-                f"{bound.label}: num_layers = {attrs['num_layers']}; one layer per node is computed"
+                f"{bound.label}: num_layers = {num_layers}; a node must have one layer"
             )
-        extras = _optional_input_indices(bound.node)
-        steps = bound.input_shapes[0][self.time_axis(bound)]
-        fixed = {
-            key: bound.constants[index] for key, index in extras.items() if index in bound.constants
-        }
-        fixed = {
-            key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()
-        }
-        run_time = tuple(key for key, index in extras.items() if index not in bound.constants)
-        if bound.expect_arithmetic(self.kind).from_zero and (run_time or fixed):
-            key = (*run_time, *fixed)[0]
-            what = (
-                "lengths other than the whole input's"
-                if key == "lengths"
-                else "initial states other than zero"
-            )
-            raise ModelError(
-                f"{bound.label}: it is given {what} (input {extras[key]}), which is not simulated"
-            )
-        inner, outer = (bound.require_constant(i, "int8 int16", "weight") for i in weights)
-        biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
-        zero = np.zeros(len(inner), np.int64)
-        held = (inner, outer, *(zero if bias is None else bias for bias in biases))
-        named = dict(
-            zip(
-                ("weight_x", "weight_h", "bias_x", "bias_h"),
-                map(self._make_gate_reorder(bound), held),
-                strict=True,
-            )
-        )
+        parameters = self._reorder_parameters(bound)
+        constant_inputs, run_time_inputs = self._split_optional_inputs(bound)
         return {
-            **named,
-            "kept": kept,
-            "given": run_time,
-            "fixed": fixed,
+            **parameters,
+            "kept": tuple(i for i, value in enumerate(bound.node.outputs) if value.name),
+            "given": run_time_inputs,
+            "fixed": constant_inputs,
             "time_axis": self.time_axis(bound),
         }
 
-    def _make_gate_reorder(self, bound: KernelInfo) -> Callable[[np.ndarray], np.ndarray]:
-        """Return what puts the gates of a weight or bias into the order of the kernels."""
+    def _split_optional_inputs(
+        self, bound: KernelInfo
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return the constant optional inputs with other than default values, and the computed ones."""
+        indices = _optional_input_indices(bound.node)
+        steps = bound.input_shapes[0][self.time_axis(bound)]
+        constants = {}
+        for key, index in indices.items():
+            default = steps if key == "lengths" else 0
+            if index in bound.constants and (bound.constants[index] != default).any():
+                constants[key] = bound.constants[index]
+        run_time = tuple(key for key, index in indices.items() if index not in bound.constants)
+        if bound.expect_arithmetic(self.kind).from_zero and (run_time or constants):
+            key = (*run_time, *constants)[0]
+            subject = "lengths of parts of the input" if key == "lengths" else "initial states"
+            raise ModelError(f"{bound.label}: {subject} (input {indices[key]}) are not simulated")
+        return constants, run_time
+
+    def _reorder_parameters(self, bound: KernelInfo) -> dict[str, np.ndarray]:
+        """Return weights and biases in the gate order of the kernels; absent biases are zeros."""
+        index_x, index_h = _require_weight_inputs(bound)
+        weight_x = bound.require_constant(index_x, "int8 int16", "weight")
+        weight_h = bound.require_constant(index_h, "int8 int16", "weight")
+        parameters = {"weight_x": weight_x, "weight_h": weight_h}
+        for key, index in (("bias_x", index_h + 1), ("bias_h", index_h + 2)):
+            bias = bound.bias(index, len(weight_x))
+            parameters[key] = np.zeros(len(weight_x), np.int64) if bias is None else bias
         gates = bound.expect_arithmetic(self.kind).gates
         order = [gates.index(gate) for gate in self.kernel_gate_order]
-        return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
+        for key, array in parameters.items():
+            by_gate = array.reshape(len(gates), -1, *array.shape[1:])
+            parameters[key] = by_gate[order].reshape(array.shape)
+        return parameters
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the standard layer; its state goes round in real numbers.
+        """Emit the standard layer, whose recurrent state is float and whose time axis is 0."""
+        attrs, indices = builder.attrs, input_indices(builder.node)
+        batch_first = bool(self.time_axis(builder.info))
 
-        The standard has time on axis 0.
-        """
-        a, place_of, first = (
-            builder.attrs,
-            input_indices(builder.node),
-            self.time_axis(builder.info),
-        )
-        gates = builder.info.expect_arithmetic(self.kind).gates
-        order = [gates.index(gate) for gate in self.standard_gate_order]
-        w, r = _require_weight_inputs(builder.info)
+        def swap_time_and_batch(value: ir.Value) -> ir.Value:
+            return builder("Transpose", value, perm=[1, 0, 2]) if batch_first else value
 
-        def ordered(array: np.ndarray) -> np.ndarray:
-            return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
-
-        bits, scales = (
-            get_int(a, "parameter_bits", 8),
-            [get_number(a, key) for key in ("scale_iw", "scale_hw")],
-        )
-        weights = [
-            builder.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)
-        ]
-        sums = (get_number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
-        units = builder.info.constants[r].shape[1]
-        halves = [
-            ordered(builder.info.constants[index].ravel() / scale)
-            if index in builder.info.constants
-            else np.zeros((1, len(gates) * units))
-            for index, scale in zip((r + 1, r + 2), sums, strict=True)
-        ]
-        bias = builder.add_constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
-        turn = {"perm": [1, 0, 2]}
-        lengths = builder.raw_input(place_of["lengths"]) if "lengths" in place_of else None
+        weights, bias, hidden_size = self._build_float_parameters(builder)
+        lengths = builder.raw_input(indices["lengths"]) if "lengths" in indices else None
         if lengths is not None:
             lengths = builder("Cast", lengths, to=6)
-        fixed = {"h": self.state_scale(a), "c": 2.0**15}
-        states = [
-            None
-            if key not in place_of
-            else builder.held(place_of[key], fixed[key])
-            if place_of[key] in builder.info.constants
-            else builder.float_input(place_of[key])
-            for key in self.states
-        ]
-        inner = [
-            builder("Transpose", state, **turn) if state is not None and first else state
-            for state in states
-        ]
-        x = builder("Transpose", builder.float_input(), **turn) if first else builder.float_input()
-        outer = builder.add_multi_output_node(
+        scales = {"h": self.state_scale(attrs), "c": 2.0**15}
+        states: list[ir.Value | None] = []
+        for key in self.states:
+            index = indices.get(key)
+            if index is None:
+                states.append(None)
+            elif index in builder.info.constants:
+                states.append(builder.held(index, scales[key]))
+            else:
+                states.append(builder.float_input(index))
+        initial = [None if state is None else swap_time_and_batch(state) for state in states]
+        x = swap_time_and_batch(builder.float_input())
+        outputs = builder.add_multi_output_node(
             self.standard_op,
             x,
             *weights,
             bias,
             lengths,
-            *inner,
+            *initial,
             outputs=1 + len(self.states),
-            hidden_size=units,
-            direction=None if get_int(a, "go_forward") else "reverse",
-            **self.make_standard_attributes(a),
+            hidden_size=hidden_size,
+            direction=None if get_int(attrs, "go_forward") else "reverse",
+            **self.make_standard_attributes(attrs),
         )
-        sequence = builder("Squeeze", outer[0], axes=[1])
-        found_out = [sequence, *outer[1:]]
-        return [builder("Transpose", value, **turn) if first else value for value in found_out][
-            : len(builder.node.outputs)
+        outputs[0] = builder("Squeeze", outputs[0], axes=[1])
+        swapped = [swap_time_and_batch(value) for value in outputs]
+        return swapped[: len(builder.node.outputs)]
+
+    def _build_float_parameters(
+        self, builder: FloatNodeBuilder
+    ) -> tuple[list[ir.Value], ir.Value, int]:
+        """Add both weights and the joint bias in the standard's gate order.
+
+        Returns the weights, the bias and the hidden size.
+        """
+        attrs = builder.attrs
+        gates = builder.info.expect_arithmetic(self.kind).gates
+        order = [gates.index(gate) for gate in self.standard_gate_order]
+        index_x, index_h = _require_weight_inputs(builder.info)
+
+        def reorder(array: np.ndarray) -> np.ndarray:
+            by_gate = array.reshape(len(gates), -1, *array.shape[1:])
+            return by_gate[order].reshape(1, *array.shape)
+
+        bits = get_int(attrs, "parameter_bits", 8)
+        scale_x, scale_h = get_number(attrs, "scale_iw"), get_number(attrs, "scale_hw")
+        weights = [
+            builder.held(index_x, scale_x, view=reorder, bits=bits),
+            builder.held(index_h, scale_h, view=reorder, bits=bits),
         ]
+        hidden_size = builder.info.constants[index_h].shape[1]
+        biases = []
+        for index, scale in (
+            (index_h + 1, get_number(attrs, "scale_x") * scale_x),
+            (index_h + 2, self.state_scale(attrs) * scale_h),
+        ):
+            if index in builder.info.constants:
+                biases.append(reorder(builder.info.constants[index].ravel() / scale))
+            else:
+                biases.append(np.zeros((1, len(gates) * hidden_size)))
+        bias = builder.add_constant(np.concatenate(biases, axis=1).astype(np.float32), "bias")
+        return weights, bias, hidden_size
 
     def make_standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
-        """Return what the standard layer says besides its sizes."""
+        """Return further attributes of the standard layer."""
         return {}
 
     def time_axis(self, bound: KernelInfo) -> int:
@@ -324,9 +326,9 @@ class RecurrentIntegerOp(Format):
         return 1 if bound.attributes["batch_first"] else 0
 
     def sums(self, bound: KernelInfo, bits: int, allow_left_shift: bool) -> dict[str, Any]:
-        """Return the rescalings of both sums to `bits` fractional bits.
+        """Return the rescalings of both accumulators to `bits` fractional bits, by field name.
 
-        `allow_left_shift`: whether one may go to the left.
+        Without `allow_left_shift`, left shifts are omitted.
         """
         from simulator.fixed_point import ChainedRescale, Rescale
 
@@ -342,12 +344,11 @@ class RecurrentIntegerOp(Format):
                 rescales[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
             shift = bound.require_exponent(" * ".join(scales), product) - bits
-            unshifted = Rescale.from_shift(
-                0, 32
-            )  # the accumulator leaves the matrix unit in 32 bits
-            rescales[key] = ChainedRescale(
-                unshifted, Rescale.from_shift(shift if allow_left_shift else max(shift, 0), 32)
-            )
+            if not allow_left_shift:
+                shift = max(shift, 0)
+            # The matrix unit outputs the accumulator saturated to 32 bits.
+            saturate = Rescale.from_shift(0, 32)
+            rescales[key] = ChainedRescale(saturate, Rescale.from_shift(shift, 32))
         return rescales
 
 

@@ -327,7 +327,7 @@ def test_left_shifts():
         )
         assert np.array_equal(session(x[:, :, None, None])[:, :, 0, 0], want)
         with pytest.raises(
-            ModelError, match="a shift of 2 to the left, which the executor refuses; lower scale_o"
+            ModelError, match="a left shift by 2, which the executor rejects; lower scale_o"
         ):
             vendor(row, "LinearInt", [1, 3], weight, scale_o=64.0)(x)
 

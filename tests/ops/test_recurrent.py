@@ -388,12 +388,12 @@ def test_scales_of_the_outputs():
 @pytest.mark.parametrize(
     "change, words",
     (
-        ({"extra": (np.array([4]),)}, "lengths other than"),
+        ({"extra": (np.array([4]),)}, "lengths of parts"),
         (
             {"extra": (np.array([5]), np.ones((1, 1, 3), np.float32))},
-            "initial states other than zero",
+            "initial states",
         ),
-        ({"num_layers": 2}, "one layer per node"),
+        ({"num_layers": 2}, "a node must have one layer"),
         ({"scale_iw": 60.0}, "not a power of two"),
         ({"scale_hw": None}, "scale_hw is missing"),
     ),

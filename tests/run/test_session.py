@@ -334,7 +334,7 @@ def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
         (
             1,
             np.ones((0, 4, 3, 3), np.int8),
-            r"weight 'k0' has the sizes \[0, 4, 3, 3\]; it holds nothing",
+            r"weight 'k0' has shape \[0, 4, 3, 3\] and no elements",
         ),
         (2, np.ones(8, np.float64), "is float64; it must be int8 or int16 or int32 or int64"),
     ),
@@ -355,7 +355,7 @@ def test_an_output_too_many_is_one_line(branches):
     """An operator that gives one tensor has one output."""
     model = ir.to_proto(branches)
     next(n for n in model.graph.node if n.op_type == "Conv2dInt").output.append("more")
-    with pytest.raises(ModelError, match="Conv2dInt .*: it has 2 outputs, and gives one only"):
+    with pytest.raises(ModelError, match="Conv2dInt .*: it has 2 outputs; the operator has one"):
         Session(ir.from_proto(model))
 
 

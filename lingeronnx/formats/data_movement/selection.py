@@ -73,7 +73,7 @@ def read_constant_slices(node: ir.Node) -> dict[int, slice] | None:
 
 
 def sliced_positions(node: ir.Node, axis: int) -> range | None:
-    """Return the positions that a Slice takes along `axis` alone, None for anything else and where not all is known."""
+    """Return the positions of a Slice along `axis` alone, or None if unknown or different."""
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     length = shape[axis] if shape is not None and axis < len(shape) else None
     if node.op_type != "Slice" or node.domain or length is None:

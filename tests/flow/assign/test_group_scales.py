@@ -384,18 +384,18 @@ def test_plans_that_do_not_fit():
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("size", "group_size = 0, weights of int8"),
-        ("one scale", "it has a group_size, and no factors|group_size = 16, weights of int8"),
-        ("no factors", "it has a group_size, and no factors of its rows"),
+        ("size", "group_size = 0 with weights of int8"),
+        ("one scale", "it has a group_size but no factors|group_size = 16 with weights of int8"),
+        ("no factors", "it has a group_size but no factors per row"),
         (
             "fewer",
             (
-                r"factors \[33, 4\] from \d+; weights \[33, 70\] in groups of 16 have \[33, 5\], from "
+                r"factors have shape \[33, 4\] and minimum \d+; weights \[33, 70\] in groups of 16 have \[33, 5\], from "
                 r"1 to 255"
             ),
         ),
-        ("zero", r"factors \[33, 5\] from 0; weights"),
-        ("no size", "it has factors of groups, and no group_size"),
+        ("zero", r"factors have shape \[33, 5\] and minimum 0; weights"),
+        ("no size", "it has group factors but no group_size"),
     ],
 )
 def test_damaged_graphs(what, message):
