@@ -49,6 +49,10 @@ REASONS = {
     "lingeronnx/passes/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
         "how a recognized curve is written"
     ),
+    "lingeronnx/passes/axes/batch_first.py:_BatchFirstRewriter._infer_view": (
+        "a rule for each operator"
+    ),
+    "lingeronnx/passes/entry/sequences.py:replace_sequences": "a way to rewrite each operator",
     "lingeronnx/passes/folding/identity.py:_NO_OP_TESTS": "a test for each operator",
     "lingeronnx/passes/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (
         "a way to transpose each operator"

@@ -17,7 +17,7 @@ metadata (`BATCH_AXES_KEY`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import ConfigError, ModelError, suggest_nearest
 from . import ir, operators
@@ -55,19 +55,22 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
     ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
     if BATCH_AXES_KEY in model.metadata_props:
         return _read_batch_axes_metadata(model, ranks)
-    axes: dict[str, int | None] = {
-        name: axis
-        for name, axis in _infer_axes_from_recurrent(model).items()
-        if _is_valid_axis(axis, ranks.get(name))
-    }
-    shaped_inputs = [value for value in inputs if value.shape]
-    batch_sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in shaped_inputs]
-    symbols = {size for size in batch_sizes if isinstance(size, str)}
-    is_single_sample = any(_dim_size(value, 0) == 1 for value in shaped_inputs)
+    axes: dict[str, int | None] = {}
+    for name, axis in _infer_axes_from_recurrent(model).items():
+        if _is_valid_axis(axis, ranks.get(name)):
+            axes[name] = axis
+    symbols = _collect_batch_symbols(inputs, axes)
+    is_single_sample = any(_dim_size(value, 0) == 1 for value in inputs)
     for value in inputs:
         name = str(value.name)
         axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
     return {name: axis for name, axis in axes.items() if axis != 0}
+
+
+def _collect_batch_symbols(inputs: Sequence[ir.Value], axes: Mapping[str, int | None]) -> set[str]:
+    """Return the symbolic sizes of the batch axes, which are axis 0 if not in `axes`."""
+    sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs]
+    return {size for size in sizes if isinstance(size, str)}
 
 
 def _infer_input_axis(
@@ -225,21 +228,23 @@ def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
             return None
         return int(perm[axis])
     if node.op_type == "Gather":
-        indices, gather_axis = (
-            ir.const_value(_second_input(node)),
-            int(ir.get_attr(node, "axis", 0)),
-        )
-        if indices is None or gather_axis < 0:
-            return None
-        if axis < gather_axis:
-            return axis
-        return axis - indices.ndim + 1 if axis >= gather_axis + indices.ndim else None
+        return _map_gather_axis_to_input(node, axis)
     if node.op_type in ("Unsqueeze", "Squeeze"):
         return _map_unit_axes_to_input(node, axis)
     has_two_operands = node.op_type in (*operators.AFFINE_OPS, "MatMul")
     if has_two_operands and ir.const_value(_second_input(node)) is None:
         return None
     return axis
+
+
+def _map_gather_axis_to_input(node: ir.Node, axis: int) -> int | None:
+    """Return the axis of the input of a Gather, as `_map_axis_to_input`."""
+    indices, gather_axis = ir.const_value(_second_input(node)), int(ir.get_attr(node, "axis", 0))
+    if indices is None or gather_axis < 0:
+        return None
+    if axis < gather_axis:
+        return axis
+    return axis - indices.ndim + 1 if axis >= gather_axis + indices.ndim else None
 
 
 def _map_unit_axes_to_input(node: ir.Node, axis: int) -> int | None:

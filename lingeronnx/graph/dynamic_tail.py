@@ -12,7 +12,7 @@ Works on protobuf models; nothing here depends on data or on runners.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -86,20 +86,17 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
         return None
     full = ir.to_proto(model)
     infos = _infer_value_infos(full)
-    tail_tensors = {
-        name for node in full.graph.node if node.name in reasons for name in node.output
-    }
+    tail_tensors = _collect_outputs(node for node in full.graph.node if node.name in reasons)
     recomputed = _find_recomputed_nodes(full.graph, reasons, tail_tensors, infos)
     tail_nodes = reasons.keys() | recomputed
     body = _extract_nodes(full, [node for node in full.graph.node if node.name not in reasons])
     tail = _extract_nodes(full, [node for node in full.graph.node if node.name in tail_nodes])
 
     output_names = [value.name for value in full.graph.output]
-    input_names = {value.name for value in full.graph.input}
-    input_names.difference_update(tensor.name for tensor in full.graph.initializer)
+    input_names = _get_input_names(full.graph)
     tail_inputs = _find_tail_inputs(body.graph, tail.graph, input_names)
-    body_outputs = [name for name in output_names if name not in tail_tensors]
     graph_boundary = {*output_names, *input_names}
+    body_outputs = [name for name in output_names if name not in tail_tensors]
     body_outputs += [name for name in tail_inputs if name not in graph_boundary]
     if not body_outputs:
         return None
@@ -109,18 +106,33 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     del tail.graph.input[:]
     tail.graph.input.extend(infos[name] for name in tail_inputs)
     tail.graph.output.extend(infos[name] for name in output_names if name in tail_tensors)
-
-    recomputed_reason = "its consumers have shapes that depend on input values"
-    host_reasons = {
-        node.name: reasons.get(node.name, recomputed_reason) for node in tail.graph.node
-    }
     return DynamicTail(
         body=body_model,
         model=ir.from_proto(tail),
         outputs=tuple(output_names),
-        host_reasons=host_reasons,
+        host_reasons=_explain_nodes(tail.graph, reasons),
         single_sample_shapes=_find_single_sample_shapes(model),
     )
+
+
+def _collect_outputs(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Return the names of all outputs of `nodes`."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.output)
+    return names
+
+
+def _get_input_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the graph inputs that are not initializers."""
+    names = {value.name for value in graph.input}
+    return names.difference(tensor.name for tensor in graph.initializer)
+
+
+def _explain_nodes(tail: onnx.GraphProto, reasons: dict[str, str]) -> dict[str, str]:
+    """Return why each node of the tail runs on the host; nodes without a reason are recomputed."""
+    recomputed_reason = "its consumers have shapes that depend on input values"
+    return {node.name: reasons.get(node.name, recomputed_reason) for node in tail.node}
 
 
 def _has_shape_operators(model: ir.Model) -> bool:
@@ -173,11 +185,7 @@ def _find_tail_inputs(
     body: onnx.GraphProto, tail: onnx.GraphProto, graph_inputs: set[str]
 ) -> list[str]:
     """Return the tensors that the tail reads from the body or the graph inputs, in order."""
-    available = set(graph_inputs)
-    for node in body.node:
-        available.update(node.output)
-    for node in tail.node:
-        available.difference_update(node.output)
+    available = (graph_inputs | _collect_outputs(body.node)) - _collect_outputs(tail.node)
     read_names: dict[str, None] = {}
     for node in tail.node:
         read_names.update(dict.fromkeys(_iter_read_names(node)))

@@ -157,21 +157,26 @@ def _collect_scalar_constants(graph: GraphProto, outer: _ScalarConstants) -> dic
     """Return the one-element integer constants of `graph`, added to those of enclosing graphs."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type != "Constant" or not node.output:
-            continue
-        for attribute in node.attribute:
-            if attribute.name == "value" and attribute.HasField("t"):
-                tensors[node.output[0]] = attribute.t
-            elif attribute.name == "value_int":
-                tensors[node.output[0]] = onnx.helper.make_tensor(
-                    "", TensorProto.INT64, (), [attribute.i]
-                )
+        if node.op_type == "Constant" and node.output:
+            tensor = _constant_tensor(node)
+            if tensor is not None:
+                tensors[node.output[0]] = tensor
     constants = dict(outer)
     for name, tensor in tensors.items():
         value = _scalar_value(tensor)
         if value is not None:
             constants[name] = value
     return constants
+
+
+def _constant_tensor(node: NodeProto) -> TensorProto | None:
+    """Return the tensor of a Constant node with a tensor or an integer, else None."""
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.HasField("t"):
+            return attribute.t
+        if attribute.name == "value_int":
+            return onnx.helper.make_tensor("", TensorProto.INT64, (), [attribute.i])
+    return None
 
 
 def _scalar_value(tensor: TensorProto) -> int | None:
@@ -194,13 +199,10 @@ def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
 
 def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iterator[_FunctionKey]:
     """Yield each function after its callees; raise ModelError if one is recursive."""
-    open_callees: dict[_FunctionKey, set[_FunctionKey]] = {}
+    open_callees = {key: _find_callees(f) & functions.keys() for key, f in functions.items()}
     callers: dict[_FunctionKey, list[_FunctionKey]] = {key: [] for key in functions}
-    for key, function in functions.items():
-        nodes = iter_nodes_recursive(function.node)
-        called_keys = {(node.domain, node.op_type, node.overload) for node in nodes}
-        open_callees[key] = called_keys & functions.keys()
-        for callee in open_callees[key]:
+    for key, callees in open_callees.items():
+        for callee in callees:
             callers[callee].append(key)
     ready = [key for key, callees in open_callees.items() if not callees]
     while ready:
@@ -216,3 +218,9 @@ def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iter
             f"function {recursive_keys[0][1]} calls itself, directly or through another function; "
             "remove the recursion"
         )
+
+
+def _find_callees(function: FunctionProto) -> set[_FunctionKey]:
+    """Return the keys of all operators in `function`, some of which may be functions."""
+    nodes = iter_nodes_recursive(function.node)
+    return {(node.domain, node.op_type, node.overload) for node in nodes}

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 import onnx
@@ -552,6 +552,37 @@ def compute_digest(model: Model) -> str:
         if value.const_value is not None:
             hasher.update(value.const_value.tobytes())
     return hasher.hexdigest()
+
+
+def is_standard_op(node: Node | None, *op_types: str) -> TypeGuard[Node]:
+    """Whether `node` is present, and one of `op_types` of the standard domain."""
+    return node is not None and not node.domain and node.op_type in op_types
+
+
+def is_float32(value: Value | None) -> bool:
+    """Whether `value` is present and known to be float32."""
+    return value is not None and value.dtype == DataType.FLOAT
+
+
+class ConstantOperand(NamedTuple):
+    """Operands of a binary operator, one of which is constant."""
+
+    source: Value
+    array: np.ndarray
+    is_first: bool  # the constant is operand 0
+
+
+def match_constant_operand(node: Node) -> ConstantOperand | None:
+    """Return the operands of a node with two inputs, exactly one of which is constant, or None."""
+    if len(node.inputs) != 2:
+        return None
+    first, second = node.inputs
+    first_array, second_array = const_value(first), const_value(second)
+    if first is not None and first_array is None and second_array is not None:
+        return ConstantOperand(first, second_array, False)
+    if second is not None and second_array is None and first_array is not None:
+        return ConstantOperand(second, first_array, True)
+    return None
 
 
 def has_subgraphs(node: Node) -> bool:

@@ -490,7 +490,7 @@ def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
     while ready:
         index = ready.pop()
         del open_inputs[index]
-        for name in filter(None, graph.node[index].output):
+        for name in graph.node[index].output:
             for consumer in consumers.get(name, ()):
                 open_inputs[consumer] -= 1
                 if open_inputs[consumer] == 0:

@@ -373,7 +373,7 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
     left = evaluate_graph(
         result.graph, platforms.get_target("venusA"), f"-p venusa -m {','.join(rows)}"
     )
-    assert any("lies behind" in finding.value for finding in left.findings)
+    assert any("it overwrites" in finding.value for finding in left.findings)
 
 
 @pytest.mark.sweep

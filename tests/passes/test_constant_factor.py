@@ -57,5 +57,5 @@ def test_what_is_no_matrix_stays(factor, sizes):
     else:
         model = product(rand(*factor), sizes, True)
     assert reasons(canonicalize_constant_matmul, model)[0].endswith(
-        "its constant is no matrix, or a size of the other factor is not known"
+        "its constant is not a matrix, or a size of the other operand is not known"
     )

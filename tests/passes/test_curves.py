@@ -133,7 +133,7 @@ def test_equal_functions_are_one():
         "arithmetic",
         "another clip",
         "two inputs",
-        "read elsewhere",
+        "used elsewhere",
         "per element",
         "wider",
     ),

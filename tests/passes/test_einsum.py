@@ -116,12 +116,12 @@ def test_any_product(data):
         (
             "naa,nb->nab",
             None,
-            "it has not two factors with a letter for each axis, or a result without axes",
+            "it does not have two factors with a distinct letter per axis and a result with axes",
         ),
         (
             "na,na->",
             None,
-            "it has not two factors with a letter for each axis, or a result without axes",
+            "it does not have two factors with a distinct letter per axis and a result with axes",
         ),
         ("na,nb->nab", 1, "a constant differs between samples"),
     ],
@@ -139,5 +139,5 @@ def test_one_position_that_meets_more_stays():
     )
     trace_shapes(model, {"x": rand(1, 1, 4), "w": rand(1, 3, 4)})
     assert reasons(decompose_einsum, model)[0].endswith(
-        "an axis of one position meets a longer one"
+        "an axis of size one is combined with a longer one"
     )

@@ -63,10 +63,10 @@ def test_a_line():
     ("attributes", "why"),
     [
         ("group: int = 2, strides: ints = [1,2]", "it has a stride"),
-        ("group: int = 2, pads: ints = [0,3,0,0]", "it pads more than its kernel reaches"),
+        ("group: int = 2, pads: ints = [0,3,0,0]", "its padding exceeds the extent of its kernel"),
         (
             'group: int = 2, auto_pad: string = "SAME_UPPER"',
-            "its padding follows from a wanted output size",
+            "its padding depends on a requested output size",
         ),
     ],
 )

@@ -37,7 +37,7 @@ NORM = """g (float[N,3,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z) {
     c = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization(c, g, b, m, v) y = Relu(n) z = Relu(c)
 }"""
 ARRAYS = {"w": rand(4, 3, 3, 3), "g": rand(4), "b": rand(4), "m": rand(4), "v": positive(4)}
-WHY = "BatchNormalization BatchNormalization_n stays: the output of Conv_c is read elsewhere too"
+WHY = "BatchNormalization BatchNormalization_n stays: the output of Conv_c is used elsewhere too"
 
 #: A requirement -> a graph that breaks it, and what is said of that.
 BROKEN = (

@@ -113,12 +113,8 @@ def _replace_with_sums(
 
 def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
     """Return the computed and the constant operand of an Add, or None."""
-    arrays = [ir.const_value(value) for value in node.inputs]
-    index = 0 if arrays[0] is None else 1
-    array = arrays[1 - index]
-    if array is None or arrays[index] is not None:
-        return None
-    return ir.require_input(node, index), array
+    operand = ir.match_constant_operand(node)
+    return None if operand is None else (operand.source, operand.array)
 
 
 def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:

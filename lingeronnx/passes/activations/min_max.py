@@ -29,12 +29,11 @@ def convert_min_max_to_clip(model: ir.Model) -> PassResult:
 
 def _convert_to_clip(model: ir.Model, node: ir.Node) -> str | None:
     """Convert a Min or Max to Clip; return the reason if it cannot be converted, else None."""
-    constants = [ir.const_value(value) for value in node.inputs]
-    if len(constants) != 2 or (constants[0] is None) == (constants[1] is None):
+    operand = ir.match_constant_operand(node)
+    if operand is None:
         return "its operands are not one activation and one constant"
-    index = 0 if constants[0] is None else 1
-    source, array = ir.require_input(node, index), constants[1 - index]
-    if array is None or array.size != 1 or array.dtype != np.float32 or np.isnan(array).any():
+    source, array = operand.source, operand.array
+    if array.size != 1 or array.dtype != np.float32 or np.isnan(array).any():
         return "its constant is not a single float32 number"
     shape = ir.get_shape(source)
     if shape is None or array.ndim > len(shape):

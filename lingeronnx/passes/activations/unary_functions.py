@@ -90,30 +90,30 @@ def _explain_unfused_gate(node: ir.Node, should_fuse: _FusionPredicate) -> SkipR
 
 
 def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
-    """Return the distinct computed inputs of an elementwise node with scalar constants, or None."""
-    if node.domain or node.op_type not in _ELEMENTWISE_OPS or len(node.outputs) != 1:
+    """Return the distinct computed inputs of an elementwise node with scalar constants, or None.
+
+    All computed inputs must have the shape of the output.
+    """
+    if not ir.is_standard_op(node, *_ELEMENTWISE_OPS) or len(node.outputs) != 1:
         return None
-    result_shape = ir.get_shape(node.outputs[0])
-    rank = len(result_shape or ())
+    shape = ir.get_shape(node.outputs[0])
     computed: list[ir.Value] = []
     for value in node.inputs:
-        if value is None:
-            return None
         array = ir.const_value(value)
-        if array is None:
-            if value not in computed:
-                computed.append(value)
-        elif not _is_scalar_float(array, rank):
+        if value is None or (array is not None and not _is_scalar_float(array, len(shape or ()))):
             return None
-    if not computed or any(ir.get_shape(value) is None for value in computed):
+        if array is None and value not in computed:
+            computed.append(value)
+    if shape is None or any(ir.get_shape(value) != shape for value in computed):
         return None
-    if any(ir.get_shape(value) != result_shape for value in computed):
-        return None
+    return computed if _has_supported_operands(node, len(computed)) else None
+
+
+def _has_supported_operands(node: ir.Node, computed_count: int) -> bool:
+    """Whether a Clip has constant bounds, or another operator at most two operands."""
     if node.op_type == "Clip":
-        is_supported = len(node.inputs) == 3 and len(computed) == 1
-    else:
-        is_supported = len(node.inputs) <= 2
-    return computed if is_supported else None
+        return len(node.inputs) == 3 and computed_count == 1
+    return len(node.inputs) <= 2 and computed_count > 0
 
 
 def _is_scalar_float(array: np.ndarray, max_rank: int) -> bool:
@@ -139,16 +139,20 @@ def _find_region(
         if interior is None:
             break
         producer = ir.require_producer(interior)
-        operands = _computed_operands(producer)
-        assert operands is not None
         members.append(producer)
-        remaining = [value for value in sources if value is not interior]
-        sources = remaining + [value for value in operands if value not in sources]
-    if best is None:
+        sources = _expand_source(sources, interior, _computed_operands(producer) or [])
+    if best is None or end.graph is None:
         return None
     region, source = best
-    region_ids = {id(node) for node in region}
-    return [node for node in end.graph if id(node) in region_ids], source  # type: ignore[union-attr]
+    return [node for node in end.graph if node in region], source
+
+
+def _expand_source(
+    sources: list[ir.Value], expanded: ir.Value, operands: list[ir.Value]
+) -> list[ir.Value]:
+    """Replace the source `expanded` by the `operands` of its producer that are not sources yet."""
+    remaining = [value for value in sources if value is not expanded]
+    return remaining + [value for value in operands if value not in sources]
 
 
 def _is_interior(value: ir.Value, members: list[ir.Node]) -> bool:

@@ -38,16 +38,12 @@ def bypass_concat(model: ir.Model) -> PassResult:
 def _find_concat_part(node: ir.Node) -> ir.Value | None:
     """Return the tensor before a Concat or Unsqueeze that `node` restores, or None."""
     producer = ir.producer(node.inputs[0]) if node.inputs else None
-    if producer is None or producer.domain:
+    if producer is None:
         return None
-    shape = ir.get_shape(node.inputs[0])
     if node.op_type == "Squeeze":
-        rank = len(shape or ())
-        added_axes = _unsqueezed_axes(producer)
-        if not added_axes or added_axes != {axis % rank for axis in ir.get_axes(node) or ()}:
-            return None
-        return ir.require_input(producer)
-    if producer.op_type != "Concat" or not shape:
+        return _find_unsqueezed_tensor(node, producer)
+    shape = ir.get_shape(node.inputs[0])
+    if not ir.is_standard_op(producer, "Concat") or not shape:
         return None
     axis = ir.get_attr(producer, "axis") % len(shape)
     ranges = _concat_ranges(producer, axis)
@@ -60,6 +56,15 @@ def _find_concat_part(node: ir.Node) -> ir.Value | None:
         return ir.require_input(producer, ranges.index(positions))
     is_gather = node.op_type == "Gather" and ir.get_attr(node, "axis", 0) % len(shape) == axis
     return _find_gathered_part(node, producer, ranges, axis) if is_gather else None
+
+
+def _find_unsqueezed_tensor(squeeze: ir.Node, unsqueeze: ir.Node) -> ir.Value | None:
+    """Return the input of an Unsqueeze of the same axes as `squeeze`, or None."""
+    rank = len(ir.get_shape(squeeze.inputs[0]) or ())
+    added_axes = _unsqueezed_axes(unsqueeze)
+    if not added_axes or added_axes != {axis % rank for axis in ir.get_axes(squeeze) or ()}:
+        return None
+    return ir.require_input(unsqueeze)
 
 
 def _find_gathered_part(

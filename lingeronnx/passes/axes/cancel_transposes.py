@@ -111,8 +111,7 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
     if op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
         return 0
     computed, constants = _classify_operands(node)
-    perms = {_get_permutation(ir.producer(node.inputs[index])) for index in computed}
-    perm = perms.pop() if len(perms) == 1 else None
+    perm = _common_permutation([node.inputs[index] for index in computed])
     if perm is None or any(array.ndim > len(perm) for array in constants.values()):
         return 0
     needs_transpose = _find_attribute_rewrite(op_type)(model, node, perm)
@@ -121,15 +120,28 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
     for index in computed:
         transpose = ir.require_producer(node.inputs[index])
         node.replace_input_with(index, ir.require_input(transpose))
-    for index, array in constants.items():
-        if array.size > 1 or op_type == "Concat":
-            aligned = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
-            permuted = np.transpose(aligned, _invert_permutation(perm))
-            ir.set_constant_input(model, node, index, permuted, "moved")
+    _permute_constants(model, node, constants, perm)
     if needs_transpose:
         for value in list(node.outputs):
             _insert_transpose_after(model, node, value, perm)
     return 1
+
+
+def _common_permutation(values: Sequence[ir.Value | None]) -> _Perm | None:
+    """Return the permutation of the Transposes that compute `values` if it is the same, or None."""
+    perms = {_get_permutation(ir.producer(value)) for value in values}
+    return perms.pop() if len(perms) == 1 else None
+
+
+def _permute_constants(
+    model: ir.Model, node: ir.Node, constants: dict[int, np.ndarray], perm: _Perm
+) -> None:
+    """Permute the constant operands of `node`, whose other operands lose a Transpose."""
+    for index, array in constants.items():
+        if array.size > 1 or node.op_type == "Concat":
+            aligned = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
+            permuted = np.transpose(aligned, _invert_permutation(perm))
+            ir.set_constant_input(model, node, index, permuted, "moved")
 
 
 def _classify_operands(node: ir.Node) -> tuple[list[int], dict[int, np.ndarray]]:
@@ -301,21 +313,25 @@ def _drop_transposes_before_reshape(model: ir.Model) -> int:
     """Let Reshape and Flatten bypass a Transpose that does not change the order of elements."""
     changes = 0
     for node in list(model.graph):
-        if node.op_type not in ("Reshape", "Flatten") or node.domain:
+        if not ir.is_standard_op(node, "Reshape", "Flatten"):
+            continue
+        if ir.get_attr(node, "axis", 1) != 1 or not _has_safe_target(node):
             continue
         transpose = ir.producer(node.inputs[0])
-        if transpose is None or not _preserves_element_order(transpose):
-            continue
-        if ir.get_attr(node, "axis", 1) != 1:
-            continue
-        target = ir.const_value(node.inputs[1]) if node.op_type == "Reshape" else np.zeros(1)
-        if target is None or any(size == 0 for size in target[1:]):
-            continue  # a size of 0 is copied from the input, whose axes are in another order
-        node.replace_input_with(0, ir.require_input(transpose))
-        changes += 1
+        if transpose is not None and _preserves_element_order(transpose):
+            node.replace_input_with(0, ir.require_input(transpose))
+            changes += 1
     if changes:
         ir.remove_unused(model)
     return changes
+
+
+def _has_safe_target(node: ir.Node) -> bool:
+    """Whether a Flatten or Reshape copies no size after the batch from its input."""
+    if node.op_type == "Flatten":
+        return True
+    target = ir.const_value(node.inputs[1])
+    return target is not None and not any(size == 0 for size in target[1:])
 
 
 def _preserves_element_order(node: ir.Node) -> bool:

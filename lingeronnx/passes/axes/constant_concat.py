@@ -53,10 +53,8 @@ def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[in
     size_after = _total_size(constants[computed[0] + 1 :], axis)
     zero_shape = [1, *sizes]
     zero_shape[axis] -= size_before + size_after
-    summands = [np.zeros(zero_shape, np.float32) if array is None else array for array in constants]
-    if any(array.dtype != np.float32 for array in summands):
-        return False
-    if len({_other_dims(array, axis) for array in summands}) > 1:
+    bias = _concatenate_constants(constants, np.zeros(zero_shape, np.float32), axis)
+    if bias is None:
         return False
     pads = np.zeros((2, len(shape)), np.int64)
     pads[:, axis] = size_before, size_after
@@ -68,10 +66,21 @@ def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[in
         result_shape,
         "zeros",
     )
-    bias = build.constant(np.concatenate(summands, axis), "rows")
-    build("Add", [padded, bias], result_shape, "with_rows")
+    build("Add", [padded, build.constant(bias, "rows")], result_shape, "with_rows")
     build.replace_node()
     return True
+
+
+def _concatenate_constants(
+    constants: Sequence[np.ndarray | None], zeros: np.ndarray, axis: int
+) -> np.ndarray | None:
+    """Concatenate float32 constants, with `zeros` for None; return None if shapes do not match."""
+    arrays = [zeros if array is None else array for array in constants]
+    if any(array.dtype != np.float32 for array in arrays):
+        return None
+    if len({_other_dims(array, axis) for array in arrays}) > 1:
+        return None
+    return np.concatenate(arrays, axis)
 
 
 def _total_size(arrays: Sequence[np.ndarray | None], axis: int) -> int:

@@ -37,7 +37,7 @@ def merge_axes(model: ir.Model) -> PassResult:
     """Merge axes of the Transpose nodes of `model`."""
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type != "Transpose" or node.domain:
+        if not ir.is_standard_op(node, "Transpose"):
             continue
         perm, shape = ir.get_attr(node, "perm"), ir.get_shape(node.inputs[0])
         if shape is None or perm is None or len(perm) <= _MIN_RANK or perm == sorted(perm):
@@ -50,7 +50,7 @@ def merge_axes(model: ir.Model) -> PassResult:
             skipped.append(SkipReason(node, reason))
         else:
             steps = _find_transpose_steps(groups)
-            _emit_transposes(model, node, steps, [int(dim or 0) for dim in shape])
+            _emit_transposes(model, node, steps, [dim or 0 for dim in shape])
             changes += 1
     return PassResult(changes, skipped)
 
@@ -127,9 +127,12 @@ def _emit_transposes(
         consumer.replace_input_with(0, value)
         model.graph.remove(build.nodes[-1], safe=True)
     if preceding is not None:
-        preceding_output = preceding.outputs[0]
-        if not preceding_output.uses() and not preceding_output.is_graph_output():
-            model.graph.remove(preceding, safe=True)
+        _remove_if_unused(model, preceding)
+
+
+def _remove_if_unused(model: ir.Model, node: ir.Node) -> None:
+    if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+        model.graph.remove(node, safe=True)
 
 
 def _has_absolute_target(node: ir.Node) -> bool:

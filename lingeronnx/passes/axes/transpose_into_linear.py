@@ -22,23 +22,13 @@ def fold_transpose_into_linear(model: ir.Model) -> PassResult:
         if node.op_type != "Linear" or node.domain != ir.FUNCTION_DOMAIN:
             continue
         chain = _collect_chain_to_flatten(node)
-        if not chain:
+        transpose = ir.producer(chain[-1].inputs[0]) if chain else None
+        if not ir.is_standard_op(transpose, "Transpose"):
             continue
-        flatten = chain[-1]
-        transpose = ir.producer(flatten.inputs[0])
-        if transpose is None or transpose.op_type != "Transpose" or transpose.domain:
-            continue
-        weight = ir.const_value(node.inputs[1])
-        perm, dims = ir.get_attr(transpose, "perm"), ir.get_shape(transpose.outputs[0])
-        reason = _explain_unchanged(weight, perm, dims, ir.get_shape(flatten.outputs[0]))
-        if reason or weight is None or dims is None or perm is None:
+        reason = _fold_into_weight(model, node, chain[-1], transpose)
+        if reason:
             skipped.append(SkipReason(transpose, reason))
             continue
-        columns = weight.reshape(-1, *(int(dim or 1) for dim in dims[1:]))  # [O, H, W, C]
-        inverse = [perm.index(axis) for axis in range(len(perm))]
-        permuted = columns.transpose(inverse).reshape(weight.shape)
-        ir.set_constant_input(model, node, 1, permuted, "order")
-        flatten.replace_input_with(0, ir.require_input(transpose))
         for member in chain:
             value = member.outputs[0]
             value.name = ir.unique_tensor_name(model, f"{value.name}_order")
@@ -46,6 +36,23 @@ def fold_transpose_into_linear(model: ir.Model) -> PassResult:
     if changes:
         ir.remove_unused(model)
     return PassResult(changes, skipped)
+
+
+def _fold_into_weight(
+    model: ir.Model, linear: ir.Node, flatten: ir.Node, transpose: ir.Node
+) -> str:
+    """Permute the weight of `linear` and bypass `transpose`; return a reason if it fails."""
+    weight = ir.const_value(linear.inputs[1])
+    perm, dims = ir.get_attr(transpose, "perm"), ir.get_shape(transpose.outputs[0])
+    reason = _explain_unchanged(weight, perm, dims, ir.get_shape(flatten.outputs[0]))
+    if reason or weight is None or dims is None or perm is None:
+        return reason
+    columns = weight.reshape(-1, *(int(dim or 1) for dim in dims[1:]))  # [O, H, W, C]
+    inverse = [perm.index(axis) for axis in range(len(perm))]
+    permuted = columns.transpose(inverse).reshape(weight.shape)
+    ir.set_constant_input(model, linear, 1, permuted, "order")
+    flatten.replace_input_with(0, ir.require_input(transpose))
+    return ""
 
 
 def _explain_unchanged(

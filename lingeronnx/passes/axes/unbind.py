@@ -60,24 +60,29 @@ def _match_split_reshape(node: ir.Node) -> ir.Node | None:
     The Reshape splits the last axis of its input, and the Transpose moves the first of the new axes
     before the batch.
     """
-    perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-    if not perm or len(perm) < 3 or perm[1] != 0 or node.outputs[0].is_graph_output():
+    if not ir.is_standard_op(node, "Transpose") or node.outputs[0].is_graph_output():
+        return None
+    perm = ir.get_attr(node, "perm")
+    if not perm or len(perm) < 3 or perm[1] != 0:
         return None
     reshape = ir.producer(node.inputs[0])
     if reshape is None or reshape.op_type != "Reshape":
         return None
     if ir.sole_consumer(reshape.outputs[0]) is not node:
         return None
+    return reshape if _splits_last_axis(reshape, perm[0]) else None
+
+
+def _splits_last_axis(reshape: ir.Node, axis: int) -> bool:
+    """Whether `reshape` only splits its last axis, which is `axis`, and all sizes are known."""
     source_shape, split_shape = ir.get_shape(reshape.inputs[0]), ir.get_shape(reshape.outputs[0])
-    axis = perm[0]
     if not source_shape or not split_shape or len(source_shape) != axis + 1:
-        return None
+        return False
     if None in source_shape[1:] or None in split_shape[1:]:
-        return None
+        return False
     if source_shape[1:axis] != split_shape[1:axis]:
-        return None
-    split_size = math.prod(int(dim or 1) for dim in split_shape[axis:])
-    return reshape if source_shape[axis] == split_size else None
+        return False
+    return source_shape[axis] == math.prod(int(dim or 1) for dim in split_shape[axis:])
 
 
 def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
@@ -95,21 +100,19 @@ def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
 
 def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_Part] | None:
     """Return the parts that `user` selects from axis 0 and removes that axis from, or None."""
-    if user.domain or input_index != 0 or ir.get_attr(user, "axis", 0):
+    if input_index != 0 or ir.get_attr(user, "axis", 0):
         return None
-    if user.op_type == "Gather":
+    if ir.is_standard_op(user, "Gather"):
         index = ir.const_value(user.inputs[1])
         if index is None or index.ndim or not -count <= int(index) < count:
             return None
         return [_Part(int(index) % count, [user])]
-    if user.op_type != "Split" or len(user.outputs) != count:
+    if not ir.is_standard_op(user, "Split") or len(user.outputs) != count:
         return None
     parts = []
     for position, value in enumerate(user.outputs):  # `count` outputs of size one
         squeeze = ir.sole_consumer(value)
-        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain:
-            return None
-        if ir.get_axes(squeeze) != [0]:
+        if not ir.is_standard_op(squeeze, "Squeeze") or ir.get_axes(squeeze) != [0]:
             return None
         parts.append(_Part(position, [user, squeeze]))
     return parts

@@ -99,7 +99,6 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
     Axes of size 1 are tried, and an axis of unknown size.
     """
     batched = [spec for spec in specs if spec.axis is not None]
-    names = [spec.name for spec in batched]
     choices = [_candidate_batch_axes(spec) for spec in batched]
     if not choices or math.prod(map(len, choices)) > _MAX_AXIS_TRIALS:
         return False
@@ -107,14 +106,15 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
     for axes in itertools.product(*choices):
         if axes == tried_axes:
             continue
+        axis_by_input = {spec.name: axis for spec, axis in zip(batched, axes, strict=True)}
         single = ir.clone(model)
-        set_batch_axes(single, dict(zip(names, axes, strict=True)))
+        set_batch_axes(single, axis_by_input)
         _declare_single_sample(single)
         if not _is_small_enough(get_input_specs(single)):
             continue
         output_axes = _try_dynamic_batch(single, 1)
         if output_axes:
-            set_batch_axes(model, dict(zip(names, axes, strict=True)))
+            set_batch_axes(model, axis_by_input)
             _declare_single_sample(model)
             _apply_dynamic_batch(model, 1, output_batch_axes=output_axes)
             return True
@@ -166,14 +166,8 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
     """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two."""
     if not _has_fixed_states(model) and not _has_fixed_reshape(model):
         return False
-    for spec in specs:
-        shape = spec.shape or ()
-        if spec.axis is not None and not shape:
-            return False
-        if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
-            return False
-        if math.prod(int(dim or 1) for dim in shape) > _MAX_INPUT_ELEMENTS:
-            return False
+    if not all(_has_small_samples(spec) for spec in specs):
+        return False
     runner = FloatRunner(model, [str(value.name) for value in model.graph.outputs])
     feed = _make_random_feed(model, 0)
     batched = _batched_inputs(model)
@@ -181,15 +175,25 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
         name: np.repeat(array, 2, batched[name].axis or 0) if name in batched else array
         for name, array in feed.items()
     }
+    return _can_run(runner, feed) and not _can_run(runner, doubled)
+
+
+def _has_small_samples(spec: InputSpec) -> bool:
+    """Whether a sample of the input has a known shape that is small enough to run."""
+    shape = spec.shape or ()
+    if spec.axis is not None and not shape:
+        return False
+    if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
+        return False
+    return math.prod(int(dim or 1) for dim in shape) <= _MAX_INPUT_ELEMENTS
+
+
+def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
     try:
         _run_feed(runner, feed)
     except ModelError:
         return False
-    try:
-        _run_feed(runner, doubled)
-    except ModelError:
-        return True
-    return False
+    return True
 
 
 def _has_fixed_states(model: ir.Model) -> bool:
@@ -284,10 +288,9 @@ def _apply_dynamic_batch(
         if not node.domain:
             _make_node_dynamic(model, node, size, shapes, allow_inner_batch)
     _set_batch_dims(model, "N")
-    for node in model.graph:
-        for value in node.outputs:
-            if not value.is_graph_output():
-                value.shape = None
+    for value in ir.iter_values(model):
+        if not value.is_graph_input() and not value.is_graph_output():
+            value.shape = None
     for value in model.graph.outputs:
         if value.const_value is None and not value.is_graph_input():
             dims = shapes.get(str(value.name), ())
@@ -489,12 +492,9 @@ def _find_batch_axis(
     size
         Batch size of the original model.
     """
-    if array.ndim != doubled.ndim:
+    axis = _find_grown_axis(array, doubled)
+    if axis is None:
         return None
-    grown_axes = [axis for axis in range(array.ndim) if array.shape[axis] != doubled.shape[axis]]
-    if len(grown_axes) != 1:
-        return None
-    axis = grown_axes[0]
     array, doubled = np.moveaxis(array, axis, 0), np.moveaxis(doubled, axis, 0)
     rows = len(array) // size
     if axis and rows != 1:  # on an inner axis, several rows per sample are time or positions
@@ -504,12 +504,19 @@ def _find_batch_axis(
     if not _is_close(doubled[: len(array)], array):
         return None
     for index, sample in single:
-        if sample.ndim != array.ndim:
-            return None
         expected = array[index * rows : (index + 1) * rows]
-        if not _is_close(np.moveaxis(sample, axis, 0), expected):
+        if sample.ndim != array.ndim or not _is_close(np.moveaxis(sample, axis, 0), expected):
             return None
     return axis
+
+
+def _find_grown_axis(array: np.ndarray, doubled: np.ndarray) -> int | None:
+    """Return the only axis with different sizes, or None."""
+    if array.ndim != doubled.ndim:
+        return None
+    sizes = zip(array.shape, doubled.shape, strict=True)
+    axes = [axis for axis, (size, doubled_size) in enumerate(sizes) if size != doubled_size]
+    return axes[0] if len(axes) == 1 else None
 
 
 def _run_feed(runner: FloatRunner, feed: _Feed) -> _Feed:

@@ -101,19 +101,27 @@ def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
         or ir.get_attr(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
     ):
         return "it resizes only some axes, or keeps their ratio"
-    source_dims = [int(dim or 0) for dim in source[1:]]
-    result_dims = [int(dim or 0) for dim in result[1:]]
-    ratios = [new / max(old, 1) for old, new in zip(source_dims, result_dims, strict=True)]
-    scales = np.array([1.0, *ratios], np.float32)
-    scaled_dims = [
-        int(dim * float(scale)) for dim, scale in zip(source_dims, scales[1:], strict=True)
-    ]
-    if source[0] != result[0] or scaled_dims != result_dims:  # float32 may round a scale down
+    scales = None
+    if source[0] == result[0]:
+        source_dims = np.array(source[1:], np.int64)
+        scales = _find_exact_scales(source_dims, np.array(result[1:], np.int64))
+    if scales is None:
         return "no scale results in exactly its sizes"
     name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_scales")
     node.replace_input_with(2, ir.add_initializer(model, name, scales))
     node.replace_input_with(3, None)
     return ""
+
+
+def _find_exact_scales(source_dims: np.ndarray, result_dims: np.ndarray) -> np.ndarray | None:
+    """Return float32 scales [1, ...] that resize the axes after the batch exactly, or None.
+
+    float32 may round a scale down, which loses a row.
+    """
+    ratios = result_dims / np.maximum(source_dims, 1)
+    scales = np.concatenate([[1.0], ratios]).astype(np.float32)
+    scaled_dims = (source_dims * scales[1:].astype(np.float64)).astype(np.int64)
+    return scales if np.array_equal(scaled_dims, result_dims) else None
 
 
 _TARGET_REWRITES: dict[str, Callable[[ir.Model, ir.Node], str]] = {

@@ -17,30 +17,33 @@ def fold_known_shapes(model: ir.Model) -> PassResult:
     """Replace known sizes in `model` by constants, counted by removed nodes."""
     changes = 0
     for node in list(model.graph):
-        if node.domain or node.op_type not in ("Shape", "Size") or node.graph is None:
+        if not ir.is_standard_op(node, "Shape", "Size") or node.graph is None:
             continue
         dims = ir.get_shape(node.inputs[0])
         if dims is None:
             continue
-        if node.op_type == "Size":
-            if None not in dims:
-                size = np.array(np.prod(np.array(dims, np.int64)), np.int64)
-                changes += _replace_with_constant(model, node, size)
-            continue
-        dims = dims[slice(ir.get_attr(node, "start", 0), ir.get_attr(node, "end"))]
-        if None not in dims:
-            changes += _replace_with_constant(model, node, np.array(dims, np.int64))
-            continue
-        for use in list(node.outputs[0].uses()):
-            if use.idx != 0 or use.node.graph is not model.graph:
-                continue
-            selected = _select_known_dims(use.node, dims)
-            if selected is not None:
-                changes += _replace_with_constant(model, use.node, selected)
-    remaining = [
-        node for node in model.graph if node.op_type in ("Shape", "Size") and not node.domain
-    ]
+        if node.op_type == "Shape":
+            dims = dims[slice(ir.get_attr(node, "start", 0), ir.get_attr(node, "end"))]
+            changes += _fold_shape(model, node, dims)
+        elif None not in dims:
+            size = np.array(np.prod(np.array(dims, np.int64)), np.int64)
+            changes += _replace_with_constant(model, node, size)
+    remaining = [node for node in model.graph if ir.is_standard_op(node, "Shape", "Size")]
     return PassResult(changes, [SkipReason(node, _explain_unchanged(node)) for node in remaining])
+
+
+def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) -> int:
+    """Replace a Shape, or consumers that select known `dims` of it; return the removed nodes."""
+    if None not in dims:
+        return _replace_with_constant(model, node, np.array(dims, np.int64))
+    changes = 0
+    for use in list(node.outputs[0].uses()):
+        if use.idx != 0 or use.node.graph is not model.graph:
+            continue
+        selected = _select_known_dims(use.node, dims)
+        if selected is not None:
+            changes += _replace_with_constant(model, use.node, selected)
+    return changes
 
 
 def _explain_unchanged(node: ir.Node) -> str:

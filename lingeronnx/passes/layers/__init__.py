@@ -1,1 +1,1 @@
-"""Layers with weights, and pools: one form for each, and what is folded into them."""
+"""Layers with weights and pools: conversion to one form each, and folding into neighbors."""

@@ -1,12 +1,12 @@
-"""Fold BatchNormalization into the convolution or linear layer in front of it.
+"""Fold BatchNormalization into the convolution or linear layer before it.
 
 ``y = (conv(x) - mean) * a + beta`` with ``a = gamma / sqrt(var + eps)`` is ``W' = W * a`` per
-output channel and ``b' = (b - mean) * a + beta``. Computed in float64. Not folded, and kept as
-BatchNormalization (the NPU has it as an operator): no such layer in front, or its output read by
-someone else too; parameters that are not constant.
+output channel and ``b' = (b - mean) * a + beta``, computed in float64. A BatchNormalization remains
+(the NPU has it as an operator) if there is no such layer before it, the layer's output is used
+elsewhere, or a parameter is not constant.
 
-Behind a linear layer on sequences rows may be folded into the batch for it: [N, T, C] -> [N*T, C]
--> BatchNormalization -> [N, T, C]. All three go.
+After a linear layer on sequences, rows may be folded into the batch for the normalization:
+[N, T, C] -> [N*T, C] -> BatchNormalization -> [N, T, C]. All three nodes are removed.
 """
 
 from __future__ import annotations
@@ -18,76 +18,46 @@ from .weight_layers import is_weight_layer, scale_layer_outputs
 
 
 def fold_batch_norm(model: ir.Model) -> PassResult:
-    """Fold the batch normalisations of `model`."""
-    folded, why = 0, list[SkipReason]()
+    """Fold the batch normalizations of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
         if _fold_batched_rows(model, node):
-            folded += 1
+            changes += 1
             continue
         parameters, layer = fold_batch_norm_parameters(node), ir.producer(node.inputs[0])
         reason = _explain_unchanged(node, layer)
-        if reason:
-            why.append(SkipReason(node, reason))
-        elif (
-            layer is not None
-            and parameters is not None
-            and scale_layer_outputs(model, layer, *parameters)
-        ):
+        if reason or layer is None or parameters is None:
+            skipped.append(SkipReason(node, reason))
+        elif scale_layer_outputs(model, layer, *parameters):
             ir.absorb_consumer(model, layer, node)
-            folded += 1
+            changes += 1
         else:
-            why.append(
-                SkipReason(
-                    node, f"weight or bias of {layer.name if layer else ''} is computed at run time"
-                )
-            )
-    return PassResult(folded, why)
+            reason = f"weight or bias of {layer.name} is computed at run time"
+            skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
 
 
 def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
-    """Fold a normalisation of folded rows, with the two nodes around it.
+    """Fold a normalization of rows in the batch, with the Reshapes around it, into a Linear.
 
-    False where it is something else.
+    Returns False, without a change, if the nodes around it are different.
     """
-    fold, unfold, parameters = (
-        ir.producer(node.inputs[0]),
-        ir.sole_consumer(node.outputs[0]),
-        fold_batch_norm_parameters(node),
-    )
-    if (
-        fold is None
-        or unfold is None
-        or parameters is None
-        or ir.get_attr(node, "training_mode", 0)
-    ):
+    parameters = fold_batch_norm_parameters(node)
+    if parameters is None or ir.get_attr(node, "training_mode", 0):
         return False
-    if (
-        fold.domain
-        or fold.op_type not in ("Flatten", "Reshape")
-        or unfold.domain
-        or unfold.op_type != "Reshape"
-    ):
+    fold, unfold = ir.producer(node.inputs[0]), ir.sole_consumer(node.outputs[0])
+    if not ir.is_standard_op(fold, "Flatten", "Reshape"):
         return False
-    layer, rows = ir.producer(fold.inputs[0]), ir.get_shape(fold.inputs[0]) or ()
-    plain = layer is not None and (layer.domain, layer.op_type) == (ir.FUNCTION_DOMAIN, "Linear")
-    back = (
-        len(rows) > 2
-        and None not in rows[1:]
-        and (ir.get_shape(unfold.outputs[0]) or ())[1:] == rows[1:]
-    )
-    if (
-        layer is None
-        or not plain
-        or not back
-        or (ir.get_shape(fold.outputs[0]) or ())[1:] != rows[-1:]
-    ):
+    if not ir.is_standard_op(unfold, "Reshape") or not _restores_rows(fold, unfold):
         return False
-    if (
-        ir.sole_consumer(layer.outputs[0]) is not fold
-        or ir.sole_consumer(fold.outputs[0]) is not node
-    ):
+    layer = ir.producer(fold.inputs[0])
+    if layer is None or (layer.domain, layer.op_type) != (ir.FUNCTION_DOMAIN, "Linear"):
+        return False
+    if ir.sole_consumer(layer.outputs[0]) is not fold:
+        return False
+    if ir.sole_consumer(fold.outputs[0]) is not node:
         return False
     if not scale_layer_outputs(model, layer, *parameters):
         return False
@@ -97,14 +67,24 @@ def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
+    """Whether `fold` keeps the last axis only, and `unfold` restores the shape before it."""
+    shape = ir.get_shape(fold.inputs[0]) or ()
+    if len(shape) <= 2 or None in shape[1:]:
+        return False
+    if (ir.get_shape(fold.outputs[0]) or ())[1:] != shape[-1:]:
+        return False
+    return (ir.get_shape(unfold.outputs[0]) or ())[1:] == shape[1:]
+
+
 def _explain_unchanged(node: ir.Node, layer: ir.Node | None) -> str:
-    """Return why `node` cannot go into `layer`, which writes its input."""
+    """Return why `node` cannot be folded into `layer`, which computes its input, or ""."""
     if ir.get_attr(node, "training_mode", 0):
         return "it is in training mode"
     if fold_batch_norm_parameters(node) is None:
         return "its parameters are computed at run time"
     if layer is None or not is_weight_layer(layer):
-        return "no Conv or Linear stands in front"
+        return "there is no Conv or Linear before it"
     if ir.sole_consumer(layer.outputs[0]) is not node:
-        return f"the output of {layer.name} is read elsewhere too"
+        return f"the output of {layer.name} is used elsewhere too"
     return ""

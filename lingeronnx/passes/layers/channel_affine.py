@@ -1,11 +1,11 @@
-"""Fold multiplication and addition by constants, one per channel, into the layer in front of them.
+"""Fold multiplication and addition by constants per channel into the layer before them.
 
-Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, and
-Neg, right after a Conv or Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a
-Transpose may stand between, and for positive factors Relu, LeakyRelu, pools, and for one factor
-Reshape and Flatten. Elsewhere, on four-dimensional tensors, they become a BatchNormalization, which
-the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1, epsilon 0). What is left
-of Div and Sub by several constants becomes Mul and Add.
+Mul, Div, Add and Sub with a constant operand of one value, or one value per output channel, and
+Neg, are folded into a Conv or Linear whose output is not used elsewhere. A Squeeze, an Unsqueeze or
+a Transpose may be in between, for positive factors also Relu, LeakyRelu and pools, and for a single
+factor Reshape and Flatten. Elsewhere, on four-dimensional tensors, they become a
+BatchNormalization, which the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1,
+epsilon 0). Remaining Div and Sub by several constants become Mul and Add.
 """
 
 from __future__ import annotations
@@ -21,231 +21,256 @@ _FLATTENING_OPS = ("Flatten", "Reshape")
 
 def fold_affine(model: ir.Model) -> PassResult:
     """Fold per-channel arithmetic of `model`."""
-    folded, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type == "Neg" and not node.domain:
-            folded += _fold_neg(model, node)
+        if ir.is_standard_op(node, "Neg"):
+            changes += _fold_neg(model, node)
             continue
-        if node.op_type not in operators.AFFINE_OPS or node.domain or len(node.inputs) != 2:
+        if not ir.is_standard_op(node, *operators.AFFINE_OPS):
             continue
-        operands = _match_constant_operand(node)
-        if operands is None:
+        operand = _match_constant_operand(node)
+        if operand is None:
             continue
-        source, array, flipped = operands
-        layer = ir.producer(source)
-        if _fold_into_layer(model, node, node.op_type, source, array, flipped):
-            folded += 1
+        if _fold_into_layer(model, node, node.op_type, operand):
+            changes += 1
             continue
-        reason = _explain_unchanged(node, layer, source, array, flipped)
-        alone = _convert_to_batch_norm(model, node, source, array, flipped) or _convert_div_sub(
-            model, node, array, flipped
-        )
-        folded += alone
-        if not alone:
-            why.append(SkipReason(node, reason))
-    return PassResult(folded, why)
+        reason = _explain_unchanged(node, operand)
+        if _convert_to_batch_norm(model, node, operand) or _convert_div_sub(model, node, operand):
+            changes += 1
+        else:
+            skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
 
 
 def fold_factor(model: ir.Model, node: ir.Node) -> bool:
-    """Fold the Mul `node` by a constant into the layer in front.
+    """Fold the Mul `node` by a constant into the layer before it.
 
-    False, and nothing is changed, where none takes it.
+    Returns False, without a change, if there is no such layer.
     """
-    operands = _match_constant_operand(node)
-    return operands is not None and _fold_into_layer(model, node, node.op_type, *operands)
+    operand = _match_constant_operand(node)
+    return operand is not None and _fold_into_layer(model, node, node.op_type, operand)
 
 
 def _fold_neg(model: ir.Model, node: ir.Node) -> int:
-    """Fold the Neg `node` as a factor of -1."""
-    source, kind = ir.require_input(node), ir.require_input(node).dtype
-    if kind is None or kind.name != "FLOAT":
+    """Fold the Neg `node` as a factor of -1; return the number of changes."""
+    source = ir.require_input(node)
+    if not ir.is_float32(source):
         return 0
-    minus = np.array(-1.0, np.float32)
-    return int(_fold_into_layer(model, node, "Mul", source, minus, False))
+    operand = ir.ConstantOperand(source, np.array(-1.0, np.float32), False)
+    return int(_fold_into_layer(model, node, "Mul", operand))
 
 
 def _fold_into_layer(
-    model: ir.Model, node: ir.Node, kind: str, source: ir.Value, array: np.ndarray, flipped: bool
+    model: ir.Model, node: ir.Node, op_type: str, operand: ir.ConstantOperand
 ) -> bool:
-    """Fold `node`, which combines `source` and the constant `array` by `kind`, into the layer `source` comes from."""
-    value, moved, user = source, array, node
-    between: list[ir.Value] = []
-    while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
-        if is_weight_layer(maker):
-            folded = channel_affine_coefficients(
-                kind, moved, flipped, ir.get_shape(value), channel_axis(maker)
+    """Fold `node`, which computes `op_type` with a constant, into the layer before it.
+
+    Moves the constant upstream to the layer. Returns False, without a change, if that fails.
+    """
+    source = operand.source
+    value, array, user = source, operand.array, node
+    intermediate: list[ir.Value] = []
+    while (producer := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
+        if is_weight_layer(producer):
+            coefficients = channel_affine_coefficients(
+                op_type, array, operand.is_first, ir.get_shape(value), channel_axis(producer)
             )
-            if folded is None or not scale_layer_outputs(model, maker, *folded):
+            if coefficients is None or not scale_layer_outputs(model, producer, *coefficients):
                 return False
-            for inner in between:  # these are no longer what the user called so
+            for inner in intermediate:  # a new name, because its elements have changed
                 inner.name = ir.unique_tensor_name(model, f"{inner.name}_folded")
-            ir.absorb_consumer(model, ir.producer(source) or maker, node)
+            ir.absorb_consumer(model, ir.producer(source) or producer, node)
             return True
-        positive = (
-            kind in operators.SCALING_OPS
-            and not flipped
-            and moved.dtype.kind == "f"
-            and bool((moved > 0).all())
-        )
-        before = _move_constant_before(maker, moved, positive)
-        if before is None:
+        is_scaling = op_type in operators.SCALING_OPS and not operand.is_first
+        is_positive = is_scaling and array.dtype.kind == "f" and bool((array > 0).all())
+        moved = _move_constant_before(producer, array, is_positive)
+        if moved is None:
             return False
-        value, moved, user = ir.require_input(maker), before, maker
-        between.append(value)
+        value, array, user = ir.require_input(producer), moved, producer
+        intermediate.append(value)
     return False
 
 
-def _convert_div_sub(model: ir.Model, node: ir.Node, array: np.ndarray, flipped: bool) -> int:
-    """Write Div by several constants as Mul, Sub of them as Add."""
-    if flipped or array.size < 2 or array.dtype.kind != "f" or node.op_type not in ("Div", "Sub"):
+def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
+    """Convert Div by several constants to Mul, and Sub to Add; return the number of changes."""
+    array = operand.array
+    if operand.is_first or array.size < 2 or array.dtype.kind != "f":
         return 0
     if node.op_type == "Div":
         if not array.all():
             return 0
-        node.op_type, values = "Mul", 1.0 / array.astype(np.float64)
+        op_type, values = "Mul", 1.0 / array.astype(np.float64)
+    elif node.op_type == "Sub":
+        op_type, values = "Add", -array
     else:
-        node.op_type, values = "Add", -array
+        return 0
+    node.op_type = op_type
     ir.set_constant_input(model, node, 1, values.astype(array.dtype), "turned")
     return 1
 
 
-def _move_constant_before(node: ir.Node, array: np.ndarray, positive: bool) -> np.ndarray | None:
-    """Return a constant beside the input of `node` that does what `array` does beside its output.
+def _move_constant_before(
+    node: ir.Node, array: np.ndarray, is_positive_factor: bool
+) -> np.ndarray | None:
+    """Return the constant that has the effect of `array` on the input of `node`, not its output.
 
-    positive : whether `array` holds factors above 0.
+    None if `node` does not commute with the operation.
     """
     rank = len(ir.get_shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
         return None
-    if positive and node.op_type in operators.POSITIVELY_HOMOGENEOUS_OPS:
+    if is_positive_factor and node.op_type in operators.POSITIVELY_HOMOGENEOUS_OPS:
         return array
-    if positive and node.op_type in _FLATTENING_OPS and array.size == 1:
+    if is_positive_factor and node.op_type in _FLATTENING_OPS and array.size == 1:
         return array.reshape(())
-    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    aligned = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if node.op_type == "Transpose":
-        order = ir.get_attr(node, "perm") or list(range(rank))[::-1]
-        return full.transpose(np.argsort(order))
-    if node.op_type not in ("Squeeze", "Unsqueeze"):
-        return None
-    axes, wide = ir.get_axes(node), max(rank, len(ir.get_shape(node.inputs[0]) or ()))
+        perm = ir.get_attr(node, "perm") or list(range(rank))[::-1]
+        return aligned.transpose(np.argsort(perm))
+    if node.op_type in ("Squeeze", "Unsqueeze"):
+        return _revert_unit_axes(node, aligned)
+    return None
+
+
+def _revert_unit_axes(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
+    """Return `array`, of the rank of the output of a Squeeze or Unsqueeze, for its input.
+
+    None if the axes are not known, or `array` varies along an inserted axis.
+    """
+    axes = ir.get_axes(node)
     if axes is None:
         return None
-    places = tuple(sorted(axis % wide for axis in axes))
+    larger_rank = max(array.ndim, len(ir.get_shape(node.inputs[0]) or ()))
+    unit_axes = tuple(sorted(axis % larger_rank for axis in axes))
     if node.op_type == "Squeeze":
-        return np.expand_dims(full, places)
-    return np.squeeze(full, places) if all(full.shape[place] == 1 for place in places) else None
+        return np.expand_dims(array, unit_axes)
+    if any(array.shape[axis] != 1 for axis in unit_axes):
+        return None
+    return np.squeeze(array, unit_axes)
 
 
-def _explain_unchanged(
-    node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.ndarray, flipped: bool
-) -> str:
-    """Return why `node`, which combines `source` and a constant, stays."""
+def _explain_unchanged(node: ir.Node, operand: ir.ConstantOperand) -> str:
+    """Return why `node`, an operation with a constant, is not folded."""
+    layer = ir.producer(operand.source)
     if layer is None or not is_weight_layer(layer):
         return (
-            "no Conv or Linear stands in front, and its input is not four-dimensional with a "
+            "there is no Conv or Linear before it, and its input is not four-dimensional with a "
             "constant per channel"
         )
-    if ir.sole_consumer(source) is not node:
-        return f"the output of {layer.name} is read elsewhere too"
-    if (
-        channel_affine_coefficients(
-            node.op_type, array, flipped, ir.get_shape(source), channel_axis(layer)
-        )
-        is None
-    ):
-        if node.op_type == "Div":
-            return (
-                "it divides by zero, by the activation, or by another number than one per channel"
-            )
-        return (
-            f"its constant of shape {list(array.shape)} is neither one number nor one per channel"
-        )
-    return f"weight or bias of {layer.name} is computed at run time"
+    if ir.sole_consumer(operand.source) is not node:
+        return f"the output of {layer.name} is used elsewhere too"
+    coefficients = channel_affine_coefficients(
+        node.op_type,
+        operand.array,
+        operand.is_first,
+        ir.get_shape(operand.source),
+        channel_axis(layer),
+    )
+    if coefficients is not None:
+        return f"weight or bias of {layer.name} is computed at run time"
+    if node.op_type == "Div":
+        return "it divides by zero, by the activation, or by a constant that is not per channel"
+    return (
+        f"its constant of shape {list(operand.array.shape)} is neither one number nor one per "
+        "channel"
+    )
 
 
-def _match_constant_operand(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] | None:
-    """Return (what is computed, the constant, whether that stands first).
+def _match_constant_operand(node: ir.Node) -> ir.ConstantOperand | None:
+    """Return the operands of a binary node with one constant operand, or None.
 
-    None also where it is infinite.
-    A weight that is infinite gives sums that are no numbers, where the layer's output times
-    infinity is infinite.
+    A constant that is not finite does not match: an infinite weight gives sums that are NaN, while
+    the product of the layer's output and infinity is infinite.
     """
-    left, right = node.inputs
-    if left is None or right is None:
+    operand = ir.match_constant_operand(node)
+    if operand is None:
         return None
-    constants = ir.const_value(left), ir.const_value(right)
-    if (constants[0] is None) == (constants[1] is None):
+    if operand.array.dtype.kind == "f" and not np.isfinite(operand.array).all():
         return None
-    if any(
-        array is not None and array.dtype.kind == "f" and not np.isfinite(array).all()
-        for array in constants
-    ):
-        return None
-    if constants[1] is not None:
-        return left, constants[1], False
-    return right, constants[0], True  # type: ignore[return-value]
+    return operand
 
 
 def channel_affine_coefficients(
-    kind: str, array: np.ndarray, flipped: bool, shape: tuple[int | None, ...] | None, axis: int
+    op_type: str,
+    array: np.ndarray,
+    is_first: bool,
+    shape: tuple[int | None, ...] | None,
+    axis: int,
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (a, c) of ``y = a*x + c`` as float64 vectors of one value or one per channel, or None."""
-    if array.dtype.kind != "f" or (kind == "Div" and flipped):
+    """Express an operation with a constant as ``y = a*x + c`` per channel.
+
+    Parameters
+    ----------
+    op_type
+        "Mul", "Div", "Add" or "Sub".
+    array
+        The constant.
+    is_first
+        Whether the constant is operand 0.
+    shape, axis
+        Shape and channel axis of x.
+
+    Returns
+    -------
+    (a, c) or None
+        float64, [1] or [C]; None if the constant is not per channel.
+    """
+    if array.dtype.kind != "f" or (op_type == "Div" and is_first):
         return None
+    if not _is_per_channel(array, shape, axis):
+        return None
+    row = array.reshape(-1).astype(np.float64)
+    ones, zeros = np.ones_like(row), np.zeros_like(row)
+    if op_type == "Mul":
+        return row, zeros
+    if op_type == "Div":
+        return None if not row.all() else (1.0 / row, zeros)
+    if op_type == "Add":
+        return ones, row
+    return (-ones, row) if is_first else (ones, -row)
+
+
+def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axis: int) -> bool:
+    """Whether a constant has one element, or one per channel of a tensor of `shape`."""
+    if shape is None:
+        return array.size == 1
+    if array.ndim > len(shape):
+        return False
     if array.size == 1:
-        if shape is not None and array.ndim > len(shape):
-            return None
-        row = array.reshape(1).astype(np.float64)
-    else:
-        if shape is None or array.ndim > len(shape):
-            return None
-        full = (1,) * (len(shape) - array.ndim) + array.shape
-        channel = axis % len(shape)
-        if (
-            any(d != 1 for i, d in enumerate(full) if i != channel)
-            or full[channel] != shape[channel]
-        ):
-            return None
-        row = array.reshape(-1).astype(np.float64)
-    one, zero = np.ones_like(row), np.zeros_like(row)
-    if kind == "Mul":
-        return row, zero
-    if kind == "Div":
-        return None if not row.all() else (1.0 / row, zero)
-    if kind == "Add":
-        return one, row
-    return (-one, row) if flipped else (one, -row)
+        return True
+    aligned = (1,) * (len(shape) - array.ndim) + array.shape
+    channel = axis % len(shape)
+    if any(size != 1 for index, size in enumerate(aligned) if index != channel):
+        return False
+    return aligned[channel] == shape[channel]
 
 
-def _convert_to_batch_norm(
-    model: ir.Model, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool
-) -> int:
-    shape = ir.get_shape(source)
-    if (
-        shape is None
-        or len(shape) != 4
-        or shape[1] is None
-        or source.dtype is None
-        or source.dtype.name != "FLOAT"
-    ):
+def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
+    """Convert `node` on a four-dimensional tensor to BatchNormalization; return the changes."""
+    source, shape = operand.source, ir.get_shape(operand.source)
+    if shape is None or len(shape) != 4 or shape[1] is None:
         return 0
-    per_channel = channel_affine_coefficients(node.op_type, array, flipped, shape, 1)
-    if per_channel is None:
+    if not ir.is_float32(source):
+        return 0
+    coefficients = channel_affine_coefficients(
+        node.op_type, operand.array, operand.is_first, shape, 1
+    )
+    if coefficients is None:
         return 0
     channels = int(shape[1])
-    a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in per_channel)
-    parts = {
-        "scale": a,
-        "offset": c,
+    scale, offset = (np.broadcast_to(row, (channels,)).astype(np.float32) for row in coefficients)
+    parameters = {
+        "scale": scale,
+        "offset": offset,
         "mean": np.zeros(channels, np.float32),
         "var": np.ones(channels, np.float32),
     }
     base = node.outputs[0].name
     inputs = [
-        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{k}"), v)
-        for k, v in parts.items()
+        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{key}"), array)
+        for key, array in parameters.items()
     ]
-    new = ir.make_node(
+    batch_norm = ir.make_node(
         "BatchNormalization",
         [source, *inputs],
         {"epsilon": 0.0},
@@ -253,5 +278,5 @@ def _convert_to_batch_norm(
         output="",
         like=node.outputs[0],
     )
-    ir.replace_nodes(model, [node], [new])
+    ir.replace_nodes(model, [node], [batch_norm])
     return 1

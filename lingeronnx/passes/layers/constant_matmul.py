@@ -1,8 +1,8 @@
-"""A product by a constant has the constant behind, of two axes.
+"""Convert a product with a constant so that the constant is the second operand, with two axes.
 
-``MatMul(A, x)`` is ``(x^T A^T)^T``.
-Graph networks multiply by an adjacency matrix from the left. Leading axes of one position, ``[1, 1,
-K, O]``, are dropped where `x` has as many. Then it is a fully connected layer. Exact.
+``MatMul(A, x)`` is ``(x^T A^T)^T``: graph networks multiply by an adjacency matrix from the left.
+Leading axes of size one, ``[1, 1, K, O]``, are removed if `x` has at least as many axes. The result
+is a fully connected layer. This is exact.
 """
 
 from __future__ import annotations
@@ -17,61 +17,49 @@ __all__ = ["canonicalize_constant_matmul"]
 
 
 def canonicalize_constant_matmul(model: ir.Model) -> PassResult:
-    """Turn the products of `model` by a constant from the left, and those by a matrix with more axes."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the products of `model` with a constant on the left, or with more than two axes."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        places = [
-            index for index, value in enumerate(node.inputs) if ir.const_value(value) is not None
-        ]
-        if node.domain or node.op_type != "MatMul" or len(places) != 1:
+        if not ir.is_standard_op(node, "MatMul") or ir.get_shape(node.outputs[0]) is None:
             continue
-        place = places[0]
-        matrix, shape = (
-            _as_matrix(ir.const_value(node.inputs[place])),
-            ir.get_shape(node.inputs[1 - place]) or (),
-        )
-        if (place == 1 and matrix is ir.const_value(node.inputs[1])) or ir.get_shape(
-            node.outputs[0]
-        ) is None:
+        operand = ir.match_constant_operand(node)
+        if operand is None or (operand.array.ndim == 2 and not operand.is_first):
             continue
-        if (
-            matrix is None
-            or len(shape) < max(3, len(ir.get_shape(node.inputs[place]) or ()))
-            or None in shape[1:]
-        ):
-            why.append(
-                SkipReason(
-                    node, "its constant is no matrix, or a size of the other factor is not known"
-                )
-            )
+        matrix = _as_matrix(operand.array)
+        shape = ir.get_shape(operand.source) or ()
+        if matrix is None or len(shape) < max(3, operand.array.ndim) or None in shape[1:]:
+            reason = "its constant is not a matrix, or a size of the other operand is not known"
+            skipped.append(SkipReason(node, reason))
             continue
-        _emit_matmul(model, node, matrix, left=place == 0)
-        changed += 1
-    return PassResult(changed, why)
+        _emit_matmul(model, node, matrix, is_left=operand.is_first)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
-def _as_matrix(array: np.ndarray | None) -> np.ndarray | None:
-    """Return the one matrix that a constant is, itself where it has two axes.
-
-    None where it is another thing.
-    """
-    if array is None or array.ndim < 2 or array.shape[:-2] != (1,) * (array.ndim - 2):
+def _as_matrix(array: np.ndarray) -> np.ndarray | None:
+    """Return `array` without leading axes of size one as a matrix, or None if it is none."""
+    if array.ndim < 2 or array.shape[:-2] != (1,) * (array.ndim - 2):
         return None
-    return array if array.ndim == 2 else array.reshape(array.shape[-2:])
+    return array.reshape(array.shape[-2:])
 
 
-def _emit_matmul(model: ir.Model, node: ir.Node, matrix: np.ndarray, left: bool) -> None:
-    make = SubgraphBuilder(model, node)
-    result = list(node.outputs[0].shape or ())
-    if not left:
-        make("MatMul", [ir.require_input(node), make.constant(matrix, "factor")], result, "product")
-        make.replace_node()
+def _emit_matmul(model: ir.Model, node: ir.Node, matrix: np.ndarray, is_left: bool) -> None:
+    """Replace `node`, a product with the constant `matrix` on the left or on the right."""
+    build = SubgraphBuilder(model, node)
+    result_shape = list(node.outputs[0].shape or ())
+    if not is_left:
+        factor = build.constant(matrix, "factor")
+        build("MatMul", [ir.require_input(node), factor], result_shape, "product")
+        build.replace_node()
         return
     source = ir.require_input(node, 1)
     shape = list(source.shape or ())
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    turned = make("Transpose", [source], [shape[axis] for axis in perm], "turned", {"perm": perm})
-    factor = make.constant(np.ascontiguousarray(matrix.T), "factor")
-    product = make("MatMul", [turned, factor], [result[axis] for axis in perm], "product")
-    make("Transpose", [product], result, "back", {"perm": perm})
-    make.replace_node()
+    transposed = build(
+        "Transpose", [source], [shape[axis] for axis in perm], "turned", {"perm": perm}
+    )
+    factor = build.constant(np.ascontiguousarray(matrix.T), "factor")
+    product_shape = [result_shape[axis] for axis in perm]
+    product = build("MatMul", [transposed, factor], product_shape, "product")
+    build("Transpose", [product], result_shape, "back", {"perm": perm})
+    build.replace_node()

@@ -1,17 +1,17 @@
-"""Einsum of two factors as other operators: Transpose, Reshape, and MatMul or Mul.
+"""Decompose an Einsum of two factors into Transpose, Reshape, and MatMul or Mul.
 
-Exact but for the order of sums.
-The axes of a factor are, by where their letters stand,
+Exact except for the order of sums. The axes of a factor are, by the terms that contain their
+letters,
 
-    shared     in both factors and in the result     a product for each position; the batch is the
-    first of them summed     in both factors only                  the inner axis of the product
-    own        in one factor and in the result       rows of the left one, columns of the right one
+    shared      in both factors and the result    a product per position; the batch is the first
+    summed      in both factors only              the inner axis of the product
+    exclusive   in one factor and the result      rows of the left, columns of the right factor
 
-    left [shared.., own, summed]  @  right [shared.., summed, own]  ->  Transpose to the result
+    left [shared.., exclusive, summed] @ right [shared.., summed, exclusive] -> Transpose
 
-Where nothing is summed, it is a Mul of factors with axes of one position. The first axis of a
-factor that is no constant is its batch. A constant is the right factor and has no batch; where it
-shares no axis, the rows of the left one stay axes of their own.
+If nothing is summed, it is a Mul of factors with axes of size one. The first axis of a factor that
+is not constant is its batch. A constant is the right factor and has no batch; if it shares no axis,
+the rows of the left factor remain separate axes.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ __all__ = ["decompose_einsum"]
 
 
 def decompose_einsum(model: ir.Model) -> PassResult:
-    """Rewrite the Einsum of `model` that are one product."""
-    changed, why = 0, list[SkipReason]()
+    """Decompose each Einsum of `model` that is a single product."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Einsum" or node.domain:
             continue
         product = _parse_einsum(node)
         if isinstance(product, str):
-            why.append(SkipReason(node, product))
+            skipped.append(SkipReason(node, product))
             continue
-        make = SubgraphBuilder(model, node)
-        _emit_matmul(make, product) if product.summed_letters else _emit_mul(make, product)
-        make.replace_node()
-        changed += 1
-    return PassResult(changed, why)
+        build = SubgraphBuilder(model, node)
+        if product.summed_letters:
+            _emit_matmul(build, product)
+        else:
+            _emit_mul(build, product)
+        build.replace_node()
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 @dataclass(frozen=True)
 class _EinsumFactor:
-    """A factor: the letters of its axes, and its numbers where it is a constant."""
+    """A factor: the letters of its axes, their sizes, and its array if it is constant."""
 
     value: ir.Value
     letters: str
@@ -67,174 +70,169 @@ class _EinsumProduct:
 
     @property
     def batch_letter(self) -> str:
-        """The letter of the samples."""
+        """The letter of the batch axis."""
         return self.left.letters[0]
 
     @cached_property
     def sizes(self) -> dict[str, ir.Dim]:
-        """The size of every letter."""
+        """The size of the axis of each letter."""
         return {**self.right.sizes, **self.left.sizes}
 
     @cached_property
     def summed_letters(self) -> str:
-        """The letters of both factors that the result does not have."""
-        return "".join(
-            c for c in self.left.letters if c in self.right.letters and c not in self.result
-        )
+        """The letters of both factors that are not in the result."""
+        return "".join(c for c in self._common_letters if c not in self.result)
 
     @cached_property
     def shared(self) -> str:
-        """The letters of both factors that the result has, and the batch before them."""
-        both = (c for c in self.left.letters if c in self.right.letters and c in self.result)
-        return self.batch_letter + "".join(c for c in both if c != self.batch_letter)
+        """The letters of both factors that are in the result, with the batch first."""
+        inner = [c for c in self._common_letters if c in self.result and c != self.batch_letter]
+        return self.batch_letter + "".join(inner)
+
+    @property
+    def _common_letters(self) -> list[str]:
+        return [c for c in self.left.letters if c in self.right.letters]
 
     def exclusive_letters(self, factor: _EinsumFactor) -> str:
-        """The letters of `factor` alone."""
+        """The letters that only `factor` has."""
         return "".join(c for c in factor.letters if c not in self.shared + self.summed_letters)
 
 
 def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
-    """Return the one product that an Einsum is, or why it is none."""
-    equation = str(ir.get_attr(node, "equation", "")).replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    letters = terms.split(",")
-    if not arrow:
-        result = "".join(sorted(c for c in set(terms) - {","} if terms.count(c) == 1))
-    if (
-        len(letters) != 2
-        or not all(t.isalpha() and len(set(t)) == len(t) for t in letters)
-        or not result
-    ):
-        return "it has not two factors with a letter for each axis, or a result without axes"
-    found = []
-    for value, term in zip(node.inputs, letters, strict=True):
+    """Return the product that an Einsum computes, or the reason why it is not supported."""
+    terms, result = _parse_equation(str(ir.get_attr(node, "equation", "")))
+    has_distinct_letters = all(t.isalpha() and len(set(t)) == len(t) for t in terms)
+    if len(terms) != 2 or not has_distinct_letters or not result:
+        return "it does not have two factors with a distinct letter per axis and a result with axes"
+    factors = []
+    for value, term in zip(node.inputs, terms, strict=True):
         shape = ir.get_shape(value)
         if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
             return "a size other than the batch is not known"
-        found.append(
-            _EinsumFactor(
-                value, term, dict(zip(term, value.shape or (), strict=True)), ir.const_value(value)
-            )
-        )
-    left, right = found if found[0].array is None else found[::-1]
+        sizes: dict[str, ir.Dim] = dict(zip(term, value.shape or (), strict=True))
+        factors.append(_EinsumFactor(value, term, sizes, ir.const_value(value)))
+    left, right = factors if factors[0].array is None else factors[::-1]
     product = _EinsumProduct(left, right, result)
     return _explain_unsupported(product) or product
 
 
+def _parse_equation(equation: str) -> tuple[list[str], str]:
+    """Return the terms of the inputs and of the result, which may be implicit."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    if not arrow:
+        unique_letters = [c for c in set(inputs) - {","} if inputs.count(c) == 1]
+        result = "".join(sorted(unique_letters))
+    return inputs.split(","), result
+
+
 def _explain_unsupported(product: _EinsumProduct) -> str:
-    """Return why `product` cannot be written with other operators, or nothing."""
-    left, right = product.left, product.right
-    if left.array is not None or left.value.dtype is None or left.value.dtype.name != "FLOAT":
-        return "it is of constants, or not of float32"
-    if product.batch_letter not in product.result or (
-        right.array is None and right.letters[0] != product.batch_letter
-    ):
+    """Return why `product` cannot be expressed with other operators, or "" if it can."""
+    left, right, batch = product.left, product.right, product.batch_letter
+    if left.array is not None or not ir.is_float32(left.value):
+        return "both factors are constant, or not float32"
+    is_right_batched = right.array is None
+    if batch not in product.result or (is_right_batched and right.letters[0] != batch):
         return "the first axis of a factor is not the batch of the result"
-    if right.array is not None and product.batch_letter in right.letters:
+    if not is_right_batched and batch in right.letters:
         return "a constant differs between samples"
-    if any(left.sizes[c] != right.sizes[c] for c in (product.shared + product.summed_letters)[1:]):
-        return "an axis of one position meets a longer one"
-    return (
-        ""
-        if set(left.letters) ^ set(right.letters) <= set(product.result)
-        else "one factor is summed by itself"
-    )
+    common_letters = (product.shared + product.summed_letters)[1:]
+    if any(left.sizes[c] != right.sizes[c] for c in common_letters):
+        return "an axis of size one is combined with a longer one"
+    if not set(left.letters) ^ set(right.letters) <= set(product.result):
+        return "one factor is summed by itself"
+    return ""
 
 
-def _emit_matmul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Make a product of matrices."""
+def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
+    """Create the matrix product."""
     left, right, summed = product.left, product.right, product.summed_letters
-    shared, rows, columns = (
-        product.shared,
-        product.exclusive_letters(left),
-        product.exclusive_letters(right),
-    )
-    if (
-        right.array is not None and shared == product.batch_letter
-    ):  # one matrix for all rows, which stay axes of their own
-        groups = [*shared, *rows, summed], [summed, columns], [*shared, *rows, columns]
+    rows, columns = product.exclusive_letters(left), product.exclusive_letters(right)
+    shared = product.shared
+    if right.array is not None and shared == product.batch_letter:
+        # one matrix for all rows, which remain separate axes
+        _emit_product(
+            build,
+            product,
+            "MatMul",
+            [*shared, *rows, summed],
+            [summed, columns],
+            [*shared, *rows, columns],
+        )
     else:
-        groups = [*shared, rows, summed], [*shared, summed, columns], [*shared, rows, columns]
-    _emit_product(make, product, "MatMul", *groups)
+        _emit_product(
+            build,
+            product,
+            "MatMul",
+            [*shared, rows, summed],
+            [*shared, summed, columns],
+            [*shared, rows, columns],
+        )
 
 
-def _emit_mul(make: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Make a product of numbers."""
-    groups = [
-        *product.shared,
-        *product.exclusive_letters(product.left),
-        *product.exclusive_letters(product.right),
-    ]
-    _emit_product(make, product, "Mul", groups, groups, groups)
+def _emit_mul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
+    """Create the elementwise product."""
+    rows = product.exclusive_letters(product.left)
+    columns = product.exclusive_letters(product.right)
+    groups = [*product.shared, *rows, *columns]
+    _emit_product(build, product, "Mul", groups, groups, groups)
 
 
 def _emit_product(
-    make: SubgraphBuilder,
+    build: SubgraphBuilder,
     product: _EinsumProduct,
     op_type: str,
-    left: list[str],
-    right: list[str],
-    outcome: list[str],
+    left_groups: list[str],
+    right_groups: list[str],
+    result_groups: list[str],
 ) -> None:
-    """Make the product of the factors with an axis for each group of letters in `left` and `right`."""
-    factors = [
-        _arrange_factor(make, factor, groups, what)
-        for factor, groups, what in ((product.left, left, "left"), (product.right, right, "right"))
-    ]
-    value = make(op_type, factors, _group_sizes(product.sizes, outcome), "product")
-    letters = "".join(outcome)
-    if any(len(group) != 1 for group in outcome):
-        value = make.reshape(
-            value, [_size_or_one(n) for n in _group_sizes(product.sizes, letters[1:])], "axes"
-        )
+    """Create the product of the factors and convert it to the axes of the result.
+
+    Each group of letters is one axis of an operand, or of the output, of `op_type`.
+    """
+    left = _arrange_factor(build, product.left, left_groups, "left")
+    right = _arrange_factor(build, product.right, right_groups, "right")
+    sizes = product.sizes
+    value = build(op_type, [left, right], _group_sizes(sizes, result_groups), "product")
+    letters = "".join(result_groups)
+    if any(len(group) != 1 for group in result_groups):
+        split_sizes = [_size_or_one(size) for size in _group_sizes(sizes, letters[1:])]
+        value = build.reshape(value, split_sizes, "axes")
     if letters != product.result:
-        perm = [letters.index(c) for c in product.result]
-        make(
-            "Transpose",
-            [value],
-            _group_sizes(product.sizes, product.result),
-            "turned",
-            {"perm": perm},
-        )
+        perm = [letters.index(letter) for letter in product.result]
+        result_shape = _group_sizes(sizes, product.result)
+        build("Transpose", [value], result_shape, "turned", {"perm": perm})
 
 
 def _arrange_factor(
-    make: SubgraphBuilder, factor: _EinsumFactor, groups: Sequence[str], what: str
+    build: SubgraphBuilder, factor: _EinsumFactor, groups: Sequence[str], suffix: str
 ) -> ir.Value:
-    """Return `factor` with an axis for each of `groups`, of one position where it has none of the letters."""
+    """Return `factor` with one axis per group, of size one if it has none of the letters."""
     letters = "".join(c for group in groups for c in group if c in factor.letters)
-    perm, sizes = [factor.letters.index(c) for c in letters], _group_sizes(factor.sizes, groups)
+    perm = [factor.letters.index(c) for c in letters]
+    sizes = _group_sizes(factor.sizes, groups)
     if factor.array is not None:
-        return make.constant(
-            factor.array.transpose(perm).reshape([_size_or_one(n) for n in sizes]), what
-        )
+        dims = [_size_or_one(size) for size in sizes]
+        return build.constant(factor.array.transpose(perm).reshape(dims), suffix)
     value = factor.value
     if letters != factor.letters:
-        value = make(
-            "Transpose",
-            [value],
-            _group_sizes(factor.sizes, letters),
-            f"{what}_turned",
-            {"perm": perm},
-        )
+        shape = _group_sizes(factor.sizes, letters)
+        value = build("Transpose", [value], shape, f"{suffix}_turned", {"perm": perm})
     if list(groups) != list(letters):
-        value = make.reshape(value, [_size_or_one(n) for n in sizes[1:]], what)
+        value = build.reshape(value, [_size_or_one(size) for size in sizes[1:]], suffix)
     return value
 
 
 def _group_sizes(sizes: Mapping[str, ir.Dim], groups: Iterable[str]) -> list[ir.Dim]:
-    """Return the size of each group of letters.
-
-    What `sizes` does not have counts as one position.
-    """
-    return [
-        sizes.get(group, 1)
-        if len(group) == 1
-        else math.prod(_size_or_one(sizes.get(c)) for c in group)
-        for group in groups
-    ]
+    """Return the size of each group of letters; a letter that is not in `sizes` counts as one."""
+    group_sizes: list[ir.Dim] = []
+    for group in groups:
+        if len(group) == 1:
+            group_sizes.append(sizes.get(group, 1))
+        else:
+            group_sizes.append(math.prod(_size_or_one(sizes.get(letter)) for letter in group))
+    return group_sizes
 
 
 def _size_or_one(size: ir.Dim) -> int:
-    """Return a size as a number, 1 where it is not known: of a sample all are."""
+    """Return `size` as a number, or 1 for the batch, the only size that is not known."""
     return size if isinstance(size, int) else 1

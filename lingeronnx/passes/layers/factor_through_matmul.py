@@ -1,10 +1,10 @@
-"""A factor of one value moves back through reshapes, transposes and a matrix product into the layer that feeds them.
+"""Move a factor upstream through reshapes, transposes and a matrix product into a layer.
 
     (Q K^T) * s  with  Q = reshape(Linear(x))        ->  the weights of that layer times s
 
-as attention has it, so that no operator is spent on it and nothing is rounded twice. Mul and Div by
-a constant; every tensor on the way has one reader. The tensors whose meaning changes are called
-`<name>_scaled`.
+as in attention, so that no operator is needed for it and nothing is rounded twice. Applies to Mul
+and Div by a constant, if every tensor in between has one consumer. The scaled tensors are renamed
+to `<name>_scaled`.
 """
 
 from __future__ import annotations
@@ -20,68 +20,60 @@ _MOVE_OPS = operators.RESHAPING_OPS | {"Transpose"}
 
 def fold_factor_through_matmul(model: ir.Model) -> PassResult:
     """Move the factors of `model` into layers."""
-    changed, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         match = _match_positive_factor(node)
         if match is None:
             continue
         source, factor = match
-        path, product = _find_path_to_layer(source), ir.producer(source)
+        path, producer = _find_path_to_layer(source), ir.producer(source)
         if path is None or len(path) < 2:
-            if product is not None and product.op_type == "MatMul" and not product.domain:
-                why.append(
-                    SkipReason(
-                        node, "the way back from it to a layer is barred, or read elsewhere too"
-                    )
-                )
+            if producer is not None and producer.op_type == "MatMul" and not producer.domain:
+                reason = "no layer upstream can be reached through single-consumer tensors"
+                skipped.append(SkipReason(node, reason))
             continue
         if not scale_layer_outputs(model, path[-1], np.array([factor]), np.zeros(1)):
-            why.append(
-                SkipReason(node, f"weight or bias of {path[-1].name} is computed at run time")
-            )
+            reason = f"weight or bias of {path[-1].name} is computed at run time"
+            skipped.append(SkipReason(node, reason))
             continue
-        for between in path[1:]:
-            value = between.outputs[0]
+        for member in path[1:]:
+            value = member.outputs[0]
             value.name = ir.unique_tensor_name(model, f"{value.name}_scaled")
         ir.absorb_consumer(model, path[0], node)
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return the tensor that `node` multiplies by one positive number, and that number."""
-    if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
+    """Return the tensor that `node` multiplies by a positive number, and the number, or None."""
+    if not ir.is_standard_op(node, "Mul", "Div"):
         return None
-    arrays = [ir.const_value(value) for value in node.inputs]
-    index = 0 if arrays[0] is None else 1
-    array = arrays[1 - index]
-    if (
-        arrays[index] is not None
-        or array is None
-        or array.size != 1
-        or (node.op_type == "Div" and index == 1)
-    ):
+    operand = ir.match_constant_operand(node)
+    if operand is None or operand.array.size != 1:
         return None
-    number = float(array.reshape(()))
-    if not 0 < number < np.inf or ir.get_shape(node.inputs[index]) != ir.get_shape(node.outputs[0]):
+    number = float(operand.array.reshape(()))
+    is_divided_by_source = node.op_type == "Div" and operand.is_first
+    if is_divided_by_source or not 0 < number < np.inf:
         return None
-    return ir.require_input(node, index), 1.0 / number if node.op_type == "Div" else number
+    if ir.get_shape(operand.source) != ir.get_shape(node.outputs[0]):
+        return None
+    return operand.source, 1.0 / number if node.op_type == "Div" else number
 
 
 def _find_path_to_layer(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes from the writer of `value` back to a layer; None where the way is barred."""
+    """Return the nodes from the producer of `value` upstream to a layer, or None."""
     node = value.producer()
     if node is None or ir.sole_consumer(value) is None:
         return None
     if is_weight_layer(node):
         return [node]
-    sources: list[int] = []
-    if not node.domain and node.op_type in _MOVE_OPS:
-        sources = [0]
-    elif not node.domain and node.op_type == "MatMul":
-        sources = [i for i in (0, 1) if ir.const_value(node.inputs[i]) is None]
-    for index in sources:
-        rest = _find_path_to_layer(ir.require_input(node, index))
-        if rest is not None:
-            return [node, *rest]
+    source_indices: list[int] = []
+    if ir.is_standard_op(node, *_MOVE_OPS):
+        source_indices = [0]
+    elif ir.is_standard_op(node, "MatMul"):
+        source_indices = [i for i in (0, 1) if ir.const_value(node.inputs[i]) is None]
+    for index in source_indices:
+        path = _find_path_to_layer(ir.require_input(node, index))
+        if path is not None:
+            return [node, *path]
     return None

@@ -1,13 +1,13 @@
-"""What scales and shifts channels in front of a Conv or Linear goes into its weight and bias.
+"""Fold scaling and shifting of channels before a Conv or Linear into its weight and bias.
 
-`fold_factor_into_next_layer` takes one factor: Mul and Div by one constant, and Neg.
-`fold_batch_norm_into_next_layer` takes a BatchNormalization that no layer in front took up, behind
-an activation for instance; where the layer pads, only one without an offset. Two that follow each
-other become one. Each saves a rounding.
+`fold_factor_into_next_layer` folds a single factor: Mul and Div by one constant, and Neg.
+`fold_batch_norm_into_next_layer` folds a BatchNormalization that no layer before it absorbed, for
+instance because of an activation in between; if the layer pads, only one without an offset. Two
+consecutive ones are merged. Each saves a rounding.
 
-After the compositions of functions have been found, which may end in such a factor. Nobody else
-reads the product, and it is not what the model is fed: pixels over 255 would need a scale that
-chips hardly hold.
+Runs after activations have been fused, as these may end in such a factor. The product must not be
+used elsewhere, and its input must not be a graph input: pixels divided by 255 would need a scale
+that platforms can hardly represent.
 """
 
 from __future__ import annotations
@@ -21,83 +21,87 @@ from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 
 
 def fold_factor_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold such factors of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Fold the scalar factors of `model` into the layers that read the product."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         match = _match_scalar_factor(node)
-        layer = ir.sole_consumer(node.outputs[0]) if match is not None else None
-        weight = (
-            ir.const_value(layer.inputs[1])
-            if layer is not None and is_weight_layer(layer)
-            else None
-        )
-        if (
-            match is None
-            or layer is None
-            or weight is None
-            or layer.inputs[0] is not node.outputs[0]
-        ):
-            layers = [
-                use.node
-                for use in node.outputs[0].uses()
-                if is_weight_layer(use.node) and use.idx == 0
-            ]
-            if match is not None and layers:
-                known = (
-                    "it is read elsewhere too"
-                    if layer is None
-                    else f"the weight of {layer.name} is computed"
-                )
-                why.append(SkipReason(node, known))
+        if match is None:
+            continue
+        layer = ir.sole_consumer(node.outputs[0])
+        weight = _get_constant_weight(layer)
+        if layer is None or weight is None or layer.inputs[0] is not node.outputs[0]:
+            uses = node.outputs[0].uses()
+            if any(is_weight_layer(use.node) and use.idx == 0 for use in uses):
+                reason = "it is used elsewhere too"
+                if layer is not None:
+                    reason = f"the weight of {layer.name} is computed at run time"
+                skipped.append(SkipReason(node, reason))
             continue
         source, factor = match
-        ir.set_constant_input(
-            model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled"
-        )
+        scaled = (weight * np.float64(factor)).astype(weight.dtype)
+        ir.set_constant_input(model, layer, 1, scaled, "scaled")
         layer.replace_input_with(0, source)
         model.graph.remove(node, safe=True)
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
+
+
+def _get_constant_weight(layer: ir.Node | None) -> np.ndarray | None:
+    """Return the weight of a Conv or Linear if it is constant, or None."""
+    if layer is None or not is_weight_layer(layer):
+        return None
+    return ir.const_value(layer.inputs[1])
 
 
 def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold the batch normalisations of `model` into what alone reads them."""
-    changed, why = 0, list[SkipReason]()
+    """Fold the batch normalizations of `model` into their only consumer."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
-        folded, reader = fold_batch_norm_parameters(node), ir.sole_consumer(node.outputs[0])
-        if folded is None or ir.get_attr(node, "training_mode", 0):
-            why.append(SkipReason(node, "its parameters are computed at run time"))
-        elif ir.require_input(node).is_graph_input():
-            why.append(SkipReason(node, "it reads what the model is fed"))
-        elif reader is None or reader.inputs[0] is not node.outputs[0]:
-            why.append(SkipReason(node, "no single node reads it"))
-        elif (
-            _compose_batch_norms(model, reader, *folded)
-            if reader.op_type == node.op_type
-            else _fold_into_layer(model, reader, *folded)
-        ):
-            reader.replace_input_with(0, node.inputs[0])
-            model.graph.remove(node, safe=True)
-            changed += 1
+        reason = _fold_into_consumer(model, node)
+        if reason is None:
+            changes += 1
         else:
-            why.append(SkipReason(node, f"{reader.op_type} {reader.name} cannot take it up"))
-    return PassResult(changed, why)
+            skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
+
+
+def _fold_into_consumer(model: ir.Model, node: ir.Node) -> str | None:
+    """Fold a BatchNormalization into its consumer; return the reason if that fails, else None."""
+    parameters = fold_batch_norm_parameters(node)
+    if parameters is None or ir.get_attr(node, "training_mode", 0):
+        return "its parameters are computed at run time"
+    if ir.require_input(node).is_graph_input():
+        return "its input is an input of the graph"
+    consumer = ir.sole_consumer(node.outputs[0])
+    if consumer is None or consumer.inputs[0] is not node.outputs[0]:
+        return "its output is not the data of a single node"
+    if consumer.op_type == node.op_type:
+        is_folded = _compose_batch_norms(model, consumer, *parameters)
+    else:
+        is_folded = _fold_into_layer(model, consumer, *parameters)
+    if not is_folded:
+        return f"{consumer.op_type} {consumer.name} cannot absorb it"
+    consumer.replace_input_with(0, node.inputs[0])
+    model.graph.remove(node, safe=True)
+    return None
 
 
 def _compose_batch_norms(
     model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Make the BatchNormalization `node` do first what ``factor * x + offset`` does, [C] both.
+    """Change the BatchNormalization `node` so that it reads ``factor * x + offset``, [C] each.
 
-    False if it cannot.
+    Returns False, without a change, if its parameters are not constant.
     """
-    own = fold_batch_norm_parameters(node)
-    if own is None or node.domain or ir.get_attr(node, "training_mode", 0):
+    parameters = fold_batch_norm_parameters(node)
+    if parameters is None or node.domain or ir.get_attr(node, "training_mode", 0):
         return False
-    one, zero = np.ones_like(factor), np.zeros_like(factor)
-    for index, values in enumerate((own[0] * factor, own[0] * offset + own[1], zero, one), 1):
+    node_factor, node_offset = parameters
+    scale, bias = node_factor * factor, node_factor * offset + node_offset
+    mean, variance = np.zeros_like(factor), np.ones_like(factor)
+    for index, values in enumerate((scale, bias, mean, variance), 1):
         ir.set_constant_input(model, node, index, values.astype(np.float32), "joined")
     ir.set_attr(node, "epsilon", 0.0)
     return True
@@ -106,42 +110,46 @@ def _compose_batch_norms(
 def _fold_into_layer(
     model: ir.Model, layer: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Make the `layer` read what ``factor * x + offset`` was computed from, [C] both.
+    """Change the weights of `layer` so that it reads ``factor * x + offset``, [C] each.
 
-    False if it cannot.
+    Returns False, without a change, if the layer cannot absorb this.
     """
-    if not is_weight_layer(layer) or ir.const_value(layer.inputs[1]) is None:
+    if _get_constant_weight(layer) is None:
         return False
-    shape, padded = ir.get_shape(layer.inputs[0]), any(ir.get_attr(layer, "pads", ()) or ())
     if layer.op_type == "Linear":
-        fits = shape is not None and len(shape) == 2
+        if len(ir.get_shape(layer.inputs[0]) or ()) != 2:
+            return False
     else:
-        fits = ir.get_attr(layer, "auto_pad", "NOTSET") in ("NOTSET", "VALID") and not (
-            padded and offset.any()
-        )
-    return fits and fold_affine_into_layer_inputs(model, layer, factor, offset)
+        is_padded = any(ir.get_attr(layer, "pads", ()) or ())
+        if is_padded and offset.any():
+            return False
+        if ir.get_attr(layer, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+            return False
+    return fold_affine_into_layer_inputs(model, layer, factor, offset)
 
 
 def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return (x, the number) of a node that multiplies a computed x by one number."""
-    if node.domain or node.op_type not in (*operators.SCALING_OPS, "Neg"):
+    """Return (x, factor) of a node that multiplies a computed x by a nonzero number, or None."""
+    match = _scalar_factor(node)
+    if match is None:
         return None
-    computed = [
-        value for value in node.inputs if value is not None and ir.const_value(value) is None
-    ]
-    arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
-    if (
-        len(computed) != 1
-        or computed[0].is_graph_input()
-        or ir.get_shape(computed[0]) != ir.get_shape(node.outputs[0])
-    ):
+    source = match[0]
+    if source.is_graph_input() or not ir.is_float32(source):
         return None
-    kind = computed[0].dtype
-    if kind is None or kind.name != "FLOAT" or any(array.size != 1 for array in arrays):
+    return match if ir.get_shape(source) == ir.get_shape(node.outputs[0]) else None
+
+
+def _scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
+    """Return (x, factor) of a Neg, a Mul, or a Div by a constant, or None."""
+    if ir.is_standard_op(node, "Neg"):
+        source = ir.require_input(node)
+        return None if ir.const_value(source) is not None else (source, -1.0)
+    if not ir.is_standard_op(node, *operators.SCALING_OPS):
         return None
-    if node.op_type == "Neg":
-        return computed[0], -1.0
-    number = float(arrays[0].reshape(()))
-    if node.op_type == "Div":
-        return (computed[0], 1.0 / number) if node.inputs[0] is computed[0] and number else None
-    return (computed[0], number) if number else None
+    operand = ir.match_constant_operand(node)
+    if operand is None or operand.array.size != 1:
+        return None
+    number = float(operand.array.reshape(()))
+    if not number or (node.op_type == "Div" and operand.is_first):
+        return None
+    return operand.source, 1.0 / number if node.op_type == "Div" else number

@@ -1,23 +1,23 @@
-"""Layer normalisation written out becomes LayerNormalization, whatever operators it was written with.
+"""Fuse decomposed layer normalization into LayerNormalization, for any decomposition.
 
-    y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]         over the last axes, or
-    over one other axis
+    y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]
 
-Every square root, or batch normalisation with computed statistics, may belong to one. What lies
-around it and is computed from one tensor x alone is run on a few random x; it is a layer
-normalisation where all results agree with the formula. Exporters write it in many ways: d /
-sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..), mean(x^2) - mean(x)^2, or a
-batch normalisation whose channels are rows (Keras).
+over the last axes, or over one other axis. Every square root, or batch normalization with computed
+statistics, may belong to one. The nodes around it that are computed from a single tensor x are run
+on a few random x; they are a layer normalization if all results agree with the formula. Exporters
+write it in many ways: d / sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..),
+mean(x^2) - mean(x)^2, or a batch normalization whose channels are rows (Keras).
 
-From opset 17 on a LayerNormalization is standard; before, the node calls a model-local function
-with the same operators, ``lingeronnx.LayerNormalization``. An axis that is not the last is made so
-by Transpose.
+Since opset 17 LayerNormalization is a standard operator; before, the node calls a model-local
+function with the same semantics, ``lingeronnx.LayerNormalization``. An axis that is not the last
+one is moved there by a Transpose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,24 +28,21 @@ from .._pass import PassResult, SkipReason
 
 LAYER_NORM_OP = "LayerNormalization"
 
-_MAX_NODES_AROUND_ROOT = 32  # nodes that are looked at before and behind a root
-_PROBE_COUNT = 6
-_RELATIVE_TOLERANCE = 1e-3  # of the largest value
+_MAX_NODES_AROUND_ROOT = 32  # limit of the search upstream and downstream of a square root
+_PROBE_COUNT = 6  # random inputs
+_RELATIVE_TOLERANCE = 1e-3  # relative to the largest output value
 _MAX_EPSILON = 0.1
-#: Means and deviations, as sums and norms along an axis.
+#: Operators that may compute a mean or a variance.
 _REDUCTION_OPS = {
-    kind
-    for kind, what in operators.REDUCTION_KINDS.items()
-    if what in ("mean", "sum", "squares", "length")
+    op_type
+    for op_type, reduction in operators.REDUCTION_KINDS.items()
+    if reduction in ("mean", "sum", "squares", "length")
 }
 
 
 @dataclass(frozen=True)
 class _FittedNorm:
-    """What was found: x is normalised over `axes`.
-
-    Gamma and beta have one value per element of a row.
-    """
+    """A normalization over `axes`, with gamma and beta per element of these axes."""
 
     axes: tuple[int, ...]
     epsilon: float
@@ -53,427 +50,445 @@ class _FittedNorm:
     beta: np.ndarray
 
 
+class _Region(NamedTuple):
+    """Nodes that compute `result` from one tensor, in graph order."""
+
+    result: ir.Value
+    nodes: list[ir.Node]
+
+
+class _LayerNormMatch(NamedTuple):
+    """Nodes that compute the normalization `norm` of `source`; the last one returns it."""
+
+    nodes: list[ir.Node]
+    source: ir.Value
+    norm: _FittedNorm
+
+
+class _Probe(NamedTuple):
+    """Random inputs of a region, and its outputs by name for each of them."""
+
+    feeds: list[np.ndarray]
+    results: list[dict[str, np.ndarray]]
+
+
 def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Rewrite the decomposed layer normalisations of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Fuse the decomposed layer normalizations of `model`."""
+    changes, unmatched_roots = 0, list[ir.Node]()
     for root in list(model.graph):
         if root.graph is None or not _is_square_root(root):
             continue
         match = _find_layer_norm(model, root)
         if match is None:
-            why.append(
-                SkipReason(root, "what lies around it does not compute a layer normalisation")
-            )
+            unmatched_roots.append(root)
             continue
-        nodes, x, norm = match
-        _replace_with_layer_norm(model, nodes, x, norm)
-        changed += 1
-    return PassResult(changed, [reason for reason in why if reason.node.graph is not None])  # type: ignore[union-attr]
+        _replace_with_layer_norm(model, match)
+        changes += 1
+    reason = "the nodes around it do not compute a layer normalization"
+    skipped = [SkipReason(root, reason) for root in unmatched_roots if root.graph is not None]
+    return PassResult(changes, skipped)
 
 
 def _is_square_root(node: ir.Node) -> bool:
+    """Whether `node` may take the square root of a variance."""
     if node.domain:
         return False
     if node.op_type == "BatchNormalization":
         return any(ir.const_value(value) is None for value in node.inputs[3:5])
-    power = ir.const_value(node.inputs[1]) if node.op_type == "Pow" else None
-    return node.op_type == "Sqrt" or (
-        power is not None and power.size == 1 and abs(float(power.reshape(()))) == 0.5
-    )
+    if node.op_type == "Pow":
+        exponent = ir.const_value(node.inputs[1])
+        if exponent is None or exponent.size != 1:
+            return False
+        return abs(float(exponent.reshape(()))) == 0.5
+    return node.op_type == "Sqrt"
 
 
-def _find_layer_norm(
-    model: ir.Model, root: ir.Node
-) -> tuple[list[ir.Node], ir.Value, _FittedNorm] | None:
-    """Return (nodes, x, what they compute) of the layer normalisation around `root`.
-
-    Its result is the last node's.
-    """
-    place = {id(node): number for number, node in enumerate(model.graph)}
-    for x in _iter_source_candidates(root, place):
-        ends = _find_end_candidates(root, x, place)
-        if not ends:
+def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
+    """Find the layer normalization around `root`, with the affine operators after it."""
+    positions = {id(node): position for position, node in enumerate(model.graph)}
+    for source in _iter_source_candidates(root, positions):
+        regions = _find_region_candidates(root, source, positions)
+        if not regions:
             continue
-        region = FloatFallback(model, ends[-1][1], {str(y.name) for y, _ in ends})
-        probed = _probe_region(region, x)
-        best: tuple[list[ir.Node], ir.Value, _FittedNorm] | None = None
-        for y, nodes in ends if probed[0] else []:
-            if best is not None and not all(
-                _is_affine(node) for node in nodes if node not in best[0]
-            ):
-                break
-            name = str(y.name)
-            norm = _fit_layer_norm(probed[0], [out[name] for out in probed[1]], nodes, region, name)
-            best = best if norm is None else (nodes, x, norm)
+        results = {str(region.result.name) for region in regions}
+        fallback = FloatFallback(model, regions[-1].nodes, results)
+        probe = _probe_region(fallback, source)
+        if not probe.feeds:
+            continue
+        best: _LayerNormMatch | None = None
+        for region in regions:
+            if best is not None:
+                added = [node for node in region.nodes if node not in best.nodes]
+                if not all(_is_affine(node) for node in added):
+                    break
+            norm = _fit_layer_norm(probe, region, fallback)
+            if norm is not None:
+                best = _LayerNormMatch(region.nodes, source, norm)
         if best is not None:
             return best
     return None
 
 
 def _is_affine(node: ir.Node) -> bool:
-    constant = any(ir.const_value(value) is not None for value in node.inputs)
-    return not node.domain and node.op_type in operators.AFFINE_OPS and constant
+    """Whether `node` is an affine operator with a constant operand."""
+    if node.domain or node.op_type not in operators.AFFINE_OPS:
+        return False
+    return any(ir.const_value(value) is not None for value in node.inputs)
 
 
-# ---- candidates --------------------------------------------------------------------------------------------------
+# ---- candidates ----------------------------------------------------------------------------------
 
 
 def _iter_source_candidates(root: ir.Node, positions: dict[int, int]) -> Iterator[ir.Value]:
-    """Yield the tensors that `root` is computed from alone, nearest first."""
-    open_values = _computed_inputs(root)
+    """Yield the float tensors that alone determine the input of `root`, nearest first."""
+    sources = _computed_inputs(root)
     for _ in range(_MAX_NODES_AROUND_ROOT):
-        if len(open_values) == 1 and _is_float_matrix(open_values[0]):
-            yield open_values[0]
-        makers = [node for value in open_values if (node := ir.producer(value)) is not None]
-        last = max(makers, key=lambda node: positions[id(node)], default=None)
+        if len(sources) == 1 and _is_float_matrix(sources[0]):
+            yield sources[0]
+        producers = [node for value in sources if (node := ir.producer(value)) is not None]
+        last = max(producers, key=lambda node: positions[id(node)], default=None)
         if last is None or last.domain or ir.has_subgraphs(last):
             return
-        open_values = [value for value in open_values if ir.producer(value) is not last]
-        open_values += [value for value in _computed_inputs(last) if value not in open_values]
+        sources = [value for value in sources if ir.producer(value) is not last]
+        sources += [value for value in _computed_inputs(last) if value not in sources]
 
 
 def _computed_inputs(node: ir.Node) -> list[ir.Value]:
-    tensors: list[ir.Value] = []
+    """Return the distinct inputs of `node` that are not constant."""
+    values: list[ir.Value] = []
     for value in node.inputs:
-        if value is not None and ir.const_value(value) is None and value not in tensors:
-            tensors.append(value)
-    return tensors
+        if value is not None and ir.const_value(value) is None and value not in values:
+            values.append(value)
+    return values
 
 
 def _is_float_matrix(value: ir.Value) -> bool:
+    """Whether `value` is a float tensor with at least two axes."""
+    if value.dtype is None or value.dtype.numpy().kind != "f":
+        return False
     shape = ir.get_shape(value)
-    return (
-        value.dtype is not None
-        and value.dtype.numpy().kind == "f"
-        and shape is not None
-        and len(shape) > 1
-    )
+    return shape is not None and len(shape) > 1
 
 
-def _find_end_candidates(
-    root: ir.Node, x: ir.Value, place: dict[int, int]
-) -> list[tuple[ir.Value, list[ir.Node]]]:
-    """Return (y, nodes) of tensors like `x` that nodes, `root` among them, compute from `x` alone, nearest first.
+def _find_region_candidates(
+    root: ir.Node, source: ir.Value, positions: dict[int, int]
+) -> list[_Region]:
+    """Find the regions that compute a tensor like `source` from it through `root`, nearest first.
 
-    Nobody else reads what lies between, but sizes.
+    Only shapes of intermediate tensors may be used elsewhere.
     """
-    first = ir.producer(x)
-    behind = sorted(
-        (n for n in _collect_consumers(x) if id(n) in place), key=lambda n: place[id(n)]
-    )  # not inside of subgraphs
-    after = [node for node in behind if first is None or place[id(node)] > place[id(first)]]
-    known, joined, candidates = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
-    for node in after:
-        if (
-            node.domain
-            or ir.has_subgraphs(node)
-            or not all(id(v) in known for v in _computed_inputs(node))
-        ):
-            continue
-        joined.append(node)
-        known.update(id(v) for v in node.outputs)
-        y = node.outputs[0]
-        if (
-            place[id(node)] >= place[id(root)]
-            and ir.get_shape(y) == ir.get_shape(x)
-            and y.dtype == x.dtype
-        ):
-            nodes = _select_contributing(y, joined)
-            kinds = {n.op_type for n in nodes}
-            roots = [n for n in nodes if _is_square_root(n)]
-            if (
-                roots == [root]
-                and not kinds.isdisjoint(_REDUCTION_OPS)
-                and _is_closed_region(nodes, y)
-            ):
-                candidates.append((y, nodes))
-    return candidates
-
-
-def _collect_consumers(x: ir.Value) -> list[ir.Node]:
-    """Return the nearest nodes that read `x` or what these compute."""
-    readers: list[ir.Node] = []
-    values = [x]
-    while values and len(readers) < 2 * _MAX_NODES_AROUND_ROOT:
-        for use in values.pop(0).uses():
-            if use.node not in readers and use.node.graph is not None:
-                readers.append(use.node)
-                values += use.node.outputs
-    return readers
-
-
-def _select_contributing(y: ir.Value, joined: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return those of `joined` that `y` is computed by, in their order."""
-    wanted, nodes = {id(y)}, list[ir.Node]()
-    for node in reversed(joined):
-        if any(id(v) in wanted for v in node.outputs):
-            nodes.insert(0, node)
-            wanted.update(id(v) for v in node.inputs if v is not None)
-    return nodes
-
-
-def _is_closed_region(nodes: Sequence[ir.Node], y: ir.Value) -> bool:
-    """Whether nobody but `nodes` reads the real numbers that they compute, `y` apart."""
-    inner = [
-        v
-        for node in nodes
-        for v in node.outputs
-        if v is not y and (v.dtype is None or v.dtype.numpy().kind == "f")
+    producer = ir.producer(source)
+    first_position = -1 if producer is None else positions[id(producer)] + 1
+    consumers = [
+        node
+        for node in _collect_consumers(source)
+        if positions.get(id(node), -1) >= max(first_position, 0)  # not inside subgraphs
     ]
-    return not any(
-        v.is_graph_output() or any(use.node not in nodes for use in v.uses()) for v in inner
-    )
+    consumers.sort(key=lambda node: positions[id(node)])
+    computed_ids = {id(source)}
+    members, regions = list[ir.Node](), list[_Region]()
+    for node in consumers:
+        if node.domain or ir.has_subgraphs(node):
+            continue
+        if not all(id(value) in computed_ids for value in _computed_inputs(node)):
+            continue
+        members.append(node)
+        computed_ids.update(id(value) for value in node.outputs)
+        result = node.outputs[0]
+        if positions[id(node)] < positions[id(root)] or not _has_same_type(result, source):
+            continue
+        nodes = _select_contributing(result, members)
+        if _is_norm_like(nodes, root) and _is_closed_region(nodes, result):
+            regions.append(_Region(result, nodes))
+    return regions
 
 
-# ---- what they compute -------------------------------------------------------------------------------------------
+def _has_same_type(first: ir.Value, second: ir.Value) -> bool:
+    return ir.get_shape(first) == ir.get_shape(second) and first.dtype == second.dtype
 
 
-def _probe_region(
-    region: FloatFallback, x: ir.Value
-) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
-    """Return random inputs and the results for them; none where it does not run."""
-    if region.inputs != (str(x.name),):
-        return [], []
+def _is_norm_like(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
+    """Whether `nodes` contain a reduction, and no other square root than `root`."""
+    roots = [node for node in nodes if _is_square_root(node)]
+    return roots == [root] and any(node.op_type in _REDUCTION_OPS for node in nodes)
+
+
+def _collect_consumers(source: ir.Value) -> list[ir.Node]:
+    """Return the direct and indirect consumers of `source`, nearest first, up to a limit."""
+    consumers: list[ir.Node] = []
+    queue = [source]
+    while queue and len(consumers) < 2 * _MAX_NODES_AROUND_ROOT:
+        for use in queue.pop(0).uses():
+            if use.node not in consumers and use.node.graph is not None:
+                consumers.append(use.node)
+                queue += use.node.outputs
+    return consumers
+
+
+def _select_contributing(result: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return those of `nodes`, in graph order, that contribute to `result`."""
+    required_ids, selected = {id(result)}, list[ir.Node]()
+    for node in reversed(nodes):
+        if any(id(value) in required_ids for value in node.outputs):
+            selected.insert(0, node)
+            required_ids.update(id(value) for value in node.inputs if value is not None)
+    return selected
+
+
+def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
+    """Whether no float tensor that `nodes` compute is used elsewhere, except `result`."""
+    for node in nodes:
+        for value in node.outputs:
+            if value is result:
+                continue
+            if value.dtype is not None and value.dtype.numpy().kind != "f":
+                continue
+            if value.is_graph_output() or any(use.node not in nodes for use in value.uses()):
+                return False
+    return True
+
+
+# ---- numerical fit -------------------------------------------------------------------------------
+
+
+def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
+    """Run a region on random inputs; the result is empty if it does not run on `source` alone."""
+    if fallback.inputs != (str(source.name),):
+        return _Probe([], [])
     rng = np.random.default_rng(0)
-    size = [2 if d is None else int(d) for d in ir.get_shape(x) or ()]
+    shape = [2 if dim is None else int(dim) for dim in ir.get_shape(source) or ()]
     feeds = [
-        (3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32)
+        (3 * rng.standard_normal(shape) + rng.standard_normal()).astype(np.float32)
         for _ in range(_PROBE_COUNT)
     ]
+    results = []
     try:
-        return feeds, [
-            dict(zip(region.outputs, region.run_batch([feed]), strict=True)) for feed in feeds
-        ]
+        for feed in feeds:
+            arrays = fallback.run_batch([feed])
+            results.append(dict(zip(fallback.outputs, arrays, strict=True)))
     except ModelError:
-        return [], []
+        return _Probe([], [])
+    return _Probe(feeds, results)
 
 
 def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
-    wide = x.astype(np.float64)
-    centred = wide - wide.mean(axes, keepdims=True)
-    with np.errstate(
-        invalid="ignore", divide="ignore"
-    ):  # a row of one value has no variance: no epsilon fits
-        return np.asarray(centred / np.sqrt((centred**2).mean(axes, keepdims=True) + epsilon))
+    """Return (x - mean) / sqrt(variance + epsilon) over `axes`, in float64."""
+    values = x.astype(np.float64)
+    centered = values - values.mean(axes, keepdims=True)
+    variance = (centered**2).mean(axes, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a single value has variance zero
+        return np.asarray(centered / np.sqrt(variance + epsilon))
 
 
-def _fit_layer_norm(
-    feeds: Sequence[np.ndarray],
-    results: Sequence[np.ndarray],
-    nodes: Sequence[ir.Node],
-    region: FloatFallback,
-    name: str,
-) -> _FittedNorm | None:
-    """Return the layer normalisation that gives `results`, what `region` calls `name`, for `feeds`; None for others."""
-    if any(
-        y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)
-    ):
+def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> _FittedNorm | None:
+    """Return the layer normalization with the probed results of a region, or None."""
+    name = str(region.result.name)
+    feeds, results = probe.feeds, [outputs[name] for outputs in probe.results]
+    pairs = list(zip(feeds, results, strict=True))
+    if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in pairs):
         return None
     rank = feeds[0].ndim
-    for axes in [tuple(range(rank - k, rank)) for k in range(1, rank)] + [
-        (axis,) for axis in range(1, rank - 1)
-    ]:
-        for epsilon in _candidate_epsilons(nodes):
-            gamma, beta = _fit_gamma_beta(
-                [_normalize(x, axes, epsilon) for x in feeds], results, axes
-            )
+    axes_candidates = [tuple(range(rank - count, rank)) for count in range(1, rank)]
+    axes_candidates += [(axis,) for axis in range(1, rank - 1)]
+    for axes in axes_candidates:
+        for epsilon in _candidate_epsilons(region.nodes):
+            normalized = [_normalize(x, axes, epsilon) for x in feeds]
+            gamma, beta = _fit_gamma_beta(normalized, results, axes)
             norm = _FittedNorm(
-                axes, epsilon, *(_snap_to_constants(a, nodes) for a in (gamma, beta))
+                axes,
+                epsilon,
+                _snap_to_constants(gamma, region.nodes),
+                _snap_to_constants(beta, region.nodes),
             )
-            if all(
-                _matches(norm, x, y) for x, y in zip(feeds, results, strict=True)
-            ) and _matches_small_inputs(norm, region, feeds[0], name):
+            if not all(_matches(norm, x, y) for x, y in pairs):
+                continue
+            if _matches_small_inputs(norm, fallback, feeds[0], name):
                 return norm
     return None
 
 
 def _fit_gamma_beta(
-    normal: Sequence[np.ndarray], results: Sequence[np.ndarray], axes: tuple[int, ...]
+    normalized: Sequence[np.ndarray], results: Sequence[np.ndarray], axes: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the factor and summand of each element of a row that fit best, 1 on the other axes."""
-    n, y = np.stack(normal), np.stack(results).astype(np.float64)
-    others = tuple(a for a in range(n.ndim) if a - 1 not in axes)
-    mean_n, mean_y = n.mean(others, keepdims=True), y.mean(others, keepdims=True)
-    spread = ((n - mean_n) ** 2).mean(others, keepdims=True)
-    gamma = ((n - mean_n) * (y - mean_y)).mean(others, keepdims=True) / np.maximum(spread, 1e-12)
+    """Return gamma and beta of the least-squares fit, with size 1 on axes other than `axes`."""
+    n, y = np.stack(normalized), np.stack(results).astype(np.float64)
+    sample_axes = tuple(axis for axis in range(n.ndim) if axis - 1 not in axes)
+    mean_n, mean_y = n.mean(sample_axes, keepdims=True), y.mean(sample_axes, keepdims=True)
+    variance = ((n - mean_n) ** 2).mean(sample_axes, keepdims=True)
+    covariance = ((n - mean_n) * (y - mean_y)).mean(sample_axes, keepdims=True)
+    gamma = covariance / np.maximum(variance, 1e-12)
     return gamma[0], (mean_y - gamma * mean_n)[0]
 
 
 def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
-    """Return the constant of `nodes`, or 0 or 1, that `values` are but for rounding.
-
-    Else `values`.
-    """
-    near = _RELATIVE_TOLERANCE / 10 * max(float(np.abs(values).max()), 1.0)
-    constants = [
-        array
-        for node in nodes
-        for v in node.inputs
-        if (array := ir.const_value(v)) is not None and array.dtype.kind == "f"
-    ]
-    for array in [np.zeros(1), np.ones(1), *constants]:
-        if array.size in (1, values.size):
-            tried = np.broadcast_to(
-                array.reshape(values.shape if array.size > 1 else 1), values.shape
-            )
-            if np.abs(tried - values).max() < near:
-                return tried.astype(np.float32)
+    """Return 0, 1 or a constant of `nodes` that equals `values` up to rounding, else `values`."""
+    tolerance = _RELATIVE_TOLERANCE / 10 * max(float(np.abs(values).max()), 1.0)
+    candidates = [np.zeros(1), np.ones(1)]
+    for node in nodes:
+        arrays = [ir.const_value(value) for value in node.inputs]
+        candidates += [array for array in arrays if array is not None and array.dtype.kind == "f"]
+    for array in candidates:
+        if array.size not in (1, values.size):
+            continue
+        shape = values.shape if array.size > 1 else 1
+        candidate = np.broadcast_to(array.reshape(shape), values.shape)
+        if np.abs(candidate - values).max() < tolerance:
+            return candidate.astype(np.float32)
     return values.astype(np.float32)
 
 
 def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
-    """Return what may be the summand of the variance: small constants of `nodes`, and none."""
+    """Return possible values of epsilon, largest first: small constants of `nodes`, and 0."""
     epsilons = {0.0}
     for node in nodes:
-        arrays = [ir.const_value(value) for value in node.inputs]
-        epsilons |= {
-            float(a.reshape(()))
-            for a in arrays
-            if a is not None and a.size == 1 and a.dtype.kind == "f"
-        }
+        for value in node.inputs:
+            array = ir.const_value(value)
+            if array is not None and array.size == 1 and array.dtype.kind == "f":
+                epsilons.add(float(array.reshape(())))
         if node.op_type == "BatchNormalization":
             epsilons.add(float(ir.get_attr(node, "epsilon", 1e-5)))
     return sorted((e for e in epsilons if 0 <= e <= _MAX_EPSILON), reverse=True)
 
 
 def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
-    want = _normalize(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
-    return float(np.abs(want - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
+    """Whether `norm` of `x` is `y` within the tolerance."""
+    expected = _normalize(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
+    return float(np.abs(expected - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
 
 
 def _matches_small_inputs(
-    norm: _FittedNorm, region: FloatFallback, like: np.ndarray, name: str
+    norm: _FittedNorm, fallback: FloatFallback, sample: np.ndarray, name: str
 ) -> bool:
-    """Whether small inputs agree as well, of a variance that epsilon matters for."""
+    """Whether `norm` also matches inputs whose variance is as small as epsilon."""
     if not norm.epsilon:
         return True
-    x = (np.sqrt(norm.epsilon) * _normalize(like, norm.axes, 0.0)).astype(np.float32)
+    scale = np.sqrt(norm.epsilon)
+    x = (scale * _normalize(sample, norm.axes, 0.0)).astype(np.float32)
     try:
-        y = dict(zip(region.outputs, region.run_batch([x]), strict=True))[name]
+        y = dict(zip(fallback.outputs, fallback.run_batch([x]), strict=True))[name]
     except ModelError:
         return False
     return _matches(norm, x, y)
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
+# ---- rewrite -------------------------------------------------------------------------------------
 
 
-def _replace_with_layer_norm(
-    model: ir.Model, nodes: list[ir.Node], x: ir.Value, norm: _FittedNorm
-) -> None:
-    """Put the node, between Transposes where its axes are not the last, in the place of `nodes`."""
-    last = nodes[-1]
-    base, rank = str(last.outputs[0].name), len(ir.get_shape(x) or ())
-    count = len(norm.axes)
-    trailing = norm.axes == tuple(range(rank - count, rank))
-    order = [a for a in range(rank) if a not in norm.axes] + list(norm.axes)
+def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
+    """Replace the matched nodes, with Transposes if the axes are not the last ones."""
+    norm, last = match.norm, match.nodes[-1]
+    base, rank = str(last.outputs[0].name), len(ir.get_shape(match.source) or ())
+    axis_count = len(norm.axes)
+    is_trailing = norm.axes == tuple(range(rank - axis_count, rank))
     sizes = [norm.gamma.shape[axis] for axis in norm.axes]
     parameters = [
         ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{base}_{what}"), array.reshape(sizes)
+            model, ir.unique_tensor_name(model, f"{base}_{suffix}"), array.reshape(sizes)
         )
-        for what, array in (("gamma", norm.gamma), ("beta", norm.beta))
+        for suffix, array in (("gamma", norm.gamma), ("beta", norm.beta))
     ]
-    added, rows = [], x
-    if not trailing:
-        added.append(_make_transpose(model, x, order, last, "rows"))
-        rows = added[0].outputs[0]
-    standard = ir.get_opset(model) >= 17
-    name = LAYER_NORM_OP if standard else _declare_function(model, count, norm.epsilon)
-    new = ir.make_node(
-        name,
-        [rows, *parameters],
-        {"axis": -count, "epsilon": norm.epsilon},
+    order = [axis for axis in range(rank) if axis not in norm.axes] + list(norm.axes)
+    source, new_nodes = match.source, list[ir.Node]()
+    if not is_trailing:
+        transpose = _make_transpose(model, source, order, last, "rows")
+        new_nodes.append(transpose)
+        source = transpose.outputs[0]
+    is_standard = ir.get_opset(model) >= 17
+    op_type, domain = LAYER_NORM_OP, ""
+    if not is_standard:
+        op_type = _declare_function(model, axis_count, norm.epsilon)
+        domain = ir.FUNCTION_DOMAIN
+    layer_norm = ir.make_node(
+        op_type,
+        [source, *parameters],
+        {"axis": -axis_count, "epsilon": norm.epsilon},
         origin=last,
-        output="" if trailing else ir.unique_tensor_name(model, f"{base}_normal"),
-        domain="" if standard else ir.FUNCTION_DOMAIN,
-        like=rows,
+        output="" if is_trailing else ir.unique_tensor_name(model, f"{base}_normal"),
+        domain=domain,
+        like=source,
     )
-    added.append(new)
-    if trailing:
-        new.outputs[0].shape, new.outputs[0].type = last.outputs[0].shape, last.outputs[0].type
+    new_nodes.append(layer_norm)
+    result = layer_norm.outputs[0]
+    if is_trailing:
+        result.shape, result.type = last.outputs[0].shape, last.outputs[0].type
     else:
-        added.append(
-            _make_transpose(
-                model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"
-            )
-        )
-    ir.replace_nodes(model, _removable_nodes(nodes), added)
+        inverse = [order.index(axis) for axis in range(rank)]
+        new_nodes.append(_make_transpose(model, result, inverse, last, "back"))
+    ir.replace_nodes(model, _removable_nodes(match.nodes), new_nodes)
 
 
 def _make_transpose(
-    model: ir.Model, value: ir.Value, order: list[int], of: ir.Node, what: str
+    model: ir.Model, value: ir.Value, order: list[int], origin: ir.Node, suffix: str
 ) -> ir.Node:
+    """Return a Transpose of `value`, with names derived from `origin`."""
     node = ir.make_node(
         "Transpose",
         [value],
         {"perm": order},
-        origin=of,
-        suffix=what,
-        output=ir.unique_tensor_name(model, f"{of.outputs[0].name}_{what}"),
+        origin=origin,
+        suffix=suffix,
+        output=ir.unique_tensor_name(model, f"{origin.outputs[0].name}_{suffix}"),
     )
-    shape = list(value.shape or ())
-    node.outputs[0].type, node.outputs[0].shape = (
-        value.type,
-        ir.make_shape([shape[axis] for axis in order]),
-    )
+    dims = list(value.shape or ())
+    node.outputs[0].type = value.type
+    node.outputs[0].shape = ir.make_shape([dims[axis] for axis in order])
     return node
 
 
 def _removable_nodes(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes that nobody needs but the last of `nodes`, which goes.
+    """Return the last of `nodes`, and the others that are only used by removable ones.
 
-    Sizes may have other readers.
+    Shapes computed in between may be used elsewhere.
     """
-    gone = [nodes[-1]]
+    removable = [nodes[-1]]
     for node in reversed(nodes[:-1]):
-        if not any(
-            v.is_graph_output() or any(use.node not in gone for use in v.uses())
-            for v in node.outputs
-        ):
-            gone.insert(0, node)
-    return gone
+        if all(_is_only_used_by(value, removable) for value in node.outputs):
+            removable.insert(0, node)
+    return removable
+
+
+def _is_only_used_by(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
+    return not value.is_graph_output() and all(use.node in nodes for use in value.uses())
 
 
 def set_layer_norm_epsilon(model: ir.Model, node: ir.Node, epsilon: float) -> None:
-    """Give the layer normalisation `node` another epsilon."""
+    """Set the epsilon of the layer normalization `node`."""
     if node.domain:
         node.op_type = _declare_function(model, len(ir.get_shape(node.inputs[1]) or ()), epsilon)
     ir.set_attr(node, "epsilon", epsilon)
 
 
-def _declare_function(model: ir.Model, axes: int, epsilon: float) -> str:
-    """Add the function for rows of `axes` axes and this epsilon to the model; return its name."""
-    base = LAYER_NORM_OP if axes == 1 else f"{LAYER_NORM_OP}_{axes}axes"
-    name, number = base, 1
+def _declare_function(model: ir.Model, axis_count: int, epsilon: float) -> str:
+    """Add the function for trailing axes and an epsilon to the model; return its name."""
+    base = LAYER_NORM_OP if axis_count == 1 else f"{LAYER_NORM_OP}_{axis_count}axes"
+    name, count = base, 1
     while (key := (ir.FUNCTION_DOMAIN, name, "")) in model.functions:
-        if model.functions[key].graph.doc_string == f"{axes} {epsilon!r}":
+        if model.functions[key].graph.doc_string == f"{axis_count} {epsilon!r}":
             return name
-        number += 1
-        name = f"{base}_{number}"
-    x, gamma, beta = (ir.Value(name=n) for n in ("x", "gamma", "beta"))
+        count += 1
+        name = f"{base}_{count}"
+    x, gamma, beta = (ir.Value(name=value_name) for value_name in ("x", "gamma", "beta"))
     body: list[ir.Node] = []
 
-    def step(kind: str, inputs: list[ir.Value], **attrs: object) -> ir.Value:
-        norm = ir.node(kind, inputs, attrs)  # type: ignore[arg-type]
-        norm.outputs[0].name = f"v{len(body)}"
-        body.append(norm)
-        return norm.outputs[0]
+    def add(op_type: str, inputs: list[ir.Value], **attributes: object) -> ir.Value:
+        node = ir.node(op_type, inputs, attributes)  # type: ignore[arg-type]
+        node.outputs[0].name = f"v{len(body)}"
+        body.append(node)
+        return node.outputs[0]
 
-    where = list(range(-axes, 0))
-    eps = step("Constant", [], value=ir.tensor(np.array(epsilon, np.float32), name="eps"))
-    centred = step("Sub", [x, step("ReduceMean", [x], axes=where)])
-    spread = step("ReduceMean", [step("Mul", [centred, centred])], axes=where)
-    normal = step("Div", [centred, step("Sqrt", [step("Add", [spread, eps])])])
-    result = step("Add", [step("Mul", [normal, gamma]), beta])
-    version = ir.get_opset(model)
+    axes = list(range(-axis_count, 0))
+    eps = add("Constant", [], value=ir.tensor(np.array(epsilon, np.float32), name="eps"))
+    centered = add("Sub", [x, add("ReduceMean", [x], axes=axes)])
+    variance = add("ReduceMean", [add("Mul", [centered, centered])], axes=axes)
+    normalized = add("Div", [centered, add("Sqrt", [add("Add", [variance, eps])])])
+    result = add("Add", [add("Mul", [normalized, gamma]), beta])
     graph = ir.Graph(
         [x, gamma, beta],
         [result],
         nodes=body,
-        opset_imports={"": version},
+        opset_imports={"": ir.get_opset(model)},
         name=name,
-        doc_string=f"{axes} {epsilon!r}",
+        doc_string=f"{axis_count} {epsilon!r}",
     )
     function = ir.Function(
         ir.FUNCTION_DOMAIN,

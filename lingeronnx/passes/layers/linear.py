@@ -1,12 +1,14 @@
-"""One form for fully connected layers: ``lingeronnx.Linear(x, weight [O, I], bias [O])``.
+"""Convert fully connected layers to one form: ``lingeronnx.Linear(x, weight [O, I], bias [O])``.
 
-Gemm with constant B and MatMul with constant B, the bias Add after it merged (in either operand
-order), become a call of a model-local function with the body ``Add(MatMul(x, Transpose(weight)),
-bias)``: one node for the quantizer, plain ONNX for onnxruntime. A bias that is not constant, or
-does not match the last axis, is left as a separate Add.
+Gemm and MatMul with a constant second operand, merged with an Add of a bias after them (in either
+operand order), become a call of a model-local function with the body ``Add(MatMul(x,
+Transpose(weight)), bias)``: one node for the quantizer, plain ONNX for onnxruntime. A bias that is
+not constant, or does not match the last axis, remains a separate Add.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,26 +16,33 @@ from ...graph import ir
 from .._pass import PassResult, SkipReason
 
 
+class _LinearMatch(NamedTuple):
+    """Nodes that compute a fully connected layer, with weight [O, I] and bias [O]."""
+
+    nodes: list[ir.Node]
+    weight: np.ndarray
+    bias: np.ndarray
+
+
 def fuse_linear(model: ir.Model) -> PassResult:
-    """Rewrite fully connected layers of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the fully connected layers of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
             continue
-        layer = _match_gemm(node) if node.op_type == "Gemm" else _match_matmul(node)
-        if layer is None:
-            why.append(SkipReason(node, _explain_unchanged(node)))
+        match = _match_gemm(node) if node.op_type == "Gemm" else _match_matmul(node)
+        if match is None:
+            skipped.append(SkipReason(node, _explain_unchanged(node)))
             continue
-        nodes, weight, bias = layer
-        _replace_with_linear(model, nodes, weight, bias)
-        changed += 1
-    if changed:
+        _replace_with_linear(model, match)
+        changes += 1
+    if changes:
         declare_linear_function(model)
-    return PassResult(changed, why)
+    return PassResult(changes, skipped)
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why `node`, a Gemm or MatMul, is no layer."""
+    """Return why a Gemm or MatMul is not a fully connected layer."""
     weight = ir.const_value(node.inputs[1])
     if weight is None:
         return "its second operand is computed at run time"
@@ -41,103 +50,100 @@ def _explain_unchanged(node: ir.Node) -> str:
         return f"its weight has {weight.ndim} dimensions"
     if node.op_type == "MatMul":
         return "its first operand is constant, or has one dimension"
-    return (
-        "it transposes its input"
-        if ir.get_attr(node, "transA", 0)
-        else "its bias is no constant of one value per output"
-    )
+    if ir.get_attr(node, "transA", 0):
+        return "it transposes its input"
+    return "its bias is not a constant with one value per output"
 
 
-def _match_gemm(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] | None:
+def _match_gemm(node: ir.Node) -> _LinearMatch | None:
+    """Match a Gemm with constant operands B and C and without transA."""
     weight = ir.const_value(node.inputs[1])
-    extra = node.inputs[2] if len(node.inputs) > 2 else None
-    bias = ir.const_value(extra)
-    if (
-        weight is None
-        or weight.ndim != 2
-        or ir.get_attr(node, "transA", 0)
-        or (extra is not None and bias is None)
-    ):
+    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = ir.const_value(bias_value)
+    if weight is None or weight.ndim != 2 or ir.get_attr(node, "transA", 0):
+        return None
+    if bias_value is not None and bias is None:
         return None
     if not ir.get_attr(node, "transB", 0):
         weight = weight.T
-    alpha, beta = ir.get_attr(node, "alpha", 1.0), ir.get_attr(node, "beta", 1.0)
-    zero = np.zeros(len(weight), weight.dtype)
-    row = _bias_per_output(bias, len(weight)) if bias is not None else zero
+    row: np.ndarray | None = np.zeros(len(weight), weight.dtype)
+    if bias is not None:
+        row = _bias_per_output(bias, len(weight))
     if row is None:
         return None
-    return [node], weight * weight.dtype.type(alpha), row * weight.dtype.type(beta)
+    alpha, beta = ir.get_attr(node, "alpha", 1.0), ir.get_attr(node, "beta", 1.0)
+    return _LinearMatch([node], weight * weight.dtype.type(alpha), row * weight.dtype.type(beta))
 
 
-def _match_matmul(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] | None:
+def _match_matmul(node: ir.Node) -> _LinearMatch | None:
+    """Match a MatMul with a constant second operand, and an Add of a bias after it."""
     weight = ir.const_value(node.inputs[1])
-    source = ir.get_shape(node.inputs[0]) if node.inputs[0] is not None else None
     if weight is None or weight.ndim != 2 or ir.const_value(node.inputs[0]) is not None:
         return None
-    if source is not None and len(source) < 2:
+    shape = ir.get_shape(node.inputs[0])
+    if shape is not None and len(shape) < 2:
         return None
     weight = weight.T
-    zero = np.zeros(len(weight), weight.dtype)
     add = ir.sole_consumer(node.outputs[0])
     if add is not None and add.op_type == "Add" and not add.domain:
         other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
         array = ir.const_value(other)
-        narrow = array is not None and array.ndim <= (
-            len(source) if source is not None else 1
-        )  # keeps the rank
-        row = _bias_per_output(array, len(weight)) if array is not None and narrow else None
-        if row is not None:
-            return [node, add], weight, row
-    return [node], weight, zero
+        max_rank = len(shape) if shape is not None else 1  # of a bias that keeps the rank
+        if array is not None and array.ndim <= max_rank:
+            bias = _bias_per_output(array, len(weight))
+            if bias is not None:
+                return _LinearMatch([node, add], weight, bias)
+    return _LinearMatch([node], weight, np.zeros(len(weight), weight.dtype))
 
 
 def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
-    """Return the bias as one value per output, or None when it differs along another axis."""
+    """Return the bias with one value per output, or None if it varies along another axis."""
     if bias.size == 1:
         return np.full(size, bias.reshape(()))
     return bias.reshape(-1) if bias.size == size and bias.shape[-1] == size else None
 
 
-def _replace_with_linear(
-    model: ir.Model, nodes: list[ir.Node], weight: np.ndarray, bias: np.ndarray
-) -> None:
-    first, last = nodes[0], nodes[-1]
-    base = ir.input_name(first, 1)
-    free = ir.sole_consumer(ir.require_input(first, 1)) is not None
-    source = first.inputs[0]
-    new_weight = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_linear"), weight)
-    new_bias = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{last.outputs[0].name}_bias"), bias
+def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
+    """Replace the matched nodes by a Linear, whose weight keeps its name if not used elsewhere."""
+    first, last = match.nodes[0], match.nodes[-1]
+    weight_name = ir.input_name(first, 1)
+    is_private = ir.sole_consumer(ir.require_input(first, 1)) is not None
+    weight = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{weight_name}_linear"), match.weight
     )
-    new = ir.make_node(
+    bias = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{last.outputs[0].name}_bias"), match.bias
+    )
+    linear = ir.make_node(
         "Linear",
-        [source, new_weight, new_bias],
+        [first.inputs[0], weight, bias],
         domain=ir.FUNCTION_DOMAIN,
         origin=first,
         output="",
         like=last.outputs[0],
     )
-    ir.replace_nodes(model, nodes, [new])
-    if free and base in model.graph.initializers and not model.graph.initializers[base].uses():
-        del model.graph.initializers[base]
-        ir.rename_initializer(model, new_weight, base)
+    ir.replace_nodes(model, match.nodes, [linear])
+    old_weight = model.graph.initializers.get(weight_name)
+    if is_private and old_weight is not None and not old_weight.uses():
+        del model.graph.initializers[weight_name]
+        ir.rename_initializer(model, weight, weight_name)
 
 
 def declare_linear_function(model: ir.Model) -> None:
-    """Add the function to the model, once."""
+    """Add the function ``lingeronnx.Linear`` to the model, unless it has it already."""
     if any(f.domain == ir.FUNCTION_DOMAIN and f.name == "Linear" for f in model.functions.values()):
         return
     version = ir.get_opset(model)
     x, weight, bias = (ir.Value(name=name) for name in ("x", "weight", "bias"))
-    turn = ir.node("Transpose", [weight], {"perm": [1, 0]})
-    product = ir.node("MatMul", [x, turn.outputs[0]])
+    transpose = ir.node("Transpose", [weight], {"perm": [1, 0]})
+    product = ir.node("MatMul", [x, transpose.outputs[0]])
     total = ir.node("Add", [product.outputs[0], bias])
-    for node, name in ((turn, "w_t"), (product, "xw"), (total, "y")):
+    for node, name in ((transpose, "w_t"), (product, "xw"), (total, "y")):
         node.outputs[0].name = name
     body = ir.Graph(
         [x, weight, bias],
         [total.outputs[0]],
-        nodes=[turn, product, total],
+        nodes=[transpose, product, total],
         opset_imports={"": version},
         name="Linear",
     )

@@ -1,26 +1,25 @@
-"""LSTM and GRU as one model-local function per direction, batch first.
+"""Convert LSTM and GRU to one model-local function per direction, with the batch on axis 0.
 
-``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
-x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep
-ONNX's gate order; states start at zero. Where the node is given lengths [N], a state h or a cell c
-[N, 1, H], they are further inputs, and the attribute `optional_input_indices` names them:
-``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function has a body,
-and so a name, of its own; nobody reads the name. States that are the same for every sample are
-constants [1, 1, H]. Functions of that kind all give h.
+``lingeronnx.LSTM(x, W, R, B) -> y, h, c`` maps x [N, T, I] to y [N, T, H] and, for an LSTM, to the
+last state and cell [N, 1, H]. W, R and B keep ONNX's gate order; initial states are zero. Lengths
+[N], an initial state h or a cell c [N, 1, H] are additional inputs, which the attribute `given`
+names: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function has
+its own body, and therefore its own name, which has no meaning. Initial states that are equal for
+all samples are constants [1, 1, H]. Functions with additional inputs always return h.
 
-What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and
-Transposes, Y_h by a Slice of the last step (the first one of the reverse direction), or h where
-lengths are given. The Transposes meet those of exporters and cancel (`layout`).
-`ops.recurrent.obstacle` says which nodes stay as they are.
+The other outputs of the ONNX operator are derived from y, h and c: Y by a Concat of the directions
+and Transposes, Y_h by a Slice of the last step (the first step of the reverse direction), or from h
+if there are lengths. The Transposes cancel with those of exporters (`cancel_transposes`).
+`ops.layers.recurrent.explain_unsupported` tells which nodes remain unchanged.
 
-onnxruntime does not run layout 1 (batch first) of the operators themselves: `convert_to_time_first`
-makes it layout 0.
+onnxruntime does not run layout 1 (batch first) of the standard operators: `convert_to_time_first`
+converts it to layout 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,55 +38,53 @@ _RECURRENT_OPS = ("LSTM", "GRU")
 _BATCH_TIME_PERM = (1, 0, 2)
 
 
-# ---- layout 1 ----------------------------------------------------------------------------------------------------
+# ---- layout 1 ------------------------------------------------------------------------------------
 
 
 def is_batch_first(node: ir.Node) -> bool:
-    """Whether `node` is a recurrent layer of the standard that is told to read [N, T, I]."""
-    return (
-        node.op_type in (*_RECURRENT_OPS, "RNN")
-        and not node.domain
-        and bool(ir.get_attr(node, "layout", 0))
-    )
+    """Whether `node` is a standard recurrent layer with layout 1, on [N, T, I]."""
+    if node.op_type not in (*_RECURRENT_OPS, "RNN") or node.domain:
+        return False
+    return bool(ir.get_attr(node, "layout", 0))
 
 
 def convert_to_time_first(model: ir.Model) -> int:
-    """Give the batch-first LSTM, GRU and RNN nodes of `model` layout 0; return how many."""
-    changed = 0
+    """Convert the LSTM, GRU and RNN nodes of `model` with layout 1 to layout 0; return how many."""
+    changes = 0
     for node in list(model.graph):
         if not is_batch_first(node):
             continue
         node.attributes.pop("layout")
         for index in (0, 5, 6):
             value = node.inputs[index] if len(node.inputs) > index else None
-            if value is not None:
-                turn = ir.make_node(
-                    "Transpose",
-                    [value],
-                    {"perm": _BATCH_TIME_PERM},
-                    origin=node,
-                    suffix=f"turn{index}",
-                    output=ir.unique_tensor_name(model, f"{value.name}_time_first"),
-                )
-                turn.outputs[0].type = value.type
-                model.graph.insert_before(node, turn)
-                node.replace_input_with(index, turn.outputs[0])
-        for value, perm in zip(
-            list(node.outputs), ((2, 0, 1, 3), _BATCH_TIME_PERM, _BATCH_TIME_PERM), strict=False
-        ):
+            if value is None:
+                continue
+            transpose = ir.make_node(
+                "Transpose",
+                [value],
+                {"perm": _BATCH_TIME_PERM},
+                origin=node,
+                suffix=f"turn{index}",
+                output=ir.unique_tensor_name(model, f"{value.name}_time_first"),
+            )
+            transpose.outputs[0].type = value.type
+            model.graph.insert_before(node, transpose)
+            node.replace_input_with(index, transpose.outputs[0])
+        output_perms = ((2, 0, 1, 3), _BATCH_TIME_PERM, _BATCH_TIME_PERM)
+        for value, perm in zip(list(node.outputs), output_perms, strict=False):
             if value.name:
                 _insert_transpose_after(model, node, value, perm)
-        changed += 1
-    return changed
+        changes += 1
+    return changes
 
 
 def _insert_transpose_after(
     model: ir.Model, node: ir.Node, value: ir.Value, perm: Sequence[int]
 ) -> None:
-    """Let the readers of `value`, an output of `node`, read it transposed."""
+    """Let the consumers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
     value.name = ir.unique_tensor_name(model, f"{name}_time_first")
-    turn = ir.make_node(
+    transpose = ir.make_node(
         "Transpose",
         [value],
         {"perm": perm},
@@ -96,31 +93,39 @@ def _insert_transpose_after(
         output=name,
         like=value,
     )
-    ir.replace_all_uses(value, turn.outputs[0])
-    turn.replace_input_with(0, value)
+    ir.replace_all_uses(value, transpose.outputs[0])
+    transpose.replace_input_with(0, value)
     value.shape = None
-    model.graph.insert_after(node, turn)
+    model.graph.insert_after(node, transpose)
 
 
-# ---- one direction, batch first ----------------------------------------------------------------------------------
+# ---- one direction, batch first ------------------------------------------------------------------
 
 
 def convert_recurrent_layers(model: ir.Model) -> PassResult:
-    """Rewrite the LSTM and GRU nodes of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the LSTM and GRU nodes of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in _RECURRENT_OPS:
             continue
-        if (barred := explain_unsupported(node)) is not None:
-            why.append(SkipReason(node, barred))
+        reason = explain_unsupported(node)
+        if reason is not None:
+            skipped.append(SkipReason(node, reason))
             continue
         _RecurrentRewriter(model, node).run()
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
+
+
+class _Direction(NamedTuple):
+    """One direction of a recurrent layer: its function call, and the output y [N, T, H]."""
+
+    layer: ir.Node
+    y: ir.Value
 
 
 class _RecurrentRewriter:
-    """What replaces one node; new nodes are put in front of it."""
+    """Replaces one node; new nodes are inserted before it."""
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
         self._model, self._node = model, node
@@ -137,261 +142,253 @@ class _RecurrentRewriter:
         )
 
     def run(self) -> None:
-        """Put the functions and what their outputs need in place of the node."""
-        model, node = self._model, self._node
+        """Replace the node by function calls and the nodes that derive its outputs from theirs."""
+        node = self._node
         x = self._batch_first_input()
         states = {
             key: self._initial_states(index)
             for key, index in self._optional_inputs.items()
             if key != "lengths"
         }
-        kinds = get_directions(node)
-        each = [self._add_direction(x, number, kind, states) for number, kind in enumerate(kinds)]
-        if node.outputs[0].uses() or node.outputs[0].is_graph_output():
-            self._replace_sequence_output(each)
-        if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
-            length = int(self._sizes[0] or 0)
-            ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
-            last = [
-                self._add_slice(y, *end, f"last{i}")
-                for i, (y, end) in enumerate(zip(each, ends, strict=True))
-            ]
-            if "lengths" in self._optional_inputs:
-                last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
-            joined = (
-                last[0]
-                if len(last) == 1
-                else self._add_node("Concat", last, "last", (len(last), self._units), {"axis": 1})
-            )
-            self._replace_output(node.outputs[1], joined, _BATCH_TIME_PERM)
-        if _reads_cell(node):
-            cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
-            both = (
-                cells[0]
-                if len(cells) == 1
-                else self._add_node(
-                    "Concat", cells, "cells", (len(cells), self._units), {"axis": 1}
-                )
-            )
-            self._replace_output(node.outputs[2], both, _BATCH_TIME_PERM)
-        model.graph.remove(node, safe=True)
+        directions = [
+            self._add_direction(x, index, name, states)
+            for index, name in enumerate(get_directions(node))
+        ]
+        if _is_used(node.outputs[0]):
+            self._replace_sequence_output([direction.y for direction in directions])
+        if len(node.outputs) > 1 and _is_used(node.outputs[1]):
+            last_states = self._last_states(directions)
+            state = self._concatenate(last_states, "last", (len(last_states), self._units), 1)
+            self._replace_output(node.outputs[1], state, _BATCH_TIME_PERM)
+        if len(node.outputs) > 2 and _is_used(node.outputs[2]):
+            cells = [direction.layer.outputs[2] for direction in directions]
+            cell = self._concatenate(cells, "cells", (len(cells), self._units), 1)
+            self._replace_output(node.outputs[2], cell, _BATCH_TIME_PERM)
+        self._model.graph.remove(node, safe=True)
+
+    def _last_states(self, directions: Sequence[_Direction]) -> list[ir.Value]:
+        """Return the last state [N, 1, H] of each direction."""
+        if "lengths" in self._optional_inputs:
+            return [direction.layer.outputs[1] for direction in directions]
+        length = int(self._sizes[0] or 0)
+        states = []
+        for index, name in enumerate(get_directions(self._node)):
+            start = 0 if name == "reverse" else length - 1
+            states.append(self._add_slice(directions[index].y, start, start + 1, f"last{index}"))
+        return states
+
+    def _concatenate(
+        self, values: list[ir.Value], suffix: str, sizes: Sequence[int], axis: int
+    ) -> ir.Value:
+        """Return the concatenation [N, *sizes] of `values`, or a single value itself."""
+        if len(values) == 1:
+            return values[0]
+        return self._add_node("Concat", values, suffix, sizes, {"axis": axis})
 
     def _add_node(
         self,
-        kind: str,
+        op_type: str,
         inputs: Sequence[ir.Value | None],
         suffix: str,
         sizes: Sequence[int],
         attrs: dict[str, Any],
         domain: str = "",
     ) -> ir.Value:
-        """Add a node with output [N, *sizes] in front of the old one."""
+        """Insert a node before the original one; return its output [N, *sizes]."""
         name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}")
-        new = ir.make_node(
-            kind, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
+        node = ir.make_node(
+            op_type, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
         )
-        new.outputs[0].type = ir.require_input(self._node).type
-        new.outputs[0].shape = ir.make_shape([self._batch, *sizes])
-        self._model.graph.insert_before(self._node, new)
-        return new.outputs[0]
+        node.outputs[0].type = ir.require_input(self._node).type
+        node.outputs[0].shape = ir.make_shape([self._batch, *sizes])
+        self._model.graph.insert_before(self._node, node)
+        return node.outputs[0]
+
+    def _add_transpose(self, value: ir.Value, suffix: str, sizes: Sequence[int]) -> ir.Value:
+        """Swap batch and time axis of `value`; the result is [N, *sizes]."""
+        return self._add_node("Transpose", [value], suffix, sizes, {"perm": _BATCH_TIME_PERM})
 
     def _batch_first_input(self) -> ir.Value:
+        """Return the input of the node as [N, T, I]."""
         source = ir.require_input(self._node)
-        maker = ir.producer(source)
-        rows = _collect_last_axis_chain(source)
-        if rows:
-            return self._hoist_transpose(rows)
-        if (
-            maker is not None
-            and maker.op_type == "Transpose"
-            and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM
-        ):
-            return ir.require_input(maker)
+        chain = _collect_last_axis_chain(source)
+        if chain:
+            return self._hoist_transpose(chain)
+        producer = ir.producer(source)
+        if producer is not None and _swaps_batch_and_time(producer):
+            return ir.require_input(producer)
         length, width = (int(self._sizes[i] or 0) for i in (0, 2))
-        return self._add_node(
-            "Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM}
-        )
+        return self._add_transpose(source, "x", (length, width))
 
-    def _hoist_transpose(self, rows: list[ir.Node]) -> ir.Value:
-        """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
-        entry = ir.require_input(rows[-1])
-        sizes = [int(d or 0) for i, d in enumerate(ir.get_shape(entry) or ()) if i != 1]
-        turned = self._add_node("Transpose", [entry], "x", sizes, {"perm": _BATCH_TIME_PERM})
-        maker = ir.require_producer(turned)
-        self._model.graph.remove(maker)
-        self._model.graph.insert_before(rows[-1], maker)
-        rows[-1].replace_input_with(0, turned)
-        for row in rows:
-            value = row.outputs[0]
-            value.name = ir.unique_tensor_name(
-                self._model, f"{value.name}_batch_first"
-            )  # another shape, another name
-            value.shape = ir.make_shape(
-                [self._batch, sizes[0], (ir.get_shape(value) or (None,))[-1]]
-            )
-        return rows[0].outputs[0]
+    def _hoist_transpose(self, chain: list[ir.Node]) -> ir.Value:
+        """Transpose the graph input before `chain`, not its result; return that result.
+
+        `chain` are nodes that work on the last axis, the last one first.
+        """
+        graph_input = ir.require_input(chain[-1])
+        dims = ir.get_shape(graph_input) or ()
+        sizes = [int(dim or 0) for axis, dim in enumerate(dims) if axis != 1]
+        transposed = self._add_transpose(graph_input, "x", sizes)
+        transpose = ir.require_producer(transposed)
+        self._model.graph.remove(transpose)
+        self._model.graph.insert_before(chain[-1], transpose)
+        chain[-1].replace_input_with(0, transposed)
+        for node in chain:
+            value = node.outputs[0]
+            # a new name, because its shape differs from that of the original tensor
+            value.name = ir.unique_tensor_name(self._model, f"{value.name}_batch_first")
+            width = (ir.get_shape(value) or (None,))[-1]
+            value.shape = ir.make_shape([self._batch, sizes[0], width])
+        return chain[0].outputs[0]
 
     def _initial_states(self, index: int) -> list[ir.Value]:
-        """Return the states [D, N, H] of input `index` as [N, 1, H] per direction, [1, 1, H] of a constant."""
-        value, count = ir.require_input(self._node, index), len(get_directions(self._node))
+        """Return the states [D, N, H] of input `index` as one [N, 1, H] per direction.
+
+        A state that is equal for all samples is a constant [1, 1, H].
+        """
+        value, directions = ir.require_input(self._node, index), get_directions(self._node)
         array = constant_state_row(value)
         if array is not None:
             names = [
-                ir.unique_tensor_name(self._model, f"{value.name}_{kind}")
-                for kind in get_directions(self._node)
+                ir.unique_tensor_name(self._model, f"{value.name}_{direction}")
+                for direction in directions
             ]
             return [
                 ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
                 for i, name in enumerate(names)
             ]
-        maker, what = ir.producer(value), f"state{index}"
-        if (
-            maker is not None
-            and maker.op_type == "Transpose"
-            and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM
-        ):
-            turned = ir.require_input(maker)
+        count, suffix = len(directions), f"state{index}"
+        producer = ir.producer(value)
+        if producer is not None and _swaps_batch_and_time(producer):
+            transposed = ir.require_input(producer)
         else:
-            turned = self._add_node(
-                "Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM}
-            )
-        return (
-            [turned]
-            if count == 1
-            else [self._add_slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
-        )
+            transposed = self._add_transpose(value, suffix, (count, self._units))
+        if count == 1:
+            return [transposed]
+        return [self._add_slice(transposed, i, i + 1, f"{suffix}_{i}") for i in range(count)]
 
     def _add_direction(
-        self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]
-    ) -> ir.Value:
-        """Add the function of one direction and return its y [N, T, H]."""
-        node, model = self._node, self._model
-        weights: list[ir.Value | None] = [x]
-        many = len(get_directions(node)) > 1
-        for index in (1, 2, 3):
-            value = node.inputs[index] if len(node.inputs) > index else None
-            rows = (ir.get_shape(node.inputs[1]) or (0, 0))[1]
-            array = ir.const_value(value)
-            part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
-            base = f"{value.name if value is not None else f'{self._base}_bias'}_{direction if many else 'one'}"
-            weights.append(ir.add_initializer(model, ir.unique_tensor_name(model, base), part))
+        self, x: ir.Value, index: int, direction: str, states: dict[str, list[ir.Value]]
+    ) -> _Direction:
+        """Add the function call of one direction, whose weights have this index on axis 0."""
+        node = self._node
+        is_bidirectional = len(get_directions(node)) > 1
+        inputs: list[ir.Value | None] = [x]
+        inputs += self._add_weights(index, direction if is_bidirectional else "one")
+        for key, input_index in self._optional_inputs.items():
+            is_lengths = key == "lengths"
+            inputs.append(ir.require_input(node, input_index) if is_lengths else states[key][index])
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
             attrs["linear_before_reset"] = int(ir.get_attr(node, "linear_before_reset", 0))
         if self._optional_inputs:
             attrs["given"] = list(self._optional_inputs)
-        for key, index in self._optional_inputs.items():
-            weights.append(
-                ir.require_input(node, index) if key == "lengths" else states[key][number]
-            )
-        what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
-        y = self._add_node(self._function, weights, what, sizes, attrs, ir.FUNCTION_DOMAIN)
+        suffix = f"y_{direction}" if is_bidirectional else "y"
+        sizes = (int(self._sizes[0] or 0), self._units)
+        y = self._add_node(self._function, inputs, suffix, sizes, attrs, ir.FUNCTION_DOMAIN)
         layer = ir.require_producer(y)
-        if not many:
-            layer.name = self._base  # selectors go by it
+        if not is_bidirectional:
+            layer.name = self._base  # selectors refer to it
         if node.op_type == "LSTM" or self._optional_inputs:
             layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
             for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
-                value.name, value.type = ir.unique_tensor_name(model, f"{y.name}_{key}"), y.type
+                value.name, value.type = (
+                    ir.unique_tensor_name(self._model, f"{y.name}_{key}"),
+                    y.type,
+                )
                 value.shape = ir.make_shape([self._batch, 1, self._units])
-        return y
+        return _Direction(layer, y)
 
-    def _add_slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
-        bounds = [
-            ir.add_initializer(
-                self._model,
-                ir.unique_tensor_name(self._model, f"{self._base}_{what}{key}"),
-                np.array([value], np.int64),
-            )
-            for key, value in (("start", start), ("end", end), ("axis", 1))
-        ]
-        return self._add_node("Slice", [y, *bounds], what, (1, self._units), {})
+    def _add_weights(self, index: int, suffix: str) -> list[ir.Value]:
+        """Add W, R and B of one direction as initializers; an absent bias is zero."""
+        node = self._node
+        gate_rows = int((ir.get_shape(node.inputs[1]) or (0, 0))[1] or 0)
+        weights = []
+        for input_index in (1, 2, 3):
+            value = node.inputs[input_index] if len(node.inputs) > input_index else None
+            array = ir.const_value(value)
+            weight = np.zeros(2 * gate_rows, np.float32) if array is None else array[index]
+            base = f"{self._base}_bias" if value is None else value.name
+            name = ir.unique_tensor_name(self._model, f"{base}_{suffix}")
+            weights.append(ir.add_initializer(self._model, name, weight))
+        return weights
 
-    def _replace_sequence_output(self, each: list[ir.Value]) -> None:
-        """Put what is made of the directions' y in place of Y [T, D, N, H] and of the ways exporters flatten it."""
-        whole, length = self._node.outputs[0], int(self._sizes[0] or 0)
-        for use in list(whole.uses()):
-            if _concatenates_directions(use.node, len(each)):
-                width = len(each) * self._units
+    def _add_slice(self, y: ir.Value, start: int, end: int, suffix: str) -> ir.Value:
+        """Slice `y` [N, T, H] to the step start = end - 1, which is kept as an axis."""
+        bounds = []
+        for key, bound in (("start", start), ("end", end), ("axis", 1)):
+            name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}{key}")
+            bounds.append(ir.add_initializer(self._model, name, np.array([bound], np.int64)))
+        return self._add_node("Slice", [y, *bounds], suffix, (1, self._units), {})
+
+    def _replace_sequence_output(self, outputs: list[ir.Value]) -> None:
+        """Replace Y [T, D, N, H], and the forms to which exporters flatten it.
+
+        `outputs` are the y [N, T, H] of each direction.
+        """
+        sequence, count = self._node.outputs[0], len(outputs)
+        sizes = (int(self._sizes[0] or 0), count * self._units)
+        for use in list(sequence.uses()):
+            if _concatenates_directions(use.node, count):
                 both = (
-                    each[0]
-                    if len(each) == 1
-                    else self._find_or_add_concat("both", each, (length, width))
+                    outputs[0] if count == 1 else self._find_or_add_concat("both", outputs, sizes)
                 )
                 self._replace_output(_flat_output(use.node), both, _BATCH_TIME_PERM)
                 continue
-            for result, number in _find_single_directions(use.node, len(each)):
-                self._replace_output(result, each[number], _BATCH_TIME_PERM)
-            if use.node.graph is not None and not any(
-                v.uses() or v.is_graph_output() for v in use.node.outputs
-            ):
+            for result, index in _find_single_directions(use.node, count):
+                self._replace_output(result, outputs[index], _BATCH_TIME_PERM)
+            if use.node.graph is not None and not any(map(_is_used, use.node.outputs)):
                 self._model.graph.remove(use.node, safe=True)
-        if whole.uses() or whole.is_graph_output():
-            axis = np.array([1], np.int64)
-            parts = []
-            for number, y in enumerate(each):
-                attrs: dict[str, Any] = {"axes": [1]} if self._has_axes_attribute else {}
-                more = (
-                    []
-                    if self._has_axes_attribute
-                    else [
-                        ir.add_initializer(
-                            self._model,
-                            ir.unique_tensor_name(self._model, f"{self._base}_axis{number}"),
-                            axis,
-                        )
-                    ]
-                )
-                parts.append(
-                    self._add_node(
-                        "Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs
-                    )
-                )
-            sizes = (len(each), length, self._units)
-            apart = (
-                parts[0]
-                if len(parts) == 1
-                else self._add_node("Concat", parts, "apart", sizes, {"axis": 1})
-            )
-            self._replace_output(whole, apart, (2, 1, 0, 3))
+        if _is_used(sequence):
+            stacked = self._stack_directions(outputs)
+            self._replace_output(sequence, stacked, (2, 1, 0, 3))
 
-    @property
-    def _has_axes_attribute(self) -> bool:
-        """Whether axes are attributes (before opset 13)."""
-        return ir.get_opset(self._model) < 13
+    def _stack_directions(self, outputs: list[ir.Value]) -> ir.Value:
+        """Stack the y [N, T, H] of all directions to [N, D, T, H]."""
+        length = int(self._sizes[0] or 0)
+        has_axes_attribute = ir.get_opset(self._model) < 13
+        unsqueezed = []
+        for index, y in enumerate(outputs):
+            attrs: dict[str, Any] = {}
+            inputs = [y]
+            if has_axes_attribute:
+                attrs["axes"] = [1]
+            else:
+                name = ir.unique_tensor_name(self._model, f"{self._base}_axis{index}")
+                inputs.append(ir.add_initializer(self._model, name, np.array([1], np.int64)))
+            sizes = (1, length, self._units)
+            unsqueezed.append(self._add_node("Unsqueeze", inputs, f"y{index}", sizes, attrs))
+        return self._concatenate(unsqueezed, "apart", (len(outputs), length, self._units), 1)
 
     def _find_or_add_concat(
-        self, what: str, each: list[ir.Value], sizes: Sequence[int]
+        self, suffix: str, outputs: list[ir.Value], sizes: Sequence[int]
     ) -> ir.Value:
-        for use in each[0].uses():
-            if (
-                use.node.op_type == "Concat"
-                and list(use.node.inputs) == each
-                and ir.get_attr(use.node, "axis") == 2
-            ):
-                return use.node.outputs[0]
-        return self._add_node("Concat", each, what, sizes, {"axis": 2})
+        """Return the concatenation of `outputs` along axis 2, created once."""
+        for use in outputs[0].uses():
+            node = use.node
+            if node.op_type != "Concat" or list(node.inputs) != outputs:
+                continue
+            if ir.get_attr(node, "axis") == 2:
+                return node.outputs[0]
+        return self._concatenate(outputs, suffix, sizes, 2)
 
     def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
-        """Let the readers of `old` read `new` transposed.
+        """Let the consumers of `old` read `new`, transposed by `perm`.
 
-        A reader that turns it back reads `new` itself.
+        A consumer that reverts this Transpose reads `new` itself.
         """
         model = self._model
-        for use in list(old.uses()):
-            turn = use.node
-            if (
-                turn.op_type == "Transpose"
-                and tuple(ir.get_attr(turn, "perm", ())) == tuple(perm) == _BATCH_TIME_PERM
-            ):
-                ir.bypass_node(model, turn, new) if ir.can_bypass_node(turn, new) else None
-        maker = ir.require_producer(old)
-        if not old.uses() and not old.is_graph_output():
-            if maker is not self._node:
-                model.graph.remove(maker, safe=True)
+        if tuple(perm) == _BATCH_TIME_PERM:
+            for use in list(old.uses()):
+                if _swaps_batch_and_time(use.node) and ir.can_bypass_node(use.node, new):
+                    ir.bypass_node(model, use.node, new)
+        producer = ir.require_producer(old)
+        if not _is_used(old):
+            if producer is not self._node:
+                model.graph.remove(producer, safe=True)
             return
         name = str(old.name)
-        turn = ir.make_node(
+        transpose = ir.make_node(
             "Transpose",
             [new],
             {"perm": perm},
@@ -400,139 +397,140 @@ class _RecurrentRewriter:
             output="",
             like=old,
         )
-        model.graph.insert_before(self._node, turn)
-        ir.replace_all_uses(old, turn.outputs[0])
-        if maker is self._node:
+        model.graph.insert_before(self._node, transpose)
+        ir.replace_all_uses(old, transpose.outputs[0])
+        if producer is self._node:
             old.name = ir.unique_tensor_name(model, f"{name}_old")
         else:
-            model.graph.remove(maker, safe=True)
-        turn.outputs[0].name = name
+            model.graph.remove(producer, safe=True)
+        transpose.outputs[0].name = name
 
 
 def _collect_last_axis_chain(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes from `value` [T, N, I] back to a graph input, where all work on the last axis alone."""
+    """Return the nodes from `value` [T, N, I] upstream to a graph input, last first.
+
+    Empty if one of them does not work on the last axis alone, or is used elsewhere.
+    """
     nodes: list[ir.Node] = []
     while (node := ir.producer(value)) is not None:
-        weight = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
-        linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
-        summand = node.op_type in operators.AFFINE_OPS and weight is not None and weight.ndim <= 1
-        unary = node.op_type in operators.UNARY_ELEMENTWISE_OPS
-        if (
-            node.domain
-            or not (linear or summand or unary)
-            or len(value.uses()) != 1
-            or value.is_graph_output()
-        ):
+        if not _works_on_last_axis(node) or len(value.uses()) != 1 or value.is_graph_output():
             return []
         nodes.append(node)
         value = ir.require_input(node)
     return nodes if value.is_graph_input() and len(ir.get_shape(value) or ()) == 3 else []
 
 
+def _works_on_last_axis(node: ir.Node) -> bool:
+    """Whether `node` is a product with a matrix, affine along the last axis, or elementwise."""
+    if node.domain:
+        return False
+    if node.op_type in operators.UNARY_ELEMENTWISE_OPS:
+        return True
+    array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+    if array is None:
+        return False
+    if node.op_type == "MatMul":
+        return array.ndim == 2
+    return node.op_type in operators.AFFINE_OPS and array.ndim <= 1
+
+
+def _swaps_batch_and_time(node: ir.Node) -> bool:
+    """Whether `node` is a Transpose between [T, N, I] and [N, T, I]."""
+    if node.op_type != "Transpose":
+        return False
+    return tuple(ir.get_attr(node, "perm", ())) == _BATCH_TIME_PERM
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
 def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
-    """Return [D, 1, H] where the states `value` [D, N, H] are one constant row for every sample, else None."""
+    """Return states [D, N, H] that are constant and equal for all samples as [D, 1, H], or None."""
     array = ir.const_value(value)
     if array is not None:
-        return array[:, :1] if array.ndim == 3 and (array == array[:, :1]).all() else None
-    maker = ir.producer(value)
-    if maker is None or maker.domain:
+        is_equal = array.ndim == 3 and bool((array == array[:, :1]).all())
+        return array[:, :1] if is_equal else None
+    producer = ir.producer(value)
+    if producer is None or producer.domain:
         return None
-    if maker.op_type == "Identity":
-        return constant_state_row(maker.inputs[0])
-    if maker.op_type == "Transpose" and tuple(ir.get_attr(maker, "perm", ())) == _BATCH_TIME_PERM:
-        constant_rows, axis = _repeated_constant(ir.producer(maker.inputs[0])), 0
+    if producer.op_type == "Identity":
+        return constant_state_row(producer.inputs[0])
+    if _swaps_batch_and_time(producer):
+        repeated = _repeated_constant(ir.producer(producer.inputs[0]), 0)
+        row = None if repeated is None else repeated.transpose(_BATCH_TIME_PERM)
     else:
-        constant_rows, axis = _repeated_constant(maker), 1
-    if constant_rows is None or constant_rows.ndim != 3 or constant_rows.shape[axis] != 1:
+        row = _repeated_constant(producer, 1)
+    shape = ir.get_shape(value)
+    if row is None or shape is None or len(shape) != 3:
         return None
-    result = constant_rows if axis else constant_rows.transpose(_BATCH_TIME_PERM)
-    sizes = ir.get_shape(value)
-    whole = (
-        sizes is not None
-        and len(sizes) == 3
-        and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
-    )
-    return result if whole else None
+    return row if (row.shape[0], row.shape[2]) == (shape[0], shape[2]) else None
 
 
-def _repeated_constant(node: ir.Node | None) -> np.ndarray | None:
-    """Return the constant that `node` repeats."""
-    return (
-        ir.const_value(node.inputs[0])
-        if node is not None and node.op_type in ("Expand", "Tile")
-        else None
-    )
-
-
-def _reads_cell(node: ir.Node) -> bool:
-    """Whether anybody reads Y_c."""
-    return len(node.outputs) > 2 and bool(
-        node.outputs[2].uses() or node.outputs[2].is_graph_output()
-    )
+def _repeated_constant(node: ir.Node | None, axis: int) -> np.ndarray | None:
+    """Return the constant with three axes that an Expand or Tile repeats along `axis`, or None."""
+    if node is None or node.op_type not in ("Expand", "Tile"):
+        return None
+    array = ir.const_value(node.inputs[0])
+    return array if array is not None and array.ndim == 3 and array.shape[axis] == 1 else None
 
 
 def _concatenates_directions(node: ir.Node, count: int) -> bool:
-    """Whether `node`, which reads Y [T, D, N, H], makes [T, N, D*H] of it, alone or with the node behind it."""
-    if node.domain:
-        return False
-    if node.op_type == "Squeeze":
+    """Whether `node` converts Y [T, D, N, H] to [T, N, D*H], alone or with a Reshape after it."""
+    if ir.is_standard_op(node, "Squeeze"):
         rank = len(ir.get_shape(node.outputs[0]) or ())
         return count == 1 and rank == 3 and ir.get_axes(node) in ([1], [-3])
-    if node.op_type != "Transpose" or tuple(ir.get_attr(node, "perm", ())) != (0, 2, 1, 3):
+    if not ir.is_standard_op(node, "Transpose"):
         return False
-    flat = ir.sole_consumer(node.outputs[0])
-    before, after = (
-        ir.get_shape(node.outputs[0]),
-        ir.get_shape(flat.outputs[0]) if flat is not None else None,
-    )
-    if (
-        flat is None
-        or flat.op_type != "Reshape"
-        or before is None
-        or after is None
-        or len(after) != 3
-    ):
+    if tuple(ir.get_attr(node, "perm", ())) != (0, 2, 1, 3):
         return False
-    return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
+    reshape = ir.sole_consumer(node.outputs[0])
+    return reshape is not None and _flattens_last_axes(reshape)
+
+
+def _flattens_last_axes(node: ir.Node) -> bool:
+    """Whether `node` is a Reshape from [T, N, D, H] to [T, N, D*H]."""
+    if node.op_type != "Reshape":
+        return False
+    shape, flat_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
+    if shape is None or flat_shape is None or len(flat_shape) != 3:
+        return False
+    return flat_shape[0] == shape[0] and flat_shape[2] == int(shape[2] or 0) * int(shape[3] or 0)
 
 
 def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
-    """Return the tensors [T, N, H] of one direction each that `node` takes from Y [T, D, N, H], with their numbers."""
+    """Return the tensors [T, N, H] that `node` selects from Y [T, D, N, H], with the direction."""
     if node.domain:
         return []
     if node.op_type == "Gather":
-        chosen = ir.const_value(node.inputs[1])
-        one = chosen is not None and chosen.ndim == 0 and ir.get_attr(node, "axis", 0) in (1, -3)
-        return [(node.outputs[0], int(chosen) % count)] if one and chosen is not None else []
+        index = ir.const_value(node.inputs[1])
+        if index is None or index.ndim or ir.get_attr(node, "axis", 0) not in (1, -3):
+            return []
+        return [(node.outputs[0], int(index) % count)]
+    single_directions = []
+    for value, direction in zip(node.outputs, _selected_directions(node, count), strict=False):
+        squeeze = ir.sole_consumer(value)
+        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain:
+            continue
+        if ir.get_axes(squeeze) in ([1], [-3]):
+            single_directions.append((squeeze.outputs[0], direction))
+    return single_directions
+
+
+def _selected_directions(node: ir.Node, count: int) -> list[int]:
+    """Return the direction in each output [T, 1, N, H] of a Slice or Split, or an empty list."""
     if node.op_type == "Slice":
-        taken = sliced_positions(node, 1)
-        parts = list(taken) if taken is not None and len(taken) == 1 else []
-    elif (
-        node.op_type == "Split"
-        and ir.get_attr(node, "axis", 0) in (1, -3)
-        and len(node.outputs) == count
-    ):
-        parts = list(range(count))
-    else:
+        positions = sliced_positions(node, 1)
+        return list(positions) if positions is not None and len(positions) == 1 else []
+    if node.op_type != "Split" or ir.get_attr(node, "axis", 0) not in (1, -3):
         return []
-    squeezed = [
-        (ir.sole_consumer(value), number)
-        for value, number in zip(node.outputs, parts, strict=False)
-    ]
-    return [
-        (flat.outputs[0], number)
-        for flat, number in squeezed
-        if flat is not None
-        and flat.op_type == "Squeeze"
-        and not flat.domain
-        and ir.get_axes(flat) in ([1], [-3])
-    ]
+    return list(range(count)) if len(node.outputs) == count else []
 
 
 def _flat_output(node: ir.Node) -> ir.Value:
-    """Return the tensor [T, N, D*H] that `node` begins."""
+    """Return the tensor [T, N, D*H] of a match of `_concatenates_directions`."""
     if node.op_type == "Squeeze":
         return node.outputs[0]
-    flat = ir.sole_consumer(node.outputs[0])
-    assert flat is not None
-    return flat.outputs[0]
+    reshape = ir.sole_consumer(node.outputs[0])
+    assert reshape is not None
+    return reshape.outputs[0]

@@ -1,11 +1,8 @@
-"""The model-local function of a recurrent layer, as `recurrent` calls it.
-
-Standard operators, for any runtime.
-"""
+"""Declare the model-local function of a recurrent layer, with a body of standard operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,90 +12,138 @@ from ...graph import ir
 __all__ = ["declare_recurrent_function"]
 
 
-def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequence[str]) -> str:
-    """Add the function of an LSTM or GRU that is given `optional_inputs` to the model, once.
+def declare_recurrent_function(
+    model: ir.Model, op_type: str, optional_inputs: Sequence[str]
+) -> str:
+    """Add the function of an LSTM or GRU to the model, unless it has it already.
 
-    Return its name.
+    Parameters
+    ----------
+    model
+        Changed in place.
+    op_type
+        "LSTM" or "GRU".
+    optional_inputs
+        Additional inputs of the function: "lengths", "h", "c".
+
+    Returns
+    -------
+    str
+        The name of the function.
     """
-    function = "_".join(filter(None, (kind, "".join(key[0] for key in optional_inputs))))
-    if any(f.domain == ir.FUNCTION_DOMAIN and f.name == function for f in model.functions.values()):
-        return function
-    version = ir.get_opset(model)
-    x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
-    further = {key: ir.Value(name=key) for key in optional_inputs}
-    nodes: list[ir.Node] = []
+    initials = "".join(key[0] for key in optional_inputs)
+    name = f"{op_type}_{initials}" if initials else op_type
+    functions = model.functions.values()
+    if any(f.domain == ir.FUNCTION_DOMAIN and f.name == name for f in functions):
+        return name
+    attribute_types = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
+    if op_type == "GRU":
+        attribute_types["linear_before_reset"] = ir.AttributeType.INT
+    body = _make_body(op_type, attribute_types, optional_inputs, ir.get_opset(model), name)
+    if optional_inputs:
+        attribute_types["given"] = ir.AttributeType.STRINGS
+    attributes = [ir.Attr(key, kind, None) for key, kind in attribute_types.items()]
+    function = ir.Function(ir.FUNCTION_DOMAIN, name, graph=body, attributes=attributes)
+    model.functions[function.identifier()] = function
+    model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
+    model.ir_version = max(model.ir_version or 8, 8)
+    return name
+
+
+def _make_body(
+    op_type: str,
+    attribute_types: Mapping[str, ir.AttributeType],
+    optional_inputs: Sequence[str],
+    opset: int,
+    name: str,
+) -> ir.Graph:
+    """Return the body of the function: the standard operator between Transposes."""
+    builder = _BodyBuilder(opset)
+    x, w, r, b = (ir.Value(name=value_name) for value_name in ("x", "w", "r", "b"))
+    optional_values = {key: ir.Value(name=key) for key in optional_inputs}
+    transposed = builder.transpose(x, "x_t")
+    weights = [builder.change_axes("Unsqueeze", v, 0, f"{v.name}_d") for v in (w, r, b)]
+    states = _add_states(builder, x, optional_values)
+    operands = [optional_values.get("lengths"), *states]
+    while operands and operands[-1] is None:
+        operands.pop()
+    output_count = 3 if op_type == "LSTM" else 1 + bool(optional_inputs)
+    inputs = [transposed, *weights, *operands]
+    attributes = [ir.RefAttr(key, key, kind) for key, kind in attribute_types.items()]
+    layer = ir.Node("", op_type, inputs, attributes, num_outputs=output_count)
+    for value, value_name in zip(layer.outputs, ("y_td", "h_d", "c_d"), strict=False):
+        value.name = value_name
+    builder.nodes.append(layer)
+    y = builder.transpose(builder.change_axes("Squeeze", layer.outputs[0], 1, "y_t"), "y")
+    # all outputs are returned: one without a consumer would lose its name
+    state_names = ("h_last", "c_last") if optional_inputs else ("h", "c")
+    last_states = [
+        builder.transpose(value, state_name)
+        for value, state_name in zip(layer.outputs[1:], state_names, strict=False)
+    ]
+    return ir.Graph(
+        [x, w, r, b, *optional_values.values()],
+        [y, *last_states],
+        nodes=builder.nodes,
+        opset_imports={"": opset},
+        name=name,
+    )
+
+
+class _BodyBuilder:
+    """Collects the nodes of a function body for an opset."""
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
 
     def add(
+        self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         output: str,
         attrs: dict[str, Any] | None = None,
     ) -> ir.Value:
-        new = ir.node(op_type, inputs, attrs or {})
-        new.outputs[0].name = output
-        nodes.append(new)
-        return new.outputs[0]
+        """Append a node and return its output."""
+        node = ir.node(op_type, inputs, attrs or {})
+        node.outputs[0].name = output
+        self.nodes.append(node)
+        return node.outputs[0]
 
-    def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
-        if version < 13:
-            return add(op_type, [value], output, {"axes": [axis]})
-        number = add(
-            "Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))}
-        )
-        return add(op_type, [value, number], output)
+    def transpose(self, value: ir.Value, output: str) -> ir.Value:
+        """Swap the first two of three axes."""
+        return self.add("Transpose", [value], output, {"perm": [1, 0, 2]})
 
-    turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
-    wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
-    lengths = further.get("lengths")
+    def constant(self, array: np.ndarray, output: str) -> ir.Value:
+        """Append a Constant node and return its output."""
+        return self.add("Constant", [], output, {"value": ir.tensor(array)})
+
+    def change_axes(self, op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
+        """Append a Squeeze or Unsqueeze of `axis` and return its output."""
+        if self.opset < 13:
+            return self.add(op_type, [value], output, {"axes": [axis]})
+        axes = self.constant(np.array([axis], np.int64), f"{output}_axis")
+        return self.add(op_type, [value, axes], output)
+
+
+def _add_states(
+    builder: _BodyBuilder, x: ir.Value, optional_values: Mapping[str, ir.Value]
+) -> list[ir.Value | None]:
+    """Return the initial state and cell [1, N, H]; None for those that are not inputs.
+
+    A constant state has one row for all samples, which is repeated.
+    """
+    if not optional_values.keys() - {"lengths"}:
+        return [None, None]
+    shape = builder.add("Shape", [x], "x_shape")
+    first = builder.constant(np.array(0, np.int64), "first")
+    ones = builder.constant(np.array([1, 1], np.int64), "ones")
+    batch_size = builder.add("Gather", [shape, first], "count", {"axis": 0})
+    rows = builder.change_axes("Unsqueeze", batch_size, 0, "rows")
+    target = builder.add("Concat", [rows, ones], "state_shape", {"axis": 0})
     states: list[ir.Value | None] = [None, None]
-    if further.keys() - {"lengths"}:  # a constant state has one row for all samples
-        size = add("Shape", [x], "x_shape")
-        first, ones = (
-            add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
-            for name, value in (("first", 0), ("ones", [1, 1]))
-        )
-        rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
-        target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
-        for index, key in enumerate("hc"):
-            if key in further:
-                full = add("Expand", [further[key], target], f"{key}_full")
-                states[index] = add("Transpose", [full], f"{key}_t", {"perm": [1, 0, 2]})
-    behind = [lengths, *states]
-    while behind and behind[-1] is None:
-        behind.pop()
-    kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
-    if kind == "GRU":
-        kinds["linear_before_reset"] = ir.AttributeType.INT
-    count = 3 if kind == "LSTM" else 2 if optional_inputs else 1
-    steps = ir.Node(
-        "",
-        kind,
-        [turned, *wide, *behind],
-        [ir.RefAttr(name, name, of) for name, of in kinds.items()],
-        num_outputs=count,
-    )
-    for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
-        value.name = name
-    nodes.append(steps)
-    flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
-    y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
-    # all outputs are passed on: one without a reader would lose its name
-    ends = ("h_last", "c_last") if optional_inputs else ("h", "c")
-    last = [
-        add("Transpose", [v], n, {"perm": [1, 0, 2]})
-        for v, n in zip(steps.outputs[1:], ends, strict=False)
-    ]
-    body = ir.Graph(
-        [x, w, r, b, *further.values()],
-        [y, *last],
-        nodes=nodes,
-        opset_imports={"": version},
-        name=function,
-    )
-    told = {"given": ir.AttributeType.STRINGS} if optional_inputs else {}
-    options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
-    declared = ir.Function(ir.FUNCTION_DOMAIN, function, graph=body, attributes=options)
-    model.functions[declared.identifier()] = declared
-    model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
-    model.ir_version = max(model.ir_version or 8, 8)
-    return function
+    for index, key in enumerate("hc"):
+        if key in optional_values:
+            full = builder.add("Expand", [optional_values[key], target], f"{key}_full")
+            states[index] = builder.transpose(full, f"{key}_t")
+    return states

@@ -1,15 +1,15 @@
-"""Means, maxima and sums over neighbouring axes of a sample as pools.
+"""Convert ReduceMean, ReduceMax and ReduceSum over adjacent axes of a sample to pools.
 
-ReduceMean, ReduceMax, ReduceSum.
-A tensor is seen as [N, A, R, B], the R places of the axes that go between the places before and
-behind them:
+A tensor is viewed as [N, A, R, B]: R is the number of elements along the reduced axes, A and B
+along the axes before and after them:
 
-    B = 1       [N, A, 1, R] under a window of 1 x R
-    A = 1       Transpose -> [N, B, R], then likewise: a mean over the channels of a map
-    otherwise   [N, A, R, B] under windows of R x 1
+    B = 1       [N, A, 1, R] with a window of 1 x R
+    A = 1       Transpose -> [N, B, R], then as above: a mean over the channels of a feature map
+    otherwise   [N, A, R, B] with windows of R x 1
 
-A sum is a mean times R. Scores [N, R] stay: their largest is what a host asks for at the end.
-`sequence_pool` and `average_pool` see to what they know: one axis of [N, A, B], a whole map.
+A sum is a mean times R. Reductions of scores [N, R] are not converted: an application asks for the
+largest score at the end of a model. `sequence_pool` and `spatial_pool` convert one axis of [N, A,
+B], and complete feature maps.
 """
 
 from __future__ import annotations
@@ -26,86 +26,75 @@ __all__ = ["convert_reductions_to_pools"]
 
 _POOL_BY_REDUCTION = {"mean": "AveragePool", "sum": "AveragePool", "max": "MaxPool"}
 _POOL_BY_OP = {
-    kind: _POOL_BY_REDUCTION[how]
-    for kind, how in operators.REDUCTION_KINDS.items()
-    if how in _POOL_BY_REDUCTION
+    op_type: _POOL_BY_REDUCTION[reduction]
+    for op_type, reduction in operators.REDUCTION_KINDS.items()
+    if reduction in _POOL_BY_REDUCTION
 }
 
 
 def convert_reductions_to_pools(model: ir.Model) -> PassResult:
-    """Rewrite the reductions of `model` that are not seen to elsewhere."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the reductions of `model` that other passes do not convert."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type not in _POOL_BY_OP or node.domain or _is_handled_elsewhere(node):
             continue
-        done = _replace_with_pool(model, node)
-        changed += done
-        if not done:
-            why.append(
-                SkipReason(
-                    node, "its axes are no neighbours within a sample, or a size is not known"
-                )
-            )
-    return PassResult(changed, why)
+        axes = _adjacent_sample_axes(node)
+        if axes is None:
+            reason = "its axes are not adjacent within a sample, or a size is not known"
+            skipped.append(SkipReason(node, reason))
+            continue
+        _replace_with_pool(model, node, axes)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _is_handled_elsewhere(node: ir.Node) -> bool:
-    """Whether `sequence_pool` or `average_pool` sees to it."""
+    """Whether `sequence_pool` or `spatial_pool` converts the node."""
     rank = len(ir.get_shape(node.inputs[0]) or ())
-    axes = sorted(axis % rank for axis in ir.get_axes(node) or ()) if rank else []
-    return node.op_type != "ReduceSum" and (
-        rank == 3 and len(axes) == 1 or rank == 4 and axes == [2, 3]
-    )
+    if node.op_type == "ReduceSum" or not rank:
+        return False
+    axes = sorted(axis % rank for axis in ir.get_axes(node) or ())
+    return (rank == 3 and len(axes) == 1) or (rank == 4 and axes == [2, 3])
 
 
-def _replace_with_pool(model: ir.Model, node: ir.Node) -> bool:
-    source, kind = ir.get_shape(node.inputs[0]), ir.require_input(node).dtype
-    told = ir.get_axes(node)
-    if (
-        source is None
-        or len(source) < 3
-        or None in source[1:]
-        or not told
-        or kind is None
-        or kind.name != "FLOAT"
-    ):
-        return False
-    axes = sorted(axis % len(source) for axis in told)
-    if (
-        axes[0] == 0
-        or axes != list(range(axes[0], axes[-1] + 1))
-        or ir.get_shape(node.outputs[0]) is None
-    ):
-        return False
-    sizes = [int(d or 1) for d in source]
-    before, length, behind = (
-        math.prod(each)
-        for each in (sizes[1 : axes[0]], sizes[axes[0] : axes[-1] + 1], sizes[axes[-1] + 1 :])
-    )
-    make = SubgraphBuilder(model, node)
-    value, batch = ir.require_input(node), source[0] if source[0] is not None else "N"
-    if behind > 1 and before > 1:
-        map_, window = [before, length, behind], [length, 1]
+def _adjacent_sample_axes(node: ir.Node) -> range | None:
+    """Return the reduced axes of a float tensor of known shape, if adjacent and not the batch."""
+    shape, dtype = ir.get_shape(node.inputs[0]), ir.require_input(node).dtype
+    if shape is None or len(shape) < 3 or None in shape[1:]:
+        return None
+    if dtype is None or dtype.name != "FLOAT" or ir.get_shape(node.outputs[0]) is None:
+        return None
+    axes = sorted(axis % len(shape) for axis in ir.get_axes(node) or ())
+    if not axes or axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
+        return None
+    return range(axes[0], axes[-1] + 1)
+
+
+def _replace_with_pool(model: ir.Model, node: ir.Node, axes: range) -> None:
+    """Replace a reduction over `axes`."""
+    shape = ir.require_shape(node.inputs[0])
+    sizes = [int(dim or 1) for dim in shape]
+    size_before = math.prod(sizes[1 : axes.start])
+    length = math.prod(sizes[axes.start : axes.stop])
+    size_after = math.prod(sizes[axes.stop :])
+    build = SubgraphBuilder(model, node)
+    value, batch = ir.require_input(node), shape[0] if shape[0] is not None else "N"
+    if size_after > 1 and size_before > 1:
+        map_sizes, window = [size_before, length, size_after], [length, 1]
     else:
-        if behind > 1:
-            value = make.reshape(value, [length, behind], "rows")
-            value = make(
-                "Transpose", [value], [batch, behind, length], "turned", {"perm": [0, 2, 1]}
+        if size_after > 1:
+            value = build.reshape(value, [length, size_after], "rows")
+            value = build(
+                "Transpose", [value], [batch, size_after, length], "turned", {"perm": [0, 2, 1]}
             )
-        map_, window = [max(before, behind), 1, length], [1, length]
-    value = make.reshape(value, map_, "map")
-    pooled = [batch, *(n // k for n, k in zip(map_, [1, *window], strict=True))]
-    value = make(
-        _POOL_BY_OP[node.op_type],
-        [value],
-        pooled,
-        "pool",
-        {"kernel_shape": window, "strides": window},
-    )
+        map_sizes, window = [max(size_before, size_after), 1, length], [1, length]
+    value = build.reshape(value, map_sizes, "map")
+    pooled_shape = [batch, *(n // k for n, k in zip(map_sizes, [1, *window], strict=True))]
+    attributes = {"kernel_shape": window, "strides": window}
+    value = build(_POOL_BY_OP[node.op_type], [value], pooled_shape, "pool", attributes)
     if node.op_type == "ReduceSum":
-        value = make(
-            "Mul", [value, make.constant(np.array(length, np.float32), "places")], pooled, "sum"
-        )
-    make.reshape(value, [int(d or 1) for d in (ir.get_shape(node.outputs[0]) or ())[1:]], "reduced")
-    make.replace_node()
-    return True
+        factor = build.constant(np.array(length, np.float32), "places")
+        value = build("Mul", [value, factor], pooled_shape, "sum")
+    result_sizes = [int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:]]
+    build.reshape(value, result_sizes, "reduced")
+    build.replace_node()

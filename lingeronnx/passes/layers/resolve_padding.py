@@ -1,11 +1,10 @@
-"""Padding as the four numbers the NPU takes.
+"""Convert auto_pad, and a Pad with zeros before a windowed operator, to its explicit pads.
 
-Auto_pad resolved, a zero Pad in front of a window merged.
-Convolutions pad with zeros themselves; an average without padding counts them (count_include_pad);
-a maximum of numbers that are not negative, behind a Relu, is the same with zeros as without.
+Convolutions pad with zeros themselves; an average can count padded zeros (count_include_pad); a
+maximum of nonnegative values, after a Relu, is the same with zeros.
 
-Needs static spatial dimensions for SAME padding; without them the node is left as it is (and later
-stays in float).
+SAME padding needs static spatial dimensions; without them the node is not changed (and later stays
+in float).
 """
 
 from __future__ import annotations
@@ -21,137 +20,133 @@ _WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}
 
 def resolve_padding(model: ir.Model) -> PassResult:
     """Resolve auto_pad and merge Pad nodes of `model`."""
-    changed, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type in _WINDOWED_OPS and not node.domain:
-            changed += _resolve_auto_pad(node)
-            if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
-                why.append(
-                    SkipReason(node, "auto_pad needs static spatial dimensions and a known kernel")
-                )
-            pad = ir.producer(node.inputs[0])
-            merged = _merge_pad(model, node)
-            changed += merged
-            if pad is not None and pad.op_type == "Pad" and not merged:
-                why.append(SkipReason(pad, _explain_unmerged_pad(pad, node)))
-    return PassResult(changed, why)
+        if node.op_type not in _WINDOWED_OPS or node.domain:
+            continue
+        changes += _resolve_auto_pad(node)
+        if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
+            reason = "auto_pad needs static spatial dimensions and a known kernel"
+            skipped.append(SkipReason(node, reason))
+        pad = ir.producer(node.inputs[0])
+        if pad is None or pad.op_type != "Pad":
+            continue
+        if _merge_pad(model, node, pad):
+            changes += 1
+        else:
+            skipped.append(SkipReason(pad, _explain_unmerged_pad(pad, node)))
+    return PassResult(changes, skipped)
 
 
 def _explain_unmerged_pad(pad: ir.Node, node: ir.Node) -> str:
-    """Return why `pad` stays in front of the window `node`."""
+    """Return why `pad` is not merged into the windowed operator `node`."""
     if ir.sole_consumer(pad.outputs[0]) is not node:
-        return "it is read elsewhere too"
+        return "it is used elsewhere too"
     pads = _get_zero_pads(pad)
     if pads is None:
         return "it does not pad with zeros, or its pads are computed at run time"
-    half = len(pads) // 2
-    if any(pads[:2]) or any(pads[half : half + 2]) or min(pads) < 0:
-        return "it pads the batch or the channels, or takes away"
-    return f"{node.op_type} {node.name} would not give the same with pads of its own"
+    if not _pads_space_only(pads):
+        return "it pads the batch or the channels, or crops"
+    return f"{node.op_type} {node.name} would not give the same result with these pads"
+
+
+def _pads_space_only(pads: list[int]) -> bool:
+    """Whether pads of all axes are not negative, and zero for batch and channels."""
+    rank = len(pads) // 2
+    return not any(pads[:2]) and not any(pads[rank : rank + 2]) and min(pads) >= 0
 
 
 def _resolve_auto_pad(node: ir.Node) -> int:
+    """Replace auto_pad by pads if all sizes are known; return the number of changes."""
     mode = ir.get_attr(node, "auto_pad", "NOTSET")
     if mode == "NOTSET":
         return 0
-    source = ir.get_shape(node.inputs[0])
+    shape = ir.get_shape(node.inputs[0])
+    kernel = ir.get_attr(node, "kernel_shape")
     weight = ir.const_value(node.inputs[1]) if node.op_type == "Conv" else None
-    kernel = ir.get_attr(node, "kernel_shape") or (
-        list(weight.shape[2:]) if weight is not None else None
-    )
-    if kernel is None or source is None or any(d is None for d in source[2:]):
+    if not kernel and weight is not None:
+        kernel = list(weight.shape[2:])
+    if not kernel or shape is None or None in shape[2:]:
         return 0
     rank = len(kernel)
-    strides, dilations = (
-        ir.get_attr(node, "strides", [1] * rank),
-        ir.get_attr(node, "dilations", [1] * rank),
-    )
     begins, ends = [0] * rank, [0] * rank
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        for axis, (size, k, s, d) in enumerate(
-            zip(source[2:], kernel, strides, dilations, strict=True)
-        ):
-            assert size is not None
-            total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
-            small, large = total // 2, total - total // 2
-            begins[axis], ends[axis] = (small, large) if mode == "SAME_UPPER" else (large, small)
+        strides = ir.get_attr(node, "strides", [1] * rank)
+        dilations = ir.get_attr(node, "dilations", [1] * rank)
+        sizes = [int(dim or 0) for dim in shape[2:]]
+        windows = zip(sizes, kernel, strides, dilations, strict=True)
+        for axis, (size, taps, stride, dilation) in enumerate(windows):
+            total = max(0, (-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size)
+            begins[axis], ends[axis] = total // 2, total - total // 2
+        if mode == "SAME_LOWER":
+            begins, ends = ends, begins
     del node.attributes["auto_pad"]
     ir.set_attr(node, "pads", begins + ends)
     return 1
 
 
-def _merge_pad(model: ir.Model, node: ir.Node) -> int:
-    pad = ir.producer(node.inputs[0])
-    if (
-        pad is None
-        or pad.op_type != "Pad"
-        or pad.domain
-        or ir.sole_consumer(pad.outputs[0]) is not node
-    ):
-        return 0
+def _merge_pad(model: ir.Model, node: ir.Node, pad: ir.Node) -> bool:
+    """Merge `pad` into the windowed operator `node` after it; return whether that is possible."""
+    if pad.domain or ir.sole_consumer(pad.outputs[0]) is not node:
+        return False
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
-        return 0
+        return False
     pads = _get_zero_pads(pad)
-    if pads is None:
-        return 0
+    if pads is None or not _pads_space_only(pads):
+        return False
     rank = len(pads) // 2
-    begins, ends = pads[:rank], pads[rank:]
-    if any(begins[:2]) or any(ends[:2]) or min(pads) < 0:
-        return 0
-    own = ir.get_attr(node, "pads", [0] * 2 * (rank - 2))
-    if node.op_type != "Conv" and not _can_merge_into_pool(node, pad, own, begins[2:] + ends[2:]):
-        return 0
-    ir.set_attr(node, "pads", [a + b for a, b in zip(own, begins[2:] + ends[2:], strict=True)])
+    added = pads[2:rank] + pads[rank + 2 :]
+    current = ir.get_attr(node, "pads", [0] * 2 * (rank - 2))
+    if node.op_type != "Conv" and not _can_merge_into_pool(node, pad, current, added):
+        return False
+    ir.set_attr(node, "pads", [a + b for a, b in zip(current, added, strict=True)])
     ir.bypass_node(model, pad, ir.require_input(pad))
-    return 1
+    return True
 
 
 def _get_zero_pads(pad: ir.Node) -> list[int] | None:
-    """Return the pads of a Pad with zeros, for all axes; None for another Pad."""
-    pads = ir.get_attr(pad, "pads") or (
-        ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
-    )
-    value = (
-        ir.const_value(pad.inputs[2])
-        if len(pad.inputs) > 2 and pad.inputs[2] is not None
-        else ir.get_attr(pad, "value", 0.0)
-    )
-    if (
-        pads is None
-        or value is None
-        or ir.get_attr(pad, "mode", "constant") != "constant"
-        or np.any(value)
-    ):
+    """Return the constant pads of all axes of a Pad with zeros, or None for another Pad."""
+    if ir.get_attr(pad, "mode", "constant") != "constant" or not _pads_with_zeros(pad):
         return None
-    pads = [int(p) for p in pads]
-    if len(pad.inputs) > 3 and pad.inputs[3] is not None:
-        axes, shape = ir.const_value(pad.inputs[3]), ir.get_shape(pad.inputs[0])
-        if axes is None or shape is None:
-            return None
-        full = [0] * 2 * len(shape)
-        for i, axis in enumerate(axes.reshape(-1)):
-            full[int(axis) % len(shape)], full[len(shape) + int(axis) % len(shape)] = (
-                pads[i],
-                pads[len(axes) + i],
-            )
-        pads = full
-    return pads
+    stored_pads = ir.get_attr(pad, "pads")
+    if not stored_pads:
+        stored_pads = ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
+    if stored_pads is None:
+        return None
+    pads = [int(count) for count in stored_pads]
+    if len(pad.inputs) <= 3 or pad.inputs[3] is None:
+        return pads
+    axes, shape = ir.const_value(pad.inputs[3]), ir.get_shape(pad.inputs[0])
+    if axes is None or shape is None:
+        return None
+    rank = len(shape)
+    full_pads = [0] * 2 * rank
+    for index, axis in enumerate(axes.reshape(-1)):
+        full_pads[int(axis) % rank] = pads[index]
+        full_pads[rank + int(axis) % rank] = pads[len(axes) + index]
+    return full_pads
 
 
-def _can_merge_into_pool(node: ir.Node, pad: ir.Node, own: list[int], more: list[int]) -> bool:
-    """Whether pooling with pads of its own is pooling over zeros.
+def _pads_with_zeros(pad: ir.Node) -> bool:
+    """Whether the value of a Pad is the constant zero."""
+    value = ir.get_attr(pad, "value", 0.0)
+    if len(pad.inputs) > 2 and pad.inputs[2] is not None:
+        value = ir.const_value(pad.inputs[2])
+    return value is not None and not np.any(value)
 
-    Each must be smaller than the kernel.
+
+def _can_merge_into_pool(node: ir.Node, pad: ir.Node, current: list[int], added: list[int]) -> bool:
+    """Whether a pool with `added` pads is the pool of a tensor padded with zeros.
+
+    Pads must be smaller than the kernel. Sets count_include_pad of an average.
     """
     kernel = ir.get_attr(node, "kernel_shape")
-    if (
-        any(p >= k for p, k in zip(more, [*kernel, *kernel], strict=True))
-        or any(own)
-        or ir.get_attr(node, "ceil_mode", 0)
-    ):
+    if any(count >= taps for count, taps in zip(added, [*kernel, *kernel], strict=True)):
+        return False
+    if any(current) or ir.get_attr(node, "ceil_mode", 0):
         return False
     if node.op_type == "AveragePool":
         ir.set_attr(node, "count_include_pad", 1)
         return True
-    before = ir.producer(pad.inputs[0])
-    return before is not None and is_relu_like(before)
+    producer = ir.producer(pad.inputs[0])
+    return producer is not None and is_relu_like(producer)

@@ -1,12 +1,13 @@
-"""The mean or the maximum of a sequence is pooling over a line.
+"""Convert the mean or maximum of a sequence to a two-dimensional pool.
 
-ReduceMean, ReduceMax over an axis of [N, A, B].
+ReduceMean and ReduceMax over an axis of [N, A, B]:
+
     axis 1    Transpose -> [N, B, A], then as axis 2
-    axis 2    Reshape -> [N, A, 1, B], AveragePool or MaxPool 1 x B, Reshape -> [N, A] (or [N, A,
-    1])
+    axis 2    Reshape -> [N, A, 1, B], AveragePool or MaxPool 1 x B, Reshape -> [N, A] or [N, A, 1]
 
-so that no operator but pooling divides or compares. GlobalAveragePool and GlobalMaxPool of [N, A,
-B] likewise, and AveragePool and MaxPool of [N, A, B], with windows 1 x k: chips pool maps.
+so that only pools divide or compare. The same applies to GlobalAveragePool and GlobalMaxPool of
+[N, A, B], and to AveragePool and MaxPool of [N, A, B], with windows 1 x k: platforms pool feature
+maps.
 """
 
 from __future__ import annotations
@@ -19,121 +20,124 @@ from .._pass import PassResult, SkipReason
 
 _POOL_OPS = ("AveragePool", "MaxPool")
 _POOL_BY_REDUCTION = {"mean": "AveragePool", "max": "MaxPool"}
-#: What pools a whole line -> the pool.
+#: Operator that reduces a complete axis -> the pool that replaces it.
 _POOL_BY_OP = {
-    kind: _POOL_BY_REDUCTION[how]
-    for kind, how in {**operators.REDUCTION_KINDS, **operators.POOL_KINDS}.items()
-    if how in _POOL_BY_REDUCTION and kind not in _POOL_OPS
+    op_type: _POOL_BY_REDUCTION[reduction]
+    for op_type, reduction in {**operators.REDUCTION_KINDS, **operators.POOL_KINDS}.items()
+    if reduction in _POOL_BY_REDUCTION and op_type not in _POOL_OPS
 }
 
 
 def convert_sequence_pools(model: ir.Model) -> PassResult:
-    """Rewrite the pools, and the means and maxima over one axis of a sample, of the sequences in `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the pools of sequences in `model`, and means and maxima over one of their axes."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type in _POOL_OPS and not node.domain:
-            changed += _convert_1d_pool(model, node)
+        if node.domain:
             continue
-        shape = (
-            ir.get_shape(node.inputs[0])
-            if node.op_type in _POOL_BY_OP and not node.domain
-            else None
-        )
+        if node.op_type in _POOL_OPS:
+            changes += _convert_1d_pool(model, node)
+            continue
+        if node.op_type not in _POOL_BY_OP:
+            continue
+        shape = ir.get_shape(node.inputs[0])
         if shape is None or len(shape) != 3 or not _is_float32(node):
             continue
-        axes = (
-            [2]
-            if node.op_type.startswith("Global")
-            else sorted(a % 3 for a in ir.get_axes(node) or ())
-        )
+        axes = [2]
+        if not node.op_type.startswith("Global"):
+            axes = sorted(axis % 3 for axis in ir.get_axes(node) or ())
         if axes not in ([1], [2]):
             continue
         if None in shape[1:]:
-            why.append(
-                SkipReason(
-                    node, "the length of the sequence, or the number of channels, is not known"
-                )
-            )
+            reason = "the length of the sequence, or the number of channels, is not known"
+            skipped.append(SkipReason(node, reason))
             continue
         _replace_with_pool(model, node, axes[0])
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _is_float32(node: ir.Node) -> bool:
-    kind = ir.require_input(node).dtype
-    return kind is not None and kind.name == "FLOAT"
+    """Whether input 0 of `node` is float32."""
+    dtype = ir.require_input(node).dtype
+    return dtype is not None and dtype.name == "FLOAT"
 
 
 def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
-    """Let the pool `node` of lines [N, A, B] pool maps [N, A, 1, B].
+    """Convert a pool of sequences [N, A, B] to one of feature maps [N, A, 1, B].
 
-    False where it pools something else.
+    Returns False, without a change, for other pools.
     """
-    before, after = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
-    whole = len(node.outputs) == 1 and ir.get_attr(node, "auto_pad", "NOTSET") == "NOTSET"
-    if (
-        not whole
-        or before is None
-        or after is None
-        or len(before) != 3
-        or None in (*before[1:], *after[1:])
-    ):
+    if len(node.outputs) != 1 or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return False
-    if not _is_float32(node):
+    shape, result_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
+    if shape is None or result_shape is None or len(shape) != 3:
         return False
-    channels, length, places = int(before[1] or 1), int(before[2] or 1), int(after[2] or 1)
+    if None in (*shape[1:], *result_shape[1:]) or not _is_float32(node):
+        return False
+    channels, length = int(shape[1] or 1), int(shape[2] or 1)
+    result_length = int(result_shape[2] or 1)
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
-    for name, other in (("kernel_shape", 1), ("strides", 1), ("dilations", 1)):
+    for name in ("kernel_shape", "strides", "dilations"):
         if name in attributes:
-            attributes[name] = [other, *attributes[name]]
+            attributes[name] = [1, *attributes[name]]
     if "pads" in attributes:
         start, end = attributes["pads"]
         attributes["pads"] = [0, start, 0, end]
-    make = SubgraphBuilder(model, node)
-    line = make.reshape(ir.require_input(node), [channels, 1, length], "line")
-    pool = make(node.op_type, [line], [line.shape[0], channels, 1, places], "pool", attributes)  # type: ignore[index]
-    make.reshape(pool, [channels, places], "back")
-    make.replace_node()
+    build = SubgraphBuilder(model, node)
+    line = build.reshape(ir.require_input(node), [channels, 1, length], "line")
+    pooled_shape = [line.shape[0], channels, 1, result_length]  # type: ignore[index]
+    pool = build(node.op_type, [line], pooled_shape, "pool", attributes)
+    build.reshape(pool, [channels, result_length], "back")
+    build.replace_node()
     return True
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
-    """Put pooling over `axis` (1 or 2) in the place of `node`."""
+    """Replace a reduction over `axis` (1 or 2) by a pool."""
     source, base = ir.require_input(node), node.outputs[0].name
-    length, channels = (int(ir.require_shape(source)[a] or 1) for a in (axis, 3 - axis))
+    shape = ir.require_shape(source)
+    length, channels = int(shape[axis] or 1), int(shape[3 - axis] or 1)
     batch = source.shape[0]  # type: ignore[index]
-    keep = node.op_type.startswith("Global") or ir.get_attr(node, "keepdims", 1)
-    kept = ([1, channels] if axis == 1 else [channels, 1]) if keep else [channels]
-    line, back = (
+    line_sizes, result_sizes = [channels, 1, length], [channels]
+    if node.op_type.startswith("Global") or ir.get_attr(node, "keepdims", 1):
+        result_sizes = [1, channels] if axis == 1 else [channels, 1]
+    line_target, result_target = (
         ir.add_initializer(
             model,
             ir.unique_tensor_name(model, f"{base}_{key}_shape"),
-            np.array([0, *dims], np.int64),
+            np.array([0, *sizes], np.int64),
         )
-        for key, dims in (("line", [channels, 1, length]), ("back", kept))
+        for key, sizes in (("line", line_sizes), ("back", result_sizes))
     )
-    window = {"kernel_shape": [1, length], "strides": [1, length]}
-    steps: list[tuple[str, str, list[ir.Value], dict[str, list[int]], list[int]]] = [
-        ("line", "Reshape", [line], {}, [channels, 1, length]),
-        ("pool", _POOL_BY_OP[node.op_type], [], window, [channels, 1, 1]),
-    ]
-    if axis == 1:
-        steps.insert(0, ("turned", "Transpose", [], {"perm": [0, 2, 1]}, [channels, length]))
-    added, value = [], source
-    for what, op_type, extra, attrs, dims in steps:
-        new = ir.make_node(
+    new_nodes: list[ir.Node] = []
+
+    def add(
+        op_type: str,
+        inputs: list[ir.Value],
+        suffix: str,
+        sizes: list[int],
+        attributes: dict[str, list[int]],
+    ) -> ir.Value:
+        new_node = ir.make_node(
             op_type,
-            [value, *extra],
-            attrs,
+            inputs,
+            attributes,
             origin=node,
-            suffix=what,
-            output=ir.unique_tensor_name(model, f"{base}_{what}"),
+            suffix=suffix,
+            output=ir.unique_tensor_name(model, f"{base}_{suffix}"),
         )
-        value = new.outputs[0]
-        value.type, value.shape = node.outputs[0].type, ir.make_shape([batch, *dims])
-        added.append(new)
-    added.append(
-        ir.make_node("Reshape", [value, back], origin=node, output="", like=node.outputs[0])
+        new_nodes.append(new_node)
+        value = new_node.outputs[0]
+        value.type, value.shape = node.outputs[0].type, ir.make_shape([batch, *sizes])
+        return value
+
+    value = source
+    if axis == 1:
+        value = add("Transpose", [value], "turned", [channels, length], {"perm": [0, 2, 1]})
+    value = add("Reshape", [value, line_target], "line", line_sizes, {})
+    window = {"kernel_shape": [1, length], "strides": [1, length]}
+    value = add(_POOL_BY_OP[node.op_type], [value], "pool", [channels, 1, 1], window)
+    restore = ir.make_node(
+        "Reshape", [value, result_target], origin=node, output="", like=node.outputs[0]
     )
-    ir.replace_nodes(model, [node], added)
+    ir.replace_nodes(model, [node], [*new_nodes, restore])

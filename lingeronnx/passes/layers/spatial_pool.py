@@ -1,14 +1,15 @@
-"""Averages and maxima over space as pools.
+"""Convert means and maxima over space to pools, and pools to full windows.
 
-GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
-``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten;
-GlobalMaxPool and ReduceMax are a MaxPool likewise. Needs static spatial
-dimensions. A ceil_mode that changes nothing is dropped; one that counts becomes padding behind the
-map. An average whose padding does not count is one whose padding does, times (size of the window) /
-(what of it counts), a constant per place.
+GlobalAveragePool, and ReduceMean over the last two axes of a four-dimensional tensor, become an
+AveragePool over the complete feature map, with a Flatten if ``keepdims=0``; GlobalMaxPool and
+ReduceMax become a MaxPool. Needs static spatial dimensions. A ceil_mode without effect is removed;
+one with an effect becomes padding after the map. An average that does not count padding becomes one
+that counts it, multiplied by (window size) / (number of counted elements), a constant per position.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -18,145 +19,161 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_spatial_pools(model: ir.Model) -> PassResult:
-    """Rewrite spatial averages and maxima of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Convert spatial means and maxima of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type in ("AveragePool", "MaxPool"):
-            changed += _drop_ceil_mode(node)
-            changed += _make_windows_full(model, node)
+            changes += _drop_ceil_mode(node)
+            changes += _make_windows_full(model, node)
             if ir.get_attr(node, "ceil_mode", 0):
-                why.append(SkipReason(node, "its windows reach beyond the map: ceil_mode counts"))
-        keep = _match_spatial_reduction(node)
-        source = node.inputs[0] if node.inputs else None
-        shape = ir.get_shape(source) if source is not None else None
-        if keep is None:
+                reason = "its ceil_mode has an effect: windows extend beyond the feature map"
+                skipped.append(SkipReason(node, reason))
+        keeps_axes = _match_spatial_reduction(node)
+        if keeps_axes is None:
             continue
+        shape = ir.get_shape(node.inputs[0])
         if shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
-            why.append(
-                SkipReason(node, "its input is not four-dimensional with static spatial dimensions")
-            )
+            reason = "its input is not four-dimensional with static spatial dimensions"
+            skipped.append(SkipReason(node, reason))
             continue
-        size = [int(shape[2]), int(shape[3])]
-        kind = "MaxPool" if "Max" in node.op_type else "AveragePool"
-        pool = ir.make_node(
-            kind, [source], {"kernel_shape": size, "strides": size}, origin=node, output=""
-        )
-        if keep:
-            pool.outputs[0].shape, pool.outputs[0].type = (
-                node.outputs[0].shape,
-                node.outputs[0].type,
-            )
-            ir.replace_nodes(model, [node], [pool])
-        else:
-            pool.outputs[0].name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_pool")
-            pool.outputs[0].type = node.outputs[0].type
-            pool.outputs[0].shape = ir.make_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
-            flat = ir.make_node(
-                "Flatten",
-                [pool.outputs[0]],
-                {"axis": 1},
-                origin=node,
-                suffix="flatten",
-                output="",
-                like=node.outputs[0],
-            )
-            ir.replace_nodes(model, [node], [pool, flat])
-        changed += 1
-    return PassResult(changed, why)
+        _replace_with_pool(model, node, keeps_axes)
+        changes += 1
+    return PassResult(changes, skipped)
+
+
+def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None:
+    """Replace a spatial mean or maximum by a pool, and a Flatten if the axes are removed."""
+    source, result = ir.require_input(node), node.outputs[0]
+    shape = ir.require_shape(source)
+    kernel = [int(shape[2] or 0), int(shape[3] or 0)]
+    pool = ir.make_node(
+        "MaxPool" if "Max" in node.op_type else "AveragePool",
+        [source],
+        {"kernel_shape": kernel, "strides": kernel},
+        origin=node,
+        output="",
+    )
+    pooled = pool.outputs[0]
+    pooled.type = result.type
+    if keeps_axes:
+        pooled.shape = result.shape
+        ir.replace_nodes(model, [node], [pool])
+        return
+    pooled.name = ir.unique_tensor_name(model, f"{result.name}_pool")
+    pooled.shape = ir.make_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index]
+    flatten = ir.make_node(
+        "Flatten", [pooled], {"axis": 1}, origin=node, suffix="flatten", output="", like=result
+    )
+    ir.replace_nodes(model, [node], [pool, flatten])
 
 
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
-    """Return keepdims of a mean or maximum over space, or None when `node` is none."""
-    kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    if kind is None or kind.name != "FLOAT":
+    """Return keepdims of a mean or maximum over space, or None for other nodes."""
+    source = node.inputs[0] if node.inputs else None
+    if source is None or source.dtype is None or source.dtype.name != "FLOAT":
         return None
     if node.op_type in ("GlobalAveragePool", "GlobalMaxPool"):
         return True
     if node.op_type not in ("ReduceMean", "ReduceMax"):
         return None
     axes = ir.get_axes(node)
-    if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
+    if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
         return None
     return bool(ir.get_attr(node, "keepdims", 1))
 
 
 def _drop_ceil_mode(node: ir.Node) -> int:
-    source = ir.get_shape(node.inputs[0]) if node.inputs[0] is not None else None
-    if (
-        not ir.get_attr(node, "ceil_mode", 0)
-        or source is None
-        or any(d is None for d in source[2:])
-    ):
+    """Remove ceil_mode if the windows fit exactly; return the number of changes."""
+    shape = ir.get_shape(node.inputs[0])
+    if not ir.get_attr(node, "ceil_mode", 0) or shape is None or None in shape[2:]:
         return 0
     kernel = ir.get_attr(node, "kernel_shape")
     rank = len(kernel)
-    strides, pads = (
-        ir.get_attr(node, "strides", [1] * rank),
-        ir.get_attr(node, "pads", [0] * 2 * rank),
-    )
+    strides = ir.get_attr(node, "strides", [1] * rank)
     dilations = ir.get_attr(node, "dilations", [1] * rank)
-    for i, size in enumerate(source[2:]):
-        assert size is not None
-        room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
-        if room % strides[i]:
+    pads = ir.get_attr(node, "pads", [0] * 2 * rank)
+    for axis, dim in enumerate(shape[2:]):
+        padded_size = int(dim or 0) + pads[axis] + pads[axis + rank]
+        free_steps = padded_size - dilations[axis] * (kernel[axis] - 1) - 1
+        if free_steps % strides[axis]:
             return 0
     ir.set_attr(node, "ceil_mode", 0)
     return 1
 
 
 def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
-    """Let every window of the pool `node` of maps be full, its padding counted.
+    """Pad a two-dimensional pool so that all windows are full; return the number of changes.
 
-    1 where that changed something.
+    Replaces ceil_mode and uncounted padding by counted padding and a factor per position.
     """
-    before, after = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
-    plain = (
-        len(node.outputs) == 1
-        and ir.get_attr(node, "auto_pad", "NOTSET") == "NOTSET"
-        and not node.domain
-    )
-    if (
-        not plain
-        or before is None
-        or after is None
-        or len(before) != 4
-        or None in (*before[2:], *after[2:])
-    ):
+    shapes = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
+    if node.domain or len(node.outputs) != 1 or not _are_static_maps(*shapes):
         return 0
-    kernel, pads = ir.get_attr(node, "kernel_shape"), list(ir.get_attr(node, "pads") or [0] * 4)
-    strides, dilations = (ir.get_attr(node, name) or [1, 1] for name in ("strides", "dilations"))
-    average, ceil = node.op_type == "AveragePool", ir.get_attr(node, "ceil_mode", 0)
-    counted = average and bool(ir.get_attr(node, "count_include_pad", 0))
-    if not ceil and (not average or counted or not any(pads)):
+    if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or not _has_partial_windows(node):
         return 0
-    sizes = [(int(n or 0), int(m or 0)) for n, m in zip(before[2:], after[2:], strict=True)]
+    pads = list(ir.get_attr(node, "pads") or [0] * 4)
     counts = []
-    for i, ((size, places), k, step, wide) in enumerate(
-        zip(sizes, kernel, strides, dilations, strict=True)
-    ):
-        reach = [p * step - pads[i] + wide * tap for p in range(places) for tap in range(k)]
-        least, most = (-pads[i], size + pads[2 + i]) if counted else (0, size)
-        counts.append(np.reshape([least <= x < most for x in reach], (places, k)).sum(1))
-        pads[2 + i] = max(pads[2 + i], reach[-1] + 1 - size)
+    for axis in (0, 1):
+        size = int(ir.require_shape(node.inputs[0])[2 + axis] or 0)
+        indices = _window_indices(node, axis)
+        low, high = 0, size
+        if _counts_padding(node):
+            low, high = -pads[axis], size + pads[2 + axis]
+        counts.append(((low <= indices) & (indices < high)).sum(1))
+        pads[2 + axis] = max(pads[2 + axis], int(indices[-1, -1]) + 1 - size)
     if any((count == 0).any() for count in counts):
         return 0
     ir.set_attr(node, "pads", pads)
     ir.set_attr(node, "ceil_mode", 0)
-    if average:
+    if node.op_type == "AveragePool":
         ir.set_attr(node, "count_include_pad", 1)
-        factor = kernel[0] * kernel[1] / np.multiply.outer(*counts)
+        factor = math.prod(ir.get_attr(node, "kernel_shape")) / np.multiply.outer(*counts)
         if (factor != 1).any():
             _multiply_output(model, node, factor.astype(np.float32))
     return 1
 
 
+def _counts_padding(node: ir.Node) -> bool:
+    """Whether `node` is an average that counts padded zeros."""
+    return node.op_type == "AveragePool" and bool(ir.get_attr(node, "count_include_pad", 0))
+
+
+def _has_partial_windows(node: ir.Node) -> bool:
+    """Whether `node` has ceil_mode, or is an average whose padding does not count."""
+    if ir.get_attr(node, "ceil_mode", 0):
+        return True
+    if node.op_type != "AveragePool" or _counts_padding(node):
+        return False
+    return any(ir.get_attr(node, "pads") or ())
+
+
+def _window_indices(node: ir.Node, axis: int) -> np.ndarray:
+    """Return the input indices along a spatial axis that each window reads, [positions, k]."""
+    positions = int(ir.require_shape(node.outputs[0])[2 + axis] or 0)
+    stride = (ir.get_attr(node, "strides") or [1, 1])[axis]
+    dilation = (ir.get_attr(node, "dilations") or [1, 1])[axis]
+    first_pad = (ir.get_attr(node, "pads") or [0, 0])[axis]
+    starts = np.arange(positions) * stride - first_pad
+    return starts[:, None] + np.arange(ir.get_attr(node, "kernel_shape")[axis]) * dilation
+
+
+def _are_static_maps(
+    shape: tuple[int | None, ...] | None, result_shape: tuple[int | None, ...] | None
+) -> bool:
+    """Whether input and output are four-dimensional with static spatial dimensions."""
+    if shape is None or result_shape is None or len(shape) != 4:
+        return False
+    return None not in (*shape[2:], *result_shape[2:])
+
+
 def _multiply_output(model: ir.Model, node: ir.Node, factor: np.ndarray) -> None:
-    """Multiply what `node` computes by `factor`, a constant per place."""
-    make = SubgraphBuilder(model, node)
+    """Multiply the output of `node` by `factor`, a constant per position."""
+    build = SubgraphBuilder(model, node)
     shape = list(node.outputs[0].shape or ())
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
-    mean = make(node.op_type, [ir.require_input(node)], shape, "padded", attributes)
-    make("Mul", [mean, make.constant(factor.reshape(1, 1, *factor.shape), "factor")], shape, "mean")
-    make.replace_node()
+    mean = build(node.op_type, [ir.require_input(node)], shape, "padded", attributes)
+    factor_value = build.constant(factor.reshape(1, 1, *factor.shape), "factor")
+    build("Mul", [mean, factor_value], shape, "mean")
+    build.replace_node()

@@ -1,13 +1,13 @@
-"""A transposed convolution without a stride is a convolution of the weight turned round.
+"""Convert a transposed convolution with stride 1 to a convolution with the flipped weight.
 
-With taps t at a distance d, ``y[o] = sum x[i] * w[t]`` over ``i + t*d = o + p``. Counted from the
-last tap, ``t' = k-1 - t``, that is ``i = o + t'*d - ((k-1)*d - p)``: a convolution that pads
-``(k-1)*d - p``. The weight [I, O/G, k...] becomes [O, I/G, k...], group by group. Each number is
-the same sum.
+With taps t at dilation d, ``y[o] = sum x[i] * w[t]`` over ``i + t*d = o + p``. Counted from the
+last tap, ``t' = k-1 - t``, this is ``i = o + t'*d - ((k-1)*d - p)``: a convolution with the padding
+``(k-1)*d - p``. The weight [I, O/G, k...] becomes [O, I/G, k...], group by group. Each output
+element is the same sum.
 
-It is rewritten where that helps: with several groups, which no chip takes, and in front of a
-BatchNormalization, which a convolution takes up. Left alone: what pads more than its kernel
-reaches, and what has a stride.
+Applied if it helps: for several groups, which no platform supports, and before a
+BatchNormalization, which a convolution can absorb. Not applied if the padding exceeds the extent of
+the kernel.
 """
 
 from __future__ import annotations
@@ -21,77 +21,71 @@ __all__ = ["convert_unit_stride_conv_transpose"]
 
 
 def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
-    """Rewrite the transposed convolutions of `model` that have no stride."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the transposed convolutions of `model` that have stride 1."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "ConvTranspose" or node.domain or not _is_beneficial(node):
             continue
         weight = ir.const_value(node.inputs[1])
-        barred = (
-            "its weight is computed at run time"
-            if weight is None
-            else _explain_unconvertible(node, weight.ndim - 2)
-        )
-        if barred or weight is None:
-            why.append(SkipReason(node, barred))
+        if weight is None:
+            skipped.append(SkipReason(node, "its weight is computed at run time"))
+            continue
+        reason = _explain_unconvertible(node, weight.shape[2:])
+        if reason:
+            skipped.append(SkipReason(node, reason))
             continue
         _replace_with_conv(model, node, weight)
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _is_beneficial(node: ir.Node) -> bool:
-    behind = ir.sole_consumer(node.outputs[0])
-    return ir.get_attr(node, "group", 1) > 1 or (
-        behind is not None and behind.op_type == "BatchNormalization"
-    )
+    """Whether platforms support the convolution better than the transposed one."""
+    if ir.get_attr(node, "group", 1) > 1:
+        return True
+    consumer = ir.sole_consumer(node.outputs[0])
+    return consumer is not None and consumer.op_type == "BatchNormalization"
 
 
-def _explain_unconvertible(node: ir.Node, rank: int) -> str:
-    """Return why `node` is no convolution without a stride; empty where it is one."""
+def _explain_unconvertible(node: ir.Node, kernel: tuple[int, ...]) -> str:
+    """Return why `node` with this kernel size is not a convolution, or "" if it is."""
+    rank = len(kernel)
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
-        return "its padding follows from a wanted output size"
-    if set(ir.get_attr(node, "strides", [1] * rank)) != {1} or any(
-        ir.get_attr(node, "output_padding", [0] * rank)
-    ):
+        return "its padding depends on a requested output size"
+    has_stride = set(ir.get_attr(node, "strides", [1] * rank)) != {1}
+    if has_stride or any(ir.get_attr(node, "output_padding", [0] * rank)):
         return "it has a stride"
-    reach = _kernel_reach(node, ir.require_const_value(node.inputs[1]).shape[2:])
-    if any(pad > most for pad, most in zip(_get_pads(node, rank), [*reach, *reach], strict=True)):
-        return "it pads more than its kernel reaches"
+    if min(_conv_pads(node, kernel)) < 0:
+        return "its padding exceeds the extent of its kernel"
     return ""
 
 
-def _get_pads(node: ir.Node, rank: int) -> list[int]:
-    return list(ir.get_attr(node, "pads", [0] * 2 * rank))
-
-
-def _kernel_reach(node: ir.Node, kernel: tuple[int, ...]) -> list[int]:
-    """Return from the first to the last tap, per axis."""
-    return [
-        (k - 1) * d
-        for k, d in zip(kernel, ir.get_attr(node, "dilations", [1] * len(kernel)), strict=True)
-    ]
+def _conv_pads(node: ir.Node, kernel: tuple[int, ...]) -> list[int]:
+    """Return the pads of the convolution: (k-1)*d - p for begin and end of each axis."""
+    rank = len(kernel)
+    dilations = ir.get_attr(node, "dilations", [1] * rank)
+    extents = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
+    pads = ir.get_attr(node, "pads", [0] * 2 * rank)
+    return [extent - pad for extent, pad in zip([*extents, *extents], pads, strict=True)]
 
 
 def _replace_with_conv(model: ir.Model, node: ir.Node, weight: np.ndarray) -> None:
+    """Replace `node` with the weight [I, O/G, k...] by a Conv."""
     kernel, group = weight.shape[2:], int(ir.get_attr(node, "group", 1))
-    turned = np.flip(weight, axis=tuple(range(2, weight.ndim)))
-    groups = turned.reshape(group, -1, *turned.shape[1:]).swapaxes(1, 2)  # [G, O/G, I/G, k...]
-    array = np.ascontiguousarray(groups.reshape(-1, *groups.shape[2:]))
-    held = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{ir.input_name(node, 1)}_turned"), array
+    flipped = np.flip(weight, axis=tuple(range(2, weight.ndim)))
+    groups = flipped.reshape(group, -1, *flipped.shape[1:]).swapaxes(1, 2)  # [G, O/G, I/G, k...]
+    conv_weight = ir.add_initializer(
+        model,
+        ir.unique_tensor_name(model, f"{ir.input_name(node, 1)}_turned"),
+        np.ascontiguousarray(groups.reshape(-1, *groups.shape[2:])),
     )
-    reach = _kernel_reach(node, kernel)
     attributes = {
         "kernel_shape": list(kernel),
         "strides": [1] * len(kernel),
         "dilations": list(ir.get_attr(node, "dilations", [1] * len(kernel))),
-        "pads": [
-            most - pad
-            for pad, most in zip(_get_pads(node, len(kernel)), [*reach, *reach], strict=True)
-        ],
+        "pads": _conv_pads(node, kernel),
         "group": group,
     }
-    inputs = [node.inputs[0], held, *node.inputs[2:]]
-    new = ir.make_node("Conv", inputs, attributes, origin=node, output="", like=node.outputs[0])
-    ir.replace_nodes(model, [node], [new])
+    inputs = [node.inputs[0], conv_weight, *node.inputs[2:]]
+    conv = ir.make_node("Conv", inputs, attributes, origin=node, output="", like=node.outputs[0])
+    ir.replace_nodes(model, [node], [conv])

@@ -1,4 +1,4 @@
-"""Shared by passes: what a weight layer is and how to scale its output channels."""
+"""Scale the output or input channels of Conv and Linear; shared by several passes."""
 
 from __future__ import annotations
 
@@ -8,34 +8,42 @@ from ...graph import ir
 
 
 def is_weight_layer(node: ir.Node) -> bool:
-    """Whether `node` multiplies by a weight whose axis 0 is the output channel."""
+    """Whether `node` is a layer with a weight whose axis 0 is the output channel."""
     return (node.op_type == "Conv" and not node.domain) or (
         node.op_type == "Linear" and node.domain == ir.FUNCTION_DOMAIN
     )
 
 
 def channel_axis(node: ir.Node) -> int:
-    """Return the axis of the output that the weight's axis 0 runs along.
-
-    1 for Conv, the last for Linear.
-    """
+    """Return the channel axis of the output of a weight layer: 1 for Conv, the last for Linear."""
     return 1 if node.op_type == "Conv" else -1
 
 
 def scale_layer_outputs(
     model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Make `node` compute ``factor * y + offset`` per output channel.
+    """Change weight and bias so that `node` computes ``factor * y + offset`` per output channel.
 
-    False when it has no constant weight.
-    factor, offset : float64 [O].
+    Parameters
+    ----------
+    model
+        The model of the node.
+    node
+        The layer.
+    factor, offset
+        float64, [O] or [1].
+
+    Returns
+    -------
+    bool
+        False, without a change, if the layer has no constant weight or bias.
     """
     if not is_weight_layer(node):
         return False
     weight = ir.const_value(node.inputs[1])
-    old = node.inputs[2] if len(node.inputs) > 2 else None
-    bias = ir.const_value(old)
-    if weight is None or (old is not None and bias is None):
+    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = ir.const_value(bias_value)
+    if weight is None or (bias_value is not None and bias is None):
         return False
     if len(factor) not in (1, weight.shape[0]):
         return False
@@ -45,7 +53,7 @@ def scale_layer_outputs(
     ir.set_constant_input(model, node, 1, new_weight.astype(weight.dtype), "scaled")
     if len(node.inputs) < 3:
         node.resize_inputs(3)
-    if old is None:
+    if bias_value is None:
         name = ir.unique_tensor_name(model, f"{ir.input_name(node, 1)}_bias")
         node.replace_input_with(2, ir.add_initializer(model, name, new_bias.astype(weight.dtype)))
     else:
@@ -56,30 +64,42 @@ def scale_layer_outputs(
 def fold_affine_into_layer_inputs(
     model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Make `node` compute what it does of ``factor * x + offset`` per input channel.
+    """Change weight and bias so that `node` reads ``factor * x + offset`` per input channel.
 
-    False when it has no constants.
-    factor, offset : float64 [I]. Nothing is padded where the offset is not 0.
+    The layer must not pad unless the offset is 0.
+
+    Parameters
+    ----------
+    model
+        The model of the node.
+    node
+        The layer.
+    factor, offset
+        float64, [I].
+
+    Returns
+    -------
+    bool
+        False, without a change, if the layer has no constant weight or bias.
     """
     weight = ir.const_value(node.inputs[1])
-    old = node.inputs[2] if len(node.inputs) > 2 else None
-    bias = ir.const_value(old)
-    if weight is None or (old is not None and bias is None):
+    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = ir.const_value(bias_value)
+    if weight is None or (bias_value is not None and bias is None):
         return False
     group = int(ir.get_attr(node, "group", 1)) if node.op_type == "Conv" else 1
-    rows = (len(weight) // group, weight.shape[1])
-    of = np.arange(group)[:, None, None] * rows[1] + np.arange(
-        rows[1]
-    )  # [G, 1, I/G]: the input channel
-    channels = np.broadcast_to(of, (group, *rows)).reshape(weight.shape[:2])
-    lines = weight.astype(np.float64).reshape(*weight.shape[:2], -1)
-    shift = (lines.sum(axis=2) * offset[channels]).sum(axis=1)
-    scaled = (lines * factor[channels][..., None]).reshape(weight.shape)
+    out_per_group, in_per_group = len(weight) // group, weight.shape[1]
+    # input channel of each weight: [G, 1, I/G], broadcast to [O, I/G]
+    group_channels = np.arange(group)[:, None, None] * in_per_group + np.arange(in_per_group)
+    channels = np.broadcast_to(group_channels, (group, out_per_group, in_per_group))
+    channels = channels.reshape(weight.shape[:2])
+    kernels = weight.astype(np.float64).reshape(*weight.shape[:2], -1)
+    shift = (kernels.sum(axis=2) * offset[channels]).sum(axis=1)
+    scaled = (kernels * factor[channels][..., None]).reshape(weight.shape)
     ir.set_constant_input(model, node, 1, scaled.astype(weight.dtype), "scaled")
-    if old is not None and bias is not None:
-        ir.set_constant_input(
-            model, node, 2, (bias.astype(np.float64) + shift).astype(weight.dtype), "scaled"
-        )
+    if bias_value is not None and bias is not None:
+        new_bias = (bias.astype(np.float64) + shift).astype(weight.dtype)
+        ir.set_constant_input(model, node, 2, new_bias, "scaled")
     elif shift.any():
         node.resize_inputs(3)
         name = ir.unique_tensor_name(model, f"{ir.input_name(node, 1)}_bias")

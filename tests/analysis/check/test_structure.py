@@ -187,7 +187,7 @@ def test_what_is_left_unfused_and_used_twice() -> None:
     built = api.structure(graph, calib=feeds)
     ((name, kind, why),) = built.unfused
     assert (name, kind) == ("BatchNormalization_t1", "BatchNormalization")
-    assert why == "the output of Conv_t0 is read elsewhere too"
+    assert why == "the output of Conv_t0 is used elsewhere too"
     used = {row[0]: row[2] for row in built.use_counts}
     assert (used["k0"], used["idle"], used["Relu_lost"], used["x"], used["Conv_t0"]) == (
         "2",
