@@ -525,7 +525,7 @@ def test_other_float_types(dtype, out):
         ModelError, match=rf"'weight' of the model is {kind}, but .* export model.float\(\)"
     ):
         lo.export(nn.Linear(3, 2).to(dtype), torch.ones(1, 3, dtype=dtype), out)
-    with pytest.raises(ModelError, match=rf"input 'input' is {kind}; .* give input.float\(\)"):
+    with pytest.raises(ModelError, match=rf"input 'input' is {kind}, but .* pass input.float\(\)"):
         lo.export(nn.Linear(3, 2), torch.ones(1, 3, dtype=dtype), out)
 
 
