@@ -1,6 +1,7 @@
-"""Parameters in files: onto a float graph and back, between layouts, and the state of a training run.
+"""Parameters in files: loaded into a float graph, saved from it, converted between layouts.
 
-Owns: names and layouts of parameters. Must not know: how a graph came about, integers, plans.
+The package also stores the state of a training run. It owns names and layouts of parameters, and
+knows nothing of integers and plans.
 """
 
 from .parameters import load_checkpoint, save_checkpoint

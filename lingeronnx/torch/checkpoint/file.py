@@ -1,6 +1,6 @@
-"""Files of torch.save: written whole or not at all, read without running any code.
+"""Files of torch.save, written atomically and read without executing code.
 
-`Checkpoint` resumes a training.
+`Checkpoint` is the file from which a training resumes.
 """
 
 from __future__ import annotations
@@ -17,47 +17,46 @@ __all__ = ["Checkpoint", "read_value", "write_value"]
 
 
 def read_value(path: Path) -> Any:
-    """Return what torch.save wrote, tensors and plain values; DataError for anything else."""
+    """Read tensors and plain values from a file; raises DataError for any other content."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a dozen kinds for damaged files
+    except Exception as error:  # torch raises many types for damaged files
         raise DataError(
-            f"{path} is no file of tensors that torch.save wrote ({type(error).__name__})"
+            f"{path} is not a file of tensors written by torch.save ({type(error).__name__})"
         ) from error
 
 
 def write_value(path: Path, value: Any) -> None:
-    """Write tensors and plain values to `path`, as a whole or not at all.
+    """Write tensors and plain values to a file atomically.
 
-    ConfigError where it cannot be written.
-    The same values give the same bytes: torch would put the name of a file that it opens itself
-    into the archive.
+    Equal values give equal bytes: if torch opened the file itself, it would store the file name.
+    Raises ConfigError if the file cannot be written.
     """
-    with replace_file(path) as beside, beside.open("wb") as file:
+    with replace_file(path) as temporary, temporary.open("wb") as file:
         torch.save(value, file)
 
 
 class Checkpoint:
-    """`path` : a file in a folder that exists; ConfigError where it cannot be written."""
+    """The state of a training run in the file `path`, whose folder must exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, state: dict[str, Any]) -> None:
-        """Write the file anew, as a whole or not at all."""
+        """Replace the file atomically; raises ConfigError if it cannot be written."""
         write_value(self.path, state)
 
     def read(self) -> dict[str, Any]:
-        """Return what `write` wrote, nothing where there is no file.
+        """Return the saved state, or an empty dict if there is no file.
 
-        DataError for any other content.
+        Raises DataError for any other content.
         """
         if not self.path.exists():
             return {}
         try:
             return dict(torch.load(self.path, weights_only=True))
-        except Exception as error:  # torch raises a dozen kinds for damaged files
+        except Exception as error:  # torch raises many types for damaged files
             raise DataError(
-                f"{self.path} is no checkpoint of a training run ({type(error).__name__}); remove "
-                "it or drop --resume"
+                f"{self.path} is not a checkpoint of a training run ({type(error).__name__}); "
+                "remove it or omit --resume"
             ) from error

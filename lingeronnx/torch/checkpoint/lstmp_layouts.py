@@ -1,32 +1,28 @@
-"""Checkpoints of LSTM layers with projection, from one layout into another.
+"""Conversion of checkpoints of LSTM layers with projection between layouts.
 
-C cells, P values of projected state, I inputs. Four layouts; ``m.`` stands for the path of a
-module:
+C cells, P elements of the projected state, I inputs. There are four layouts; ``m.`` is the path of
+a module:
 
-==========  ========================  ======================  =======================  =======================
-layout      W                         b                       R                        P
-==========  ========================  ======================  =======================  =======================
-asr         m.weight_x                m.weight_bias           m.weight_r               m.weight_p
-plain, ub   m.input_linearity.weight  m.input_linearity.bias  m.state_linearity.weight
-m.state_projection.weight torch       m.weight_ih_l0            m.bias_ih_l0, bias_hh
-m.weight_hh_l0           m.weight_hr_l0 sizes       [4C, I]                   [4C], asr [1, 4C]
-[4C, P]                  [P, C]
-==========  ========================  ======================  =======================  =======================
+    layout     W [4C, I]                 b [4C], asr [1, 4C]     R [4C, P]
+    asr        m.weight_x                m.weight_bias           m.weight_r
+    plain, ub  m.input_linearity.weight  m.input_linearity.bias  m.state_linearity.weight
+    torch      m.weight_ih_l0            m.bias_ih_l0, bias_hh   m.weight_hh_l0
 
-Gates stand in the order i, f, g, o, in `asr` i, f, o, g. Two directions are the modules ``m`` and
-``m2`` in `asr` and `plain`, one module with ``_reverse`` keys in `torch`, ``m.forward_lstmp`` and
-``m.backward_lstmp`` in `ub` (`UBLSTMP`), where m is ``....lstmp`` elsewhere. What is `ub` becomes
-two modules in `torch` as well (`FastUBLSTMP`).
+The projection P [P, C] is m.weight_p, m.state_projection.weight and m.weight_hr_l0. The order of
+the gates is i, f, g, o, in `asr` i, f, o, g. Two directions are the modules ``m`` and ``m2`` in
+`asr` and `plain`, one module with ``_reverse`` keys in `torch`, and ``m.forward_lstmp`` and
+``m.backward_lstmp`` in `ub` (`UBLSTMP`), where m is ``....lstmp`` in the other layouts. A layer of
+layout `ub` becomes two modules in `torch` (`FastUBLSTMP`).
 
-Everything is exact but one thing: torch's two biases are added up, and the sum goes to ``bias_ih``
-on the way back. Other tensors of the checkpoint are passed on as they are.
+The conversion is exact with one exception: torch's two biases are added, and the sum becomes
+``bias_ih`` in the other direction. Other tensors of the checkpoint are not changed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,14 +47,26 @@ _PLAIN = (
 _ASR = ("weight_x", "weight_bias", "weight_r", "weight_p")
 _TORCH = ("weight_ih", "bias_ih", "bias_hh", "weight_hh", "weight_hr")
 _DIRECTION_NAMES = ("forward_lstmp", "backward_lstmp")
-_MAX_LISTED_NAMES = 4  # names that a message lists
+#: Limit of names in a message.
+_MAX_LISTED_NAMES = 4
 
 
 @dataclass(frozen=True)
 class ConvertedCheckpoint:
-    """A state_dict in layout `to`; `layout` it was in; the `layers` written, by name.
+    """A converted state_dict.
 
-    `kept` as they were; `notes`.
+    Attributes
+    ----------
+    state
+        The state_dict.
+    layout, to
+        Layouts before and after the conversion.
+    layers
+        Names of the converted layers.
+    kept
+        Names of the tensors that are not changed.
+    notes
+        Remarks for the user.
     """
 
     state: dict[str, Tensor]
@@ -70,7 +78,7 @@ class ConvertedCheckpoint:
 
 
 class _ProjectedWeights(NamedTuple):
-    """The tensors of one direction, as `plain` has them: W [4C, I], b [4C], R [4C, P], P [P, C]."""
+    """Tensors of one direction in layout `plain`: W [4C, I], b [4C], R [4C, P], P [P, C]."""
 
     w: Tensor
     b: Tensor
@@ -80,69 +88,89 @@ class _ProjectedWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class _ProjectedLayer:
-    """One direction: the module, what it is one of ("one", "pair" or "ub"), and whether it goes back."""
+    """One direction of a layer: the module, its kind ("one", "pair" or "ub"), and its weights."""
 
     base: str
     kind: str
     is_backward: bool
-    parts: _ProjectedWeights
+    weights: _ProjectedWeights
 
 
 def convert_state_dict(
     state: Mapping[str, Any], target_layout: str, layout: str = "auto"
 ) -> ConvertedCheckpoint:
-    """Return the state_dict `state`, of `layout` asr, plain, torch, ub or auto, in layout `target_layout`.
+    """Convert a state_dict to another layout.
 
-    Raises ConfigError for another word, and ModelError for a state_dict that is not in the layout.
+    Parameters
+    ----------
+    target_layout
+        asr, plain, torch or ub.
+    layout
+        Current layout, or auto.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such layout.
+    ModelError
+        If the state_dict does not have the layout, or cannot be converted.
     """
-    if target_layout not in LAYOUTS or layout not in ("auto", *LAYOUTS):
-        wrong, known = (
-            (target_layout, LAYOUTS)
-            if target_layout not in LAYOUTS
-            else (layout, ("auto", *LAYOUTS))
-        )
-        raise ConfigError(
-            f"there is no layout '{wrong}' of projected LSTMs; choose {', '.join(known)}"
-        )
-    held = read_checkpoint(state)
-    found = _group_keys_by_module(held)
-    layout = _resolve_layout(found, layout)
-    layers = _make_layers(found[layout], held, layout)
-    first = {
-        _get_module_keys(module, found[layout], held)[0]: layer for module, layer in layers.items()
-    }
-    gone = {key for module in layers for key in _get_module_keys(module, found[layout], held)}
-    new: dict[str, Tensor] = {}
-    written, notes = [], []
-    for key, tensor in held.items():
-        if key in first:
-            name, tensors = _convert_layer(first[key], target_layout)
-            written.append(name)
-        elif key not in gone:
-            tensors = {key: tensor}
+    _check_layout_name(target_layout, LAYOUTS)
+    _check_layout_name(layout, ("auto", *LAYOUTS))
+    tensors = read_checkpoint(state)
+    keys_by_layout = _group_keys_by_module(tensors)
+    layout = _resolve_layout(keys_by_layout, layout)
+    layers = _make_layers(keys_by_layout[layout], tensors, layout)
+    layer_by_first_key: dict[str, _ProjectedLayer] = {}
+    layer_keys: set[str] = set()
+    for module, layer in layers.items():
+        module_keys = [key for key in tensors if key in keys_by_layout[layout][module]]
+        layer_by_first_key[module_keys[0]] = layer
+        layer_keys.update(module_keys)
+    converted: dict[str, Tensor] = {}
+    converted_layers = []
+    for key, tensor in tensors.items():
+        if key in layer_by_first_key:
+            name, new_tensors = _convert_layer(layer_by_first_key[key], target_layout)
+            converted_layers.append(name)
+        elif key not in layer_keys:
+            new_tensors = {key: tensor}
         else:
             continue
-        double = next((name for name in tensors if name in new), None)
-        if double is not None:
+        duplicate = next((name for name in new_tensors if name in converted), None)
+        if duplicate is not None:
             raise ModelError(
-                f"'{double}' would be written twice in layout {target_layout}; rename one of the "
-                "modules"
+                f"'{duplicate}' would be written twice in layout {target_layout}; rename one of "
+                "the modules"
             )
-        new.update(tensors)
+        converted.update(new_tensors)
+    kept = tuple(key for key in tensors if key in converted and key not in layer_keys)
+    notes = _make_notes(layers.values(), layout, target_layout)
+    return ConvertedCheckpoint(
+        converted, layout, target_layout, tuple(converted_layers), kept, tuple(notes)
+    )
+
+
+def _check_layout_name(layout: str, known_layouts: Sequence[str]) -> None:
+    """Raise ConfigError if there is no such layout."""
+    if layout not in known_layouts:
+        raise ConfigError(
+            f"there is no layout '{layout}' of projected LSTMs; use {', '.join(known_layouts)}"
+        )
+
+
+def _make_notes(layers: Iterable[_ProjectedLayer], layout: str, target_layout: str) -> list[str]:
+    """Return remarks on added biases and on modules that become one layer."""
+    notes = []
     if layout == "torch":
-        notes.append("bias_ih and bias_hh are added up: one bias remains")
-    for layer in layers.values():
-        if (
-            layout in ("asr", "plain")
-            and target_layout in ("torch", "ub")
-            and layer.kind == "pair"
-            and not layer.is_backward
-        ):
-            notes.append(
-                f"{layer.base} and {layer.base}2 are taken for the two directions of one layer"
-            )
-    kept = tuple(key for key in held if key in new and key not in gone)
-    return ConvertedCheckpoint(new, layout, target_layout, tuple(written), kept, tuple(notes))
+        notes.append("bias_ih and bias_hh are added: one bias remains")
+    if layout in ("asr", "plain") and target_layout in ("torch", "ub"):
+        for layer in layers:
+            if layer.kind == "pair" and not layer.is_backward:
+                notes.append(
+                    f"{layer.base} and {layer.base}2 are treated as the two directions of one layer"
+                )
+    return notes
 
 
 def convert_checkpoint(
@@ -151,224 +179,240 @@ def convert_checkpoint(
     target_layout: str,
     layout: str = "auto",
 ) -> ConvertedCheckpoint:
-    """Convert the checkpoint file `source` and write the state_dict to `path`, as a whole or not at all.
+    """Convert a checkpoint file and write the state_dict to `path`, atomically.
 
-    Files are read with ``weights_only=True``. Raises ConfigError and ModelError as
-    `convert_state_dict` does.
+    Files are read with ``weights_only=True``. Layouts and errors are those of `convert_state_dict`.
     """
-    done = convert_state_dict(read_checkpoint(source), target_layout, layout)
-    write_value(Path(path), done.state)
-    return done
+    converted = convert_state_dict(read_checkpoint(source), target_layout, layout)
+    write_value(Path(path), converted.state)
+    return converted
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+# ---- reading ------------------------------------------------------------------------------------
 
 
 def _group_keys_by_module(state: Mapping[str, Tensor]) -> dict[str, dict[str, list[str]]]:
-    """Return {layout: {module.
+    """Group the keys of a state_dict: layout -> module -> keys.
 
-    Keys}}, a module of torch with its ending ``_l0`` or ``_l0_reverse`` behind a colon.
+    A module of torch is followed by a colon and the suffix of its keys, ``_l0`` or ``_l0_reverse``.
     """
-    found: dict[str, dict[str, list[str]]] = {layout: {} for layout in LAYOUTS}
+    groups: dict[str, dict[str, list[str]]] = {layout: {} for layout in LAYOUTS}
+    torch_key = re.compile(rf"(?:(.*)\.)?(?:{'|'.join(_TORCH)})(_l\d+(?:_reverse)?)")
     for key in state:
         for layout, names in (("asr", _ASR), ("plain", _PLAIN)):
-            name = next((name for name in names if key == name or key.endswith(f".{name}")), None)
-            if name is not None:
-                module = key.removesuffix(name).rstrip(".")
-                kind = (
-                    "ub"
-                    if layout == "plain" and module.rpartition(".")[2] in _DIRECTION_NAMES
-                    else layout
-                )
-                found[kind].setdefault(module, []).append(key)
-        match = re.fullmatch(rf"(?:(.*)\.)?(?:{'|'.join(_TORCH)})(_l\d+(?:_reverse)?)", key)
+            module = _remove_parameter_name(key, names)
+            if module is None:
+                continue
+            is_direction = module.rpartition(".")[2] in _DIRECTION_NAMES
+            group = groups["ub" if layout == "plain" and is_direction else layout]
+            group.setdefault(module, []).append(key)
+        match = torch_key.fullmatch(key)
         if match is not None:
-            found["torch"].setdefault(f"{match.group(1) or ''}:{match.group(2)}", []).append(key)
-    # LSTM and GRU layers without a projection are no business of ours
-    found["torch"] = {
-        m: keys for m, keys in found["torch"].items() if any("weight_hr_l" in key for key in keys)
-    }
-    return found
+            torch_module = f"{match.group(1) or ''}:{match.group(2)}"
+            groups["torch"].setdefault(torch_module, []).append(key)
+    # Ignore LSTM and GRU layers without a projection.
+    for module, keys in list(groups["torch"].items()):
+        if not any("weight_hr_l" in key for key in keys):
+            del groups["torch"][module]
+    return groups
 
 
-def _resolve_layout(found: Mapping[str, Mapping[str, Any]], layout: str) -> str:
-    present = [name for name in LAYOUTS if found[name]]
-    if layout == "auto":
-        if not present:
+def _remove_parameter_name(key: str, names: Sequence[str]) -> str | None:
+    """Return the module path of a key that ends with one of `names`, or None for another key."""
+    for name in names:
+        if key == name or key.endswith(f".{name}"):
+            return key.removesuffix(name).rstrip(".")
+    return None
+
+
+def _resolve_layout(groups: Mapping[str, Mapping[str, Any]], layout: str) -> str:
+    """Return `layout`, or for auto the only layout in a checkpoint; raises ModelError otherwise."""
+    present = [name for name in LAYOUTS if groups[name]]
+    if layout != "auto":
+        if not groups[layout]:
+            hint = f"; it is in layout {present[0]}" if present else ""
             raise ModelError(
-                "the checkpoint holds no LSTM with projection in a layout that is known; they have "
-                "keys "
-                f"such as {_ASR[0]}, {_PLAIN[0]} or weight_hr_l0"
+                f"the checkpoint contains no LSTM with projection in layout {layout}{hint}"
             )
-        if len(present) > 1:
-            each = "; ".join(
-                f"{name}: {next(iter(found[name])).replace(':', '.')}" for name in present
-            )
-            raise ModelError(
-                f"the checkpoint holds more than one layout ({each}); choose one: --from "
-                f"{present[0]}"
-            )
-        return present[0]
-    if not found[layout]:
-        other = f"; it is in layout {present[0]}" if present else ""
-        raise ModelError(f"the checkpoint holds no LSTM with projection in layout {layout}{other}")
-    return layout
-
-
-def _get_module_keys(
-    module: str, modules: Mapping[str, list[str]], state: Mapping[str, Tensor]
-) -> list[str]:
-    return [key for key in state if key in modules[module]]
+        return layout
+    if not present:
+        raise ModelError(
+            "the checkpoint contains no LSTM with projection in a known layout; these have keys "
+            f"such as {_ASR[0]}, {_PLAIN[0]} or weight_hr_l0"
+        )
+    if len(present) > 1:
+        examples = "; ".join(
+            f"{name}: {next(iter(groups[name])).replace(':', '.')}" for name in present
+        )
+        raise ModelError(
+            f"the checkpoint contains more than one layout ({examples}); choose one: --from "
+            f"{present[0]}"
+        )
+    return present[0]
 
 
 def _make_layers(
     modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str
 ) -> dict[str, _ProjectedLayer]:
-    """Return {module: layer} of one layout."""
-    parts = {module: _get_weights(module, state, layout) for module in modules}
-    found = {}
-    for module, tensors in parts.items():
-        path, _, ending = module.partition(":")
+    """Return the layers of one layout by module."""
+    weights_of = {module: _get_weights(module, state, layout) for module in modules}
+    layers = {}
+    for module, weights in weights_of.items():
+        path, _, suffix = module.partition(":")
         parent, _, last = path.rpartition(".")
-        if last in _DIRECTION_NAMES and not ending.endswith("_reverse"):
-            found[module] = _ProjectedLayer(parent, "ub", last == _DIRECTION_NAMES[1], tensors)
+        if last in _DIRECTION_NAMES and not suffix.endswith("_reverse"):
+            layers[module] = _ProjectedLayer(parent, "ub", last == _DIRECTION_NAMES[1], weights)
         elif layout == "torch":
             kind = "pair" if f"{path}:_l0_reverse" in modules else "one"
-            found[module] = _ProjectedLayer(path, kind, ending.endswith("_reverse"), tensors)
-        elif (
-            path.removesuffix("2") in parts
-            and path.endswith("2")
-            and _have_equal_shapes(tensors, parts[path[:-1]])
-        ):
-            found[module] = _ProjectedLayer(path[:-1], "pair", True, tensors)
+            layers[module] = _ProjectedLayer(path, kind, suffix.endswith("_reverse"), weights)
         else:
-            two = parts.get(f"{path}2")
-            kind = "pair" if two is not None and _have_equal_shapes(two, tensors) else "one"
-            found[module] = _ProjectedLayer(path, kind, False, tensors)
-    return found
+            layers[module] = _make_numbered_layer(path, weights_of)
+    return layers
 
 
-def _have_equal_shapes(one: _ProjectedWeights, two: _ProjectedWeights) -> bool:
-    return all(a.shape == b.shape for a, b in zip(one, two, strict=True))
+def _make_numbered_layer(path: str, weights_of: Mapping[str, _ProjectedWeights]) -> _ProjectedLayer:
+    """Return the layer of a module in a layout where the second direction has the suffix 2."""
+    weights = weights_of[path]
+    forward = weights_of.get(path[:-1]) if path.endswith("2") else None
+    if forward is not None and _have_equal_shapes(weights, forward):
+        return _ProjectedLayer(path[:-1], "pair", True, weights)
+    backward = weights_of.get(f"{path}2")
+    is_pair = backward is not None and _have_equal_shapes(backward, weights)
+    return _ProjectedLayer(path, "pair" if is_pair else "one", False, weights)
+
+
+def _have_equal_shapes(first: _ProjectedWeights, second: _ProjectedWeights) -> bool:
+    """Return whether all tensors of two directions have equal shapes."""
+    return all(a.shape == b.shape for a, b in zip(first, second, strict=True))
 
 
 def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
-    """Return the tensors of a module as `plain` has them."""
-    path, _, ending = module.partition(":")
-    dot = f"{path}." if path else ""
+    """Return the weights of a module as in layout `plain`; raises ModelError if invalid."""
+    path, _, suffix = module.partition(":")
+    prefix = f"{path}." if path else ""
     if layout == "torch":
-        if not ending.startswith("_l0"):
-            raise ModelError(
-                f"'{path}' has several layers ({dot}weight_hr{ending}); a module of another layout "
-                "holds "
-                "one: save the layers as modules of their own"
-            )
-        bias = [dot + f"bias_{which}{ending}" for which in ("ih", "hh")]
-        names = [f"{dot}weight_{which}{ending}" for which in ("ih", "hh", "hr")]
-        w, r, p = _get_tensors(state, names, path, layout)
-        given = _get_tensors(state, bias, path, layout) if any(key in state for key in bias) else []
-        b = given[0] + given[1] if given else w.new_zeros(len(w))
+        weights = _get_torch_weights(path, suffix, state)
     else:
-        w, b, r, p = _get_tensors(
-            state, [dot + name for name in (_ASR if layout == "asr" else _PLAIN)], path, layout
-        )
-    units = p.shape[1] if p.dim() == 2 else 0
-    wanted = {
-        "W": (w, (4 * units, w.shape[-1] if w.dim() else 0)),
-        "R": (r, (4 * units, len(p) if p.dim() else 0)),
-        "b": (b, (1, 4 * units) if layout == "asr" else (4 * units,)),
-    }
-    for what, (tensor, sizes) in wanted.items():
-        if tuple(tensor.shape) != sizes or not units:
-            raise ModelError(
-                f"'{path}' in layout {layout}: {what} has shape {list(tensor.shape)}, not "
-                f"{list(sizes)}, "
-                f"where the projection is {list(p.shape)}; it is another layout or no LSTM"
-            )
-    return (
-        _ProjectedWeights(
-            _swap_last_gates(w), _swap_last_gates(b.reshape(-1)), _swap_last_gates(r), p
-        )
-        if layout == "asr"
-        else _ProjectedWeights(w, b, r, p)
+        names = [prefix + name for name in (_ASR if layout == "asr" else _PLAIN)]
+        w, b, r, p = _get_tensors(state, names, path, layout)
+        weights = _ProjectedWeights(w, b, r, p)
+    _check_shapes(weights, path, layout)
+    if layout != "asr":
+        return weights
+    return _ProjectedWeights(
+        _swap_last_gates(weights.w),
+        _swap_last_gates(weights.b.reshape(-1)),
+        _swap_last_gates(weights.r),
+        weights.p,
     )
+
+
+def _get_torch_weights(path: str, suffix: str, state: Mapping[str, Tensor]) -> _ProjectedWeights:
+    """Return the tensors of one direction of a module in layout torch; the biases are added."""
+    prefix = f"{path}." if path else ""
+    if not suffix.startswith("_l0"):
+        raise ModelError(
+            f"'{path}' has several layers ({prefix}weight_hr{suffix}), but a module of another "
+            "layout has one: save the layers as separate modules"
+        )
+    names = [f"{prefix}weight_{name}{suffix}" for name in ("ih", "hh", "hr")]
+    w, r, p = _get_tensors(state, names, path, "torch")
+    bias_names = [f"{prefix}bias_{name}{suffix}" for name in ("ih", "hh")]
+    if not any(name in state for name in bias_names):
+        return _ProjectedWeights(w, w.new_zeros(len(w)), r, p)
+    bias_ih, bias_hh = _get_tensors(state, bias_names, path, "torch")
+    return _ProjectedWeights(w, bias_ih + bias_hh, r, p)
+
+
+def _check_shapes(weights: _ProjectedWeights, path: str, layout: str) -> None:
+    """Raise ModelError if the shapes of the tensors do not match that of the projection."""
+    w, b, r, p = weights
+    cell_count = p.shape[1] if p.dim() == 2 else 0
+    expected_shapes = {
+        "W": (w, (4 * cell_count, w.shape[-1] if w.dim() else 0)),
+        "R": (r, (4 * cell_count, len(p) if p.dim() else 0)),
+        "b": (b, (1, 4 * cell_count) if layout == "asr" else (4 * cell_count,)),
+    }
+    for name, (tensor, expected) in expected_shapes.items():
+        if tuple(tensor.shape) != expected or not cell_count:
+            raise ModelError(
+                f"'{path}' in layout {layout}: {name} has shape {list(tensor.shape)}, not "
+                f"{list(expected)}, for a projection of shape {list(p.shape)}; it has another "
+                "layout or is no LSTM"
+            )
 
 
 def _get_tensors(
     state: Mapping[str, Tensor], keys: list[str], module: str, layout: str
 ) -> list[Tensor]:
+    """Return tensors of a module; raises ModelError if they are missing or not floats."""
     missing = [key for key in keys if key not in state]
     if missing:
-        more = (
-            f" and {len(missing) - _MAX_LISTED_NAMES} more"
-            if len(missing) > _MAX_LISTED_NAMES
-            else ""
-        )
+        other_count = len(missing) - _MAX_LISTED_NAMES
+        others = f" and {other_count} more" if other_count > 0 else ""
         raise ModelError(
-            f"'{module}' in layout {layout} lacks {', '.join(missing[:_MAX_LISTED_NAMES])}{more}"
+            f"'{module}' in layout {layout} lacks {', '.join(missing[:_MAX_LISTED_NAMES])}{others}"
         )
     tensors = [state[key] for key in keys]
     for key, tensor in zip(keys, tensors, strict=True):
         if not tensor.is_floating_point():
             raise ModelError(
                 f"'{key}' in the checkpoint is {str(tensor.dtype).removeprefix('torch.')}; weights "
-                "are floats"
+                "must be floats"
             )
     return tensors
 
 
 def _swap_last_gates(tensor: Tensor) -> Tensor:
-    """Return weights or a bias with the last two gates exchanged: i, f, o, g and i, f, g, o.
-
-    Its own inverse.
-    """
+    """Exchange the last two gates of weights or a bias: i, f, o, g <-> i, f, g, o."""
     i, f, third, fourth = tensor.chunk(4)
     return torch.cat([i, f, fourth, third])
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
+# ---- writing ------------------------------------------------------------------------------------
 
 
-def _convert_layer(layer: _ProjectedLayer, to: str) -> tuple[str, dict[str, Tensor]]:
-    """Return the layer's name in layout `to`, and its tensors by their keys there."""
-    w, b, r, p = layer.parts
-    module, ending = _get_target_module(layer, to)
-    dot = f"{module}." if module else ""
-    if to == "torch":
+def _convert_layer(layer: _ProjectedLayer, target_layout: str) -> tuple[str, dict[str, Tensor]]:
+    """Return the name of a layer in another layout, and its tensors by key."""
+    w, b, r, p = layer.weights
+    module, suffix = _get_target_module(layer, target_layout)
+    prefix = f"{module}." if module else ""
+    if target_layout == "torch":
         tensors = {
-            "weight_ih": w,
-            "weight_hh": r,
-            "bias_ih": b,
-            "bias_hh": torch.zeros_like(b),
-            "weight_hr": p,
+            f"{prefix}weight_ih{suffix}": w,
+            f"{prefix}weight_hh{suffix}": r,
+            f"{prefix}bias_ih{suffix}": b,
+            f"{prefix}bias_hh{suffix}": torch.zeros_like(b),
+            f"{prefix}weight_hr{suffix}": p,
         }
-        return f"{dot}weight_hr{ending}", {
-            f"{dot}{name}{ending}": tensor for name, tensor in tensors.items()
-        }
-    if to == "asr":
+        return f"{prefix}weight_hr{suffix}", tensors
+    if target_layout == "asr":
         w, b, r = _swap_last_gates(w), _swap_last_gates(b)[None], _swap_last_gates(r)
-    names = _ASR if to == "asr" else _PLAIN
-    return module, {dot + name: tensor for name, tensor in zip(names, (w, b, r, p), strict=True)}
+    names = _ASR if target_layout == "asr" else _PLAIN
+    return module, {prefix + name: tensor for name, tensor in zip(names, (w, b, r, p), strict=True)}
 
 
-def _get_target_module(layer: _ProjectedLayer, to: str) -> tuple[str, str]:
-    """Return the module that the layer is in layout `to`, and torch's ending of the keys."""
-    dot = f"{layer.base}." if layer.base else ""
-    side = _DIRECTION_NAMES[layer.is_backward]
-    if to == "torch":
+def _get_target_module(layer: _ProjectedLayer, target_layout: str) -> tuple[str, str]:
+    """Return the path of a layer's module in another layout, and the suffix of torch's keys."""
+    prefix = f"{layer.base}." if layer.base else ""
+    if target_layout == "torch":
         if layer.kind == "ub":
-            return dot + side, "_l0"
+            return prefix + _DIRECTION_NAMES[layer.is_backward], "_l0"
         return layer.base, "_l0_reverse" if layer.is_backward else "_l0"
-    if to == "ub":
-        if layer.kind == "one":
-            raise ModelError(
-                f"'{layer.base}' goes in one direction; layout ub has two: '{layer.base}2' is not "
-                "there, "
-                "or has other sizes"
-            )
-        parent, _, last = layer.base.rpartition(".")
-        if layer.kind == "pair" and last == "lstmp":
-            dot = f"{parent}." if parent else ""
-        return dot + side, ""
-    name = f"{dot}lstmp" if layer.kind == "ub" else layer.base
+    if target_layout == "ub":
+        return _get_ub_module(layer, prefix), ""
+    name = f"{prefix}lstmp" if layer.kind == "ub" else layer.base
     return f"{name}2" if layer.is_backward else name, ""
+
+
+def _get_ub_module(layer: _ProjectedLayer, prefix: str) -> str:
+    """Return the path of a module in layout ub; raises ModelError for a single direction."""
+    if layer.kind == "one":
+        raise ModelError(
+            f"'{layer.base}' has one direction, but layout ub has two: '{layer.base}2' does not "
+            "exist, or has other sizes"
+        )
+    parent, _, last = layer.base.rpartition(".")
+    if layer.kind == "pair" and last == "lstmp":
+        prefix = f"{parent}." if parent else ""
+    return prefix + _DIRECTION_NAMES[layer.is_backward]

@@ -1,15 +1,15 @@
-"""Torch checkpoints onto the initializers of a float graph, by name, and back.
+"""Torch checkpoints loaded into the initializers of a float graph by name, and saved from them.
 
-A graph of `export` carries the names, layouts and values of its module's state_dict, batch
-normalisation unfolded, so a checkpoint goes onto it before normalisation, whose passes then fold
-what they fold. The weights of recurrent layers are stored in ONNX's order (`recurrent_weights`) and
-are turned on the way. A graph of torch.onnx.export itself fits as far as it kept the names.
-Checkpoints are read with ``weights_only=True``: nothing in them is executed.
+A graph of `export` has the names, layouts and values of its module's state_dict, with batch norms
+that are not folded. A checkpoint is loaded before the passes, which then fold them. The weights of
+recurrent layers, which are stored in the layout of ONNX (`recurrent_weights`), are converted. A
+graph of torch.onnx.export can be loaded as far as it has kept the names. Checkpoints are read with
+``weights_only=True``: no code in them is executed.
 
-What may differ: a prefix on all names (``module.``, ``model.``, found by comparison; ``_orig_mod.``
-is dropped wherever it stands), a wrapping such as ``{"state_dict": ...}``, the float type,
-``num_batches_tracked``, and a second name of a shared parameter. Everything else that does not fit
-is one ModelError that names it.
+A checkpoint may differ in a prefix of all names (``module.`` or ``model.``, found by comparison;
+``_orig_mod.`` is removed everywhere), a wrapper such as ``{"state_dict": ...}``, the float type,
+``num_batches_tracked``, and second names of shared parameters. All other differences are reported
+in one ModelError.
 """
 
 from __future__ import annotations
@@ -52,16 +52,26 @@ _WRAPPER_KEYS = (
     "weights",
     "params",
 )
-_PREFIXES = ("", "module.", "model.")  # preferred, in this order, where several fit equally well
-_BATCH_COUNTER = "num_batches_tracked"  # of batch normalisation in training
-_MAX_LISTED_NAMES = 8  # names of one kind that a message lists
+#: Preferred prefixes, in this order, if several match equally well.
+_PREFIXES = ("", "module.", "model.")
+#: Counter of batch normalization in training.
+_BATCH_COUNTER = "num_batches_tracked"
+#: Limit of names of one kind in a message.
+_MAX_LISTED_NAMES = 8
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What `load_checkpoint` did.
+    """Result of `load_checkpoint`.
 
-    The names it loaded, the prefix it took off, and names it left, of either side.
+    Attributes
+    ----------
+    names
+        Names that were loaded.
+    prefix
+        Prefix that was removed from the checkpoint's names (or added, if it starts with "+").
+    unexpected, missing
+        Names that only the checkpoint has, and that it lacks.
     """
 
     names: tuple[str, ...]
@@ -71,109 +81,140 @@ class LoadResult:
 
 
 def load_checkpoint(graph: ir.Model, source: Any, *, strict: bool = True) -> LoadResult:
-    """Put the weights of `source` onto the initializers of `graph`, in place, or change nothing and raise ModelError.
+    """Load a checkpoint into the initializers of `graph`, in place.
 
-    source : the path of a checkpoint, a state_dict (also wrapped, also of arrays), or a module.
-    strict : False leaves alone what only one side has; shapes must fit all the same.
+    Parameters
+    ----------
+    source
+        Path of a checkpoint, a state_dict (also wrapped, also of arrays), or a module.
+    strict
+        False ignores names that only one side has; shapes must match in any case.
+
+    Raises
+    ------
+    ModelError
+        If the checkpoint does not match; the graph is not modified.
     """
-    slots, packs = _collect_slots(graph)
-    found, loaded = _match_tensors(
-        read_checkpoint(source), {key: array.shape for key, array in slots.items()}, strict
-    )
-    new: dict[str, np.ndarray] = {}
-    for key, tensor in found.items():
-        new[key] = _as_array(key, tensor, slots[key].dtype)
-    for name, pack in packs.items():
-        keys = [key for keys in pack.keys for key in keys]
-        if any(key in new for key in keys):
-            new[name] = pack.pack({key: new.pop(key, slots[key]) for key in keys})
-    for name, array in new.items():
-        graph.graph.initializers[name].const_value = ir.tensor(
-            np.ascontiguousarray(array), name=name
-        )
-    return loaded
+    slots, packed_by_name = _collect_slots(graph)
+    shapes = {key: array.shape for key, array in slots.items()}
+    tensors, result = _match_tensors(read_checkpoint(source), shapes, strict)
+    arrays: dict[str, np.ndarray] = {}
+    for key, tensor in tensors.items():
+        arrays[key] = _as_array(key, tensor, slots[key].dtype)
+    for name, packed in packed_by_name.items():
+        keys = [key for direction_keys in packed.keys for key in direction_keys]
+        if any(key in arrays for key in keys):
+            arrays[name] = packed.pack({key: arrays.pop(key, slots[key]) for key in keys})
+    for name, array in arrays.items():
+        const_value = ir.tensor(np.ascontiguousarray(array), name=name)
+        graph.graph.initializers[name].const_value = const_value
+    return result
 
 
 def load_module_checkpoint(model: nn.Module, source: Any) -> LoadResult:
-    """Load `source` into `model`, or change nothing and raise ModelError.
+    """Load a checkpoint into a module; differences are accepted as in `load_checkpoint`.
 
-    See `load_checkpoint` for what may differ.
+    Raises
+    ------
+    ModelError
+        If the checkpoint does not match; the module is not modified.
     """
-    own = model.state_dict(keep_vars=True)
-    state = read_checkpoint(source)
-    ids = Counter(id(tensor) for tensor in own.values())
-    wanted = {
-        name: tuple(t.shape)
-        for name, t in own.items()
-        if isinstance(t, Tensor) and not name.endswith(_BATCH_COUNTER)
+    model_state = model.state_dict(keep_vars=True)
+    name_counts = Counter(id(tensor) for tensor in model_state.values())
+    shapes = {
+        name: tuple(tensor.shape)
+        for name, tensor in model_state.items()
+        if isinstance(tensor, Tensor) and not name.endswith(_BATCH_COUNTER)
     }
-    found, loaded = _match_tensors(state, wanted, strict=False)
-    given = {id(own[name]) for name in found}
-    missing = [
-        name for name in loaded.missing if not (ids[id(own[name])] > 1 and id(own[name]) in given)
-    ]
-    _raise_mismatch(missing, loaded.unexpected, {}, wanted)
-    for name, tensor in found.items():
+    tensors, result = _match_tensors(read_checkpoint(source), shapes, strict=False)
+    loaded_ids = {id(model_state[name]) for name in tensors}
+    missing = []
+    for name in result.missing:
+        tensor_id = id(model_state[name])
+        is_loaded_by_other_name = name_counts[tensor_id] > 1 and tensor_id in loaded_ids
+        if not is_loaded_by_other_name:
+            missing.append(name)
+    _raise_mismatch(missing, result.unexpected, {}, shapes)
+    for name, tensor in tensors.items():
         _as_array(name, tensor, None)
-    model.load_state_dict(found, strict=False)
-    return LoadResult(loaded.names, loaded.prefix, (), ())
+    model.load_state_dict(tensors, strict=False)
+    return LoadResult(result.names, result.prefix, (), ())
 
 
 def state_dict(graph: ir.Model) -> dict[str, Tensor]:
-    """Return the initializers of `graph` that carry a state_dict's names, as torch has them."""
+    """Return the parameters among the initializers of `graph`, by name and in torch's layout."""
     slots, _ = _collect_slots(graph)
     return {key: torch.from_numpy(np.array(array)) for key, array in slots.items()}
 
 
 def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Write `state_dict(graph)` to `path` with torch.save, as a whole or not at all."""
+    """Write `state_dict(graph)` to a file with torch.save, atomically."""
     state = state_dict(graph)
     if not state:
         raise ModelError(
-            "no initializer of the graph carries a name of a state_dict; there is nothing to save"
+            "no initializer of the graph has the name of a parameter; there is nothing to save"
         )
     write_value(Path(path), state)
 
 
 def is_parameter(name: str) -> bool:
-    """Whether an initializer of this name is taken for a module's.
-
-    Exporters call constants otherwise.
-    """
-    return (
-        not name.startswith("/")
-        and "::" not in name
-        and not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)
-    )
+    """Return whether `name` can belong to a parameter; exporters name constants differently."""
+    if name.startswith("/") or "::" in name:
+        return False
+    return not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)
 
 
 def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, PackedWeights]]:
-    """Return state_dict name -> the array now there, in torch's form, and those of the initializers that are packed."""
+    """Return the current parameters of `graph`, and its packed weights by initializer.
+
+    Returns
+    -------
+    slots : dict of str to ndarray
+        Name in the state_dict -> current value in torch's layout.
+    packed_by_name : dict of str to PackedWeights
+        Initializers of recurrent layers.
+    """
     slots: dict[str, np.ndarray] = {}
-    packs: dict[str, PackedWeights] = {}
+    packed_by_name: dict[str, PackedWeights] = {}
     for name, value in graph.graph.initializers.items():
         array = ir.const_value(value)
         if array is None or not is_parameter(name):
             continue
-        found = (match_packed_weights(user, index, name) for user, index in value.uses())
-        pack = next(
-            (p for p in found if p is not None and p.name == name and p.can_unpack(array)), None
-        )
-        if pack is None:
+        packed = _find_packed(value, name, array)
+        if packed is None:
             slots[name] = array
         else:
-            packs[name] = pack
-            slots.update(pack.unpack(array))
-    return slots, packs
+            packed_by_name[name] = packed
+            slots.update(packed.unpack(array))
+    return slots, packed_by_name
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+def _find_packed(value: ir.Value, name: str, array: np.ndarray) -> PackedWeights | None:
+    """Return the packed weights that an initializer contains, or None if it is not packed."""
+    for node, index in value.uses():
+        packed = match_packed_weights(node, index, name)
+        if packed is not None and packed.name == name and packed.can_unpack(array):
+            return packed
+    return None
+
+
+# ---- reading ------------------------------------------------------------------------------------
 
 
 def read_checkpoint(source: Any) -> dict[str, Tensor]:
-    """Return the state_dict in `source`, a path, a mapping or a module.
+    """Read a state_dict.
 
-    Raises ModelError and ConfigError.
+    Parameters
+    ----------
+    source
+        A path, a mapping or a module.
+
+    Raises
+    ------
+    ConfigError
+        If `source` is anything else, or the file cannot be read.
+    ModelError
+        If the file does not contain a state_dict.
     """
     if isinstance(source, nn.Module):
         return dict(source.state_dict())
@@ -181,192 +222,231 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
         return _unwrap_state_dict(source, "the state_dict")
     if not isinstance(source, str | os.PathLike):
         raise ConfigError(
-            f"a {type(source).__name__} is no checkpoint; give a path or a state_dict"
+            f"a {type(source).__name__} is not a checkpoint; pass a path or a state_dict"
         )
     path = Path(source)
     if not path.is_file():
         raise ConfigError(f"cannot read the checkpoint {path}: there is no such file")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error.strerror}") from error
-    # UnpicklingError, RuntimeError, EOFError ... of damaged files and of foreign objects
+    # UnpicklingError, RuntimeError, EOFError ... of damaged files and of other objects
     except Exception as error:
-        reason = re.sub(r"\[enforce fail[^\]]*\][ .]*", "", format_exception(error))[
-            :160
-        ]  # where in torch's sources
+        # Omit the location in torch's sources.
+        reason = re.sub(r"\[enforce fail[^\]]*\][ .]*", "", format_exception(error))[:160]
         raise ModelError(
-            f"cannot read the checkpoint {path}: no file of torch.save with tensors only "
-            f"({reason}); save "
-            "model.state_dict()"
+            f"cannot read the checkpoint {path}: not a file of torch.save with tensors only "
+            f"({reason}); save model.state_dict()"
         ) from error
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         raise ModelError(
-            f"the checkpoint {path} holds a {type(found).__name__}; save model.state_dict()"
+            f"the checkpoint {path} contains a {type(content).__name__}; save model.state_dict()"
         )
-    return _unwrap_state_dict(found, f"the checkpoint {path}")
+    return _unwrap_state_dict(content, f"the checkpoint {path}")
 
 
 def read_arrays(source: Any) -> dict[str, np.ndarray]:
-    """Return the numbers in a checkpoint as they are, NaN too.
+    """Read the values in a checkpoint as arrays, including NaN; `source` as in `read_checkpoint`.
 
-    `source` as `read_checkpoint` takes it.
-    Half precision becomes float32; quantized tensors are dequantized; sparse ones are made dense,
-    complex ones split.
+    Half precision becomes float32, quantized tensors are dequantized, sparse ones become dense, and
+    complex ones get an axis for real and imaginary part.
     """
-    found = {}
+    arrays = {}
     for name, tensor in read_checkpoint(source).items():
-        plain = tensor.detach().cpu()
-        plain = plain.dequantize() if plain.is_quantized else plain
-        plain = plain.to_dense() if plain.layout != torch.strided else plain
-        plain = torch.view_as_real(plain) if plain.is_complex() else plain
-        wide = plain.dtype in (torch.float32, torch.float64) or not plain.is_floating_point()
-        found[name] = (plain if wide else plain.float()).numpy()
-    return found
+        tensor = tensor.detach().cpu()
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor
+        tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
+        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+            tensor = tensor.float()
+        arrays[name] = tensor.numpy()
+    return arrays
 
 
-def _unwrap_state_dict(found: Mapping[Any, Any], what: str) -> dict[str, Tensor]:
-    tensors = {
-        str(key): _to_tensor(value)
-        for key, value in found.items()
-        if isinstance(value, Tensor | np.ndarray)
-    }
-    inner = {
-        str(key): value
-        for key, value in found.items()
-        if isinstance(value, Mapping) and _holds_weights(value)
-    }
+def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Tensor]:
+    """Return the state_dict in a mapping that may be a wrapper of one.
+
+    Raises ModelError, mentioning `source`, if there is none or it is ambiguous.
+    """
+    tensors = {}
+    wrapped = {}
+    for key, value in content.items():
+        if isinstance(value, Tensor | np.ndarray):
+            tensors[str(key)] = _to_tensor(value)
+        elif isinstance(value, Mapping) and _contains_tensors(value):
+            wrapped[str(key)] = value
     for key in _WRAPPER_KEYS:
-        if key in inner:
-            return _unwrap_state_dict(inner[key], what)
-    if len(inner) == 1 and not tensors:
-        return _unwrap_state_dict(next(iter(inner.values())), what)
+        if key in wrapped:
+            return _unwrap_state_dict(wrapped[key], source)
+    if len(wrapped) == 1 and not tensors:
+        return _unwrap_state_dict(next(iter(wrapped.values())), source)
     if not tensors:
-        keys = ", ".join(map(str, list(found)[:_MAX_LISTED_NAMES])) or "nothing"
-        raise ModelError(
-            f"{what} holds no state_dict that could be told apart; its keys are {keys}"
-        )
+        keys = ", ".join(map(str, list(content)[:_MAX_LISTED_NAMES])) or "nothing"
+        raise ModelError(f"{source} contains no unique state_dict; its keys are {keys}")
     return {key.replace("_orig_mod.", ""): tensor for key, tensor in tensors.items()}
 
 
-def _holds_weights(value: Mapping[Any, Any]) -> bool:
-    return any(
-        isinstance(k, str) and isinstance(v, Tensor | np.ndarray) for k, v in value.items()
-    ) or any(key in value and isinstance(value[key], Mapping) for key in _WRAPPER_KEYS)
+def _contains_tensors(content: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping has tensors by name, or a wrapper key with a mapping."""
+    for key, value in content.items():
+        if isinstance(key, str) and isinstance(value, Tensor | np.ndarray):
+            return True
+    return any(isinstance(content.get(key), Mapping) for key in _WRAPPER_KEYS)
 
 
 def _to_tensor(value: Any) -> Tensor:
+    """Return a tensor, detached, or a copy of an array as a tensor."""
     return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
-# ---- fitting -----------------------------------------------------------------------------------------------------
+# ---- matching -----------------------------------------------------------------------------------
 
 
 def _match_tensors(
-    state: Mapping[str, Tensor], wanted: Mapping[str, Sequence[int]], strict: bool
+    state: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], strict: bool
 ) -> tuple[dict[str, Tensor], LoadResult]:
-    """Return the tensors of `state` under the names of `wanted`.
+    """Return the tensors of a checkpoint under the names of the model.
 
-    ModelError where they do not fit.
+    Parameters
+    ----------
+    shapes
+        Shapes of the model's tensors by name.
+    strict
+        Whether both sides must have the same names.
+
+    Raises
+    ------
+    ModelError
+        If names or shapes do not match.
     """
-    prefix, names = _match_names(list(state), wanted)
-    found = {key: state[name] for name, key in names.items() if key in wanted}
-    shapes = {
-        key: (tuple(tensor.shape), tuple(wanted[key]))
-        for key, tensor in found.items()
-        if tuple(tensor.shape) != tuple(wanted[key])
-    }
-    missing = [key for key in wanted if key not in found and not key.endswith(_BATCH_COUNTER)]
-    rest = [
-        name
-        for name, key in names.items()
-        if key not in wanted and not key.endswith(_BATCH_COUNTER)
-    ]
-    unexpected = [name for name in rest if not _is_shared_duplicate(state[name], found.values())]
-    _raise_mismatch(missing if strict else (), unexpected if strict else (), shapes, wanted)
-    return found, LoadResult(tuple(found), prefix, tuple(unexpected), tuple(missing))
+    prefix, names = _match_names(list(state), shapes)
+    tensors = {key: state[name] for name, key in names.items() if key in shapes}
+    shape_mismatches = {}
+    for key, tensor in tensors.items():
+        if tuple(tensor.shape) != tuple(shapes[key]):
+            shape_mismatches[key] = tuple(tensor.shape), tuple(shapes[key])
+    missing = [key for key in shapes if key not in tensors and not key.endswith(_BATCH_COUNTER)]
+    unexpected = []
+    for name, key in names.items():
+        if key in shapes or key.endswith(_BATCH_COUNTER):
+            continue
+        if not _is_shared_duplicate(state[name], tensors.values()):
+            unexpected.append(name)
+    if strict:
+        _raise_mismatch(missing, unexpected, shape_mismatches, shapes)
+    else:
+        _raise_mismatch((), (), shape_mismatches, shapes)
+    return tensors, LoadResult(tuple(tensors), prefix, tuple(unexpected), tuple(missing))
 
 
-def _match_names(have: Sequence[str], wanted: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """Return the prefix that brings most names together, and name in the checkpoint -> name without it.
+def _match_names(names: Sequence[str], keys: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """Find the prefix that makes most names of a checkpoint equal to names of the model.
 
-    A prefix ``+name`` is one that the checkpoint's names lack.
+    Parameters
+    ----------
+    names, keys
+        Names in the checkpoint and in the model.
+
+    Returns
+    -------
+    prefix : str
+        Prefix to remove from the checkpoint's names; ``+prefix`` has to be added.
+    mapping : dict of str to str
+        Name in the checkpoint -> name in the model.
     """
-    fits: Counter[str] = Counter()
-    by_last: dict[str, list[str]] = {}
-    for key in wanted:
-        by_last.setdefault(key.rpartition(".")[2], []).append(key)
-    for name in have:
-        for key in by_last.get(name.rpartition(".")[2], ()):
-            if name == key or name.endswith(f".{key}"):
-                fits[name[: len(name) - len(key)]] += 1
-            elif key.endswith(f".{name}"):
-                fits["+" + key[: len(key) - len(name)]] += 1
+    match_counts = _count_prefixes(names, keys)
 
     def rank(prefix: str) -> tuple[int, int, int, str]:
-        known = _PREFIXES.index(prefix) if prefix in _PREFIXES else len(_PREFIXES)
-        return -fits[prefix], known, len(prefix), prefix
+        preference = _PREFIXES.index(prefix) if prefix in _PREFIXES else len(_PREFIXES)
+        return -match_counts[prefix], preference, len(prefix), prefix
 
-    prefix = min(fits, key=rank, default="")
+    prefix = min(match_counts, key=rank, default="")
     if prefix.startswith("+"):
-        return prefix, {name: prefix[1:] + name for name in have}
-    return prefix, {name: name.removeprefix(prefix) for name in have}
+        return prefix, {name: prefix[1:] + name for name in names}
+    return prefix, {name: name.removeprefix(prefix) for name in names}
+
+
+def _count_prefixes(names: Sequence[str], keys: Iterable[str]) -> Counter[str]:
+    """Count by how many pairs of names and keys each prefix is supported."""
+    keys_by_attribute: dict[str, list[str]] = {}
+    for key in keys:
+        keys_by_attribute.setdefault(key.rpartition(".")[2], []).append(key)
+    counts: Counter[str] = Counter()
+    for name in names:
+        for key in keys_by_attribute.get(name.rpartition(".")[2], ()):
+            if name == key or name.endswith(f".{key}"):
+                counts[name[: len(name) - len(key)]] += 1
+            elif key.endswith(f".{name}"):
+                counts["+" + key[: len(key) - len(name)]] += 1
+    return counts
 
 
 def _is_shared_duplicate(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
-    """Whether `tensor` is a parameter that is loaded under another name.
-
-    Shared weights are saved once per name.
-    """
-    return any(
-        tensor.shape == other.shape and tensor.dtype == other.dtype and torch.equal(tensor, other)
-        for other in loaded
-    )
+    """Return whether `tensor` equals a loaded tensor; shared weights are saved once per name."""
+    for other in loaded:
+        is_same_type = tensor.shape == other.shape and tensor.dtype == other.dtype
+        if is_same_type and torch.equal(tensor, other):
+            return True
+    return False
 
 
 def _raise_mismatch(
     missing: Sequence[str],
     unexpected: Sequence[str],
-    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
-    wanted: Iterable[str],
+    shape_mismatches: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+    keys: Iterable[str],
 ) -> None:
-    """Raise one ModelError that names everything that does not fit."""
-    parts = []
+    """Raise one ModelError with all differences, if there are any.
+
+    Parameters
+    ----------
+    shape_mismatches
+        Name -> shapes in the checkpoint and in the model.
+    keys
+        Names in the model, for suggestions.
+    """
+    differences = []
     if missing:
         hint = suggest_nearest(missing[0], unexpected) if len(missing) == 1 else ""
-        parts.append(f"it lacks {_format_names(missing)}{hint}")
+        differences.append(f"it lacks {_format_names(missing)}{hint}")
     if unexpected:
-        hint = (
-            suggest_nearest(unexpected[0], wanted) if len(unexpected) == 1 and not missing else ""
-        )
-        parts.append(f"the model has no {_format_names(unexpected)}{hint}")
-    if shapes:
-        told = [f"{name} {list(have)}, not {list(want)}" for name, (have, want) in shapes.items()]
-        parts.append(f"other shapes: {_format_names(told)}")
-    if parts:
-        raise ModelError(f"the checkpoint does not fit: {'; '.join(parts)}")
+        is_only_difference = len(unexpected) == 1 and not missing
+        hint = suggest_nearest(unexpected[0], keys) if is_only_difference else ""
+        differences.append(f"the model has no {_format_names(unexpected)}{hint}")
+    if shape_mismatches:
+        shapes = [
+            f"{name} {list(actual)}, not {list(expected)}"
+            for name, (actual, expected) in shape_mismatches.items()
+        ]
+        differences.append(f"different shapes: {_format_names(shapes)}")
+    if differences:
+        raise ModelError(f"the checkpoint does not match the model: {'; '.join(differences)}")
 
 
 def _format_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
-    return ", ".join(names[:_MAX_LISTED_NAMES]) + more
+    """Join the first names, and count the others."""
+    listed = ", ".join(names[:_MAX_LISTED_NAMES])
+    if len(names) <= _MAX_LISTED_NAMES:
+        return listed
+    return f"{listed} and {len(names) - _MAX_LISTED_NAMES} more"
 
 
 def _as_array(name: str, tensor: Tensor, dtype: np.dtype[Any] | None) -> np.ndarray:
-    """Return `tensor` as an array of `dtype` (None: any).
+    """Convert a tensor of a checkpoint to an array of `dtype`; None for any.
 
-    ModelError for NaN, infinity and another kind of type.
+    Raises ModelError for NaN, infinity, and a type of another kind.
     """
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise ModelError(
-            f"'{name}' in the checkpoint is no plain tensor of real numbers; save a float "
+            f"'{name}' in the checkpoint is not a dense tensor of real numbers; save a float "
             "state_dict"
         )
     array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ModelError(
-            f"'{name}' in the checkpoint holds NaN or infinity; the training went wrong, or the "
-            "file did"
+            f"'{name}' in the checkpoint contains NaN or infinity; the training diverged, or the "
+            "file is damaged"
         )
     if dtype is not None and (array.dtype.kind == "f") != (dtype.kind == "f"):
         raise ModelError(f"'{name}' in the checkpoint is {array.dtype}, in the graph {dtype}")

@@ -1,7 +1,7 @@
-"""Training a bridge: block by block, as a whole, the rounding of weights, the scales.
+"""Fine-tuning of a `QatModule`: block by block or end to end, with learned scales and rounding.
 
-Owns: what is optimised, and by which loss. Must not know: how integers come about (`bridge`), torch
-modules of users.
+The package owns the optimized parameters and the loss. It does not know how integers are computed
+(`qat`), nor torch modules of users.
 """
 
 from .recipe import Constraints, Recipe

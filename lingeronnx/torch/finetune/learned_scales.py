@@ -1,9 +1,8 @@
-"""Learned scales: one logarithm per class of tensors that share a scale.
+"""Learned scales: one log2 parameter per group of tensors that share a scale.
 
-With power-of-two scales the logarithm is rounded on its way into the plan, straight through (Jain
-et al. 2019); without it is the scale itself (LSQ). After every change the plan is legalized, so
-that training never leaves what the platform can hold. Must not know: how gradients come about
-(`rounding`), training.
+A power-of-two scale is the rounded parameter, with a straight-through gradient (Jain et al. 2019);
+other scales use the parameter itself (LSQ). After each change the plan is legalized, so that
+training stays within the limits of the platform. How gradients are computed is in `rounding`.
 """
 
 from __future__ import annotations
@@ -25,50 +24,74 @@ __all__ = ["LearnedScales"]
 class LearnedScales:
     """The scales of a plan as parameters.
 
-    parts : of the normalised float graph that `plan` speaks of. fixed : tensors whose scale stays.
+    Parameters
+    ----------
+    partition
+        Partition of the normalized float graph of `plan`.
+    plan, target
+        The initial scales, and the platform.
+    fixed
+        Tensors whose scales are constant.
+
+    Attributes
+    ----------
+    parameters
+        One parameter per group.
+    log2_scales
+        Name of a tensor in the plan -> parameter of its group.
     """
 
     def __init__(
-        self, parts: Partition, plan: Plan, target: Target, fixed: frozenset[str] = frozenset()
+        self,
+        partition: Partition,
+        plan: Plan,
+        target: Target,
+        fixed: frozenset[str] = frozenset(),
     ) -> None:
-        self._parts, self._row, self._plan = parts, target, plan
-        self._shared = group_shared_scales(parts, target)
-        classes = [group.tensors for group in self._shared]
-        shared_by = {name for names in classes for name in names}
-        classes += [(name,) for name in plan.tensors if name not in shared_by]
+        self._partition, self._target, self._plan = partition, target, plan
+        self._is_power_of_two = plan.mode == "q-value"
+        self._shared = group_shared_scales(partition, target)
+        groups = [group.tensors for group in self._shared]
+        grouped: set[str] = set()
+        for group in groups:
+            grouped.update(group)
+        groups += [(name,) for name in plan.tensors if name not in grouped]
         self.parameters: list[Any] = []
-        #: Tensor of the plan -> the parameter of its class.
         self.log2_scales: dict[str, Any] = {}
-        for names in classes:
-            present = [name for name in names if name in plan.tensors]
-            several = any(
-                not plan.tensors[name].single for name in present
-            )  # they stay as calibrated
-            if not present or several or fixed.intersection(present):
+        for group in groups:
+            names = [name for name in group if name in plan.tensors]
+            # Several scales per tensor stay as calibrated.
+            has_single_scales = all(plan.tensors[name].single for name in names)
+            if not names or not has_single_scales or fixed.intersection(names):
                 continue
-            log = torch.nn.Parameter(torch.tensor(math.log2(plan.tensors[present[0]].scale)))
-            self.parameters.append(log)
-            self.log2_scales.update(dict.fromkeys(present, log))
+            log2_scale = math.log2(plan.tensors[names[0]].scale)
+            parameter = torch.nn.Parameter(torch.tensor(log2_scale))
+            self.parameters.append(parameter)
+            self.log2_scales.update(dict.fromkeys(names, parameter))
 
     def plan(self) -> Plan:
-        """Return the plan that the parameters stand for now, legalized.
+        """Return the legalized plan for the current parameters.
 
-        Those that were moved are moved, too.
+        Parameters whose scale the legalization lowers are set to the lowered scale.
         """
-        power = self._plan.mode == "q-value"
         tensors = dict(self._plan.tensors)
-        for name, log in self.log2_scales.items():
-            value = float(log.detach())
-            tensors[name] = tensors[name].changed(2.0 ** (round(value) if power else value))
-        plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._shared, self._row)
+        for name, parameter in self.log2_scales.items():
+            tensors[name] = tensors[name].changed(2.0 ** self._get_log2_scale(parameter))
+        plan, _ = legalize(
+            self._plan.with_tensors(tensors), self._partition, self._shared, self._target
+        )
         self._sync_with_plan(plan.tensors)
         return plan
 
+    def _get_log2_scale(self, parameter: Any) -> float:
+        """Return the value of a parameter, rounded for power-of-two scales."""
+        value = float(parameter.detach())
+        return round(value) if self._is_power_of_two else value
+
     def _sync_with_plan(self, tensors: Mapping[str, Affine]) -> None:
-        """Set parameters that the plan does not follow to what it holds."""
-        power = self._plan.mode == "q-value"
+        """Set parameters above the scales of the plan to these scales."""
         with torch.no_grad():
-            for name, log in self.log2_scales.items():
-                held = math.log2(tensors[name].scale)
-                if (round(float(log)) if power else float(log)) - held > 1e-6:
-                    log.fill_(held)
+            for name, parameter in self.log2_scales.items():
+                log2_scale = math.log2(tensors[name].scale)
+                if self._get_log2_scale(parameter) - log2_scale > 1e-6:
+                    parameter.fill_(log2_scale)

@@ -1,8 +1,4 @@
-"""What may be said about a training.
-
-How it goes (`Recipe`), what it may not do (`Constraints`), its history (`Epoch`).
-Knows numbers and words; no bridge.
-"""
+"""Options of a training: the procedure (`Recipe`), limits (`Constraints`) and history (`Epoch`)."""
 
 from __future__ import annotations
 
@@ -20,11 +16,16 @@ __all__ = ["Constraints", "Epoch", "Recipe"]
 
 @dataclass(frozen=True)
 class Constraints:
-    """What training may not do.
+    """Limits of a training.
 
-    weights : largest |value| of a parameter by name; "p99.9" stands for that percentile of its own
-    values. outputs : largest |real value| of a tensor while training, by the plan's name. frozen :
-    parameters that stay as they are.
+    Attributes
+    ----------
+    weights
+        Largest absolute value of a parameter by name; "p99.9" is that percentile of its values.
+    outputs
+        Largest absolute real value of a tensor during training, by its name in the plan.
+    frozen
+        Parameters that are not trained.
     """
 
     weights: Mapping[str, float | str] = field(default_factory=dict)
@@ -34,16 +35,31 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """Procedure of a training.
 
-    method : "blocks", "whole" or "both". epochs : over all samples, of the whole. block_epochs : of
-    each block. lr, scale_lr : Adam's step for parameters (relative to their size) and for log2 of
-    scales, falling along a cosine. A scale that need not be a power of two drags the weights' grid
-    along: its step is a hundredth by default. loss : "distill", "labels" or a function (outputs,
-    targets, labels) -> scalar tensor of dicts by tensor name. features : weight of the distance at
-    the places between blocks, in the distilling loss. scales : "learned" or "fixed"; None learns
-    powers of two and leaves others. rounding : "nearest", or "soft" (AdaRound) for the blocks'
-    weights. patience : epochs without a better one before it ends.
+    Attributes
+    ----------
+    method
+        "blocks", "whole" (end to end) or "both".
+    epochs, block_epochs
+        Passes over all samples, end to end and for each block.
+    lr, scale_lr
+        Step sizes of Adam for parameters (relative to their root mean square) and for log2 of
+        scales, with cosine decay. By default `scale_lr` is 1e-2 for power-of-two scales, else 1e-4,
+        since such a scale moves the grid of the weights.
+    batch_size
+        Samples per step.
+    loss
+        "distill", "labels", or a function (outputs, targets, labels) -> scalar tensor of dicts by
+        tensor name.
+    features
+        Weight of the distance at the block ends in the loss "distill".
+    scales
+        "learned" or "fixed"; None learns power-of-two scales and fixes others.
+    rounding
+        "nearest", or "soft" (AdaRound) for the weights of blocks.
+    patience
+        Epochs without an improvement before the training stops; None for no limit.
     """
 
     method: str = "whole"
@@ -66,34 +82,36 @@ class Recipe:
             "scales": ("learned", "fixed", None),
             "rounding": ("nearest", "soft"),
         }
-        for key, allowed in choices.items():
-            if getattr(self, key) not in allowed:
-                raise ConfigError(
-                    f"{key} '{getattr(self, key)}': it is {' or '.join(filter(None, allowed))}"
-                )
-        for key in ("epochs", "block_epochs", "batch_size"):
-            if getattr(self, key) < (1 if key == "batch_size" else 0):
-                raise ConfigError(f"{key} {getattr(self, key)}: it must be positive")
-        try:
-            there = torch.device(self.device).type != "cuda" or torch.cuda.is_available()
-        except RuntimeError:
-            there = False
-        if not there:
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                listed = " or ".join(filter(None, allowed))
+                raise ConfigError(f"{name} '{value}': it must be {listed}")
+        for name in ("epochs", "block_epochs", "batch_size"):
+            if getattr(self, name) < (1 if name == "batch_size" else 0):
+                raise ConfigError(f"{name} {getattr(self, name)}: it must be positive")
+        if not _is_available(self.device):
             raise ConfigError(
-                f"device '{self.device}': this machine, or this PyTorch, has none; it is cpu or "
-                "cuda"
+                f"device '{self.device}' is not available on this machine or in this PyTorch; use "
+                "cpu or cuda"
             )
-        for key in ("lr", "scale_lr"):
-            if getattr(self, key) is not None and not 0 <= getattr(self, key) < math.inf:
-                raise ConfigError(f"{key} {getattr(self, key)}: a step size is a number from 0 on")
+        for name in ("lr", "scale_lr"):
+            step_size = getattr(self, name)
+            if step_size is not None and not 0 <= step_size < math.inf:
+                raise ConfigError(f"{name} {step_size}: a step size must be 0 or more")
+
+
+def _is_available(device: str) -> bool:
+    """Return whether torch supports a device on this machine."""
+    try:
+        return torch.device(device).type != "cuda" or torch.cuda.is_available()
+    except RuntimeError:
+        return False
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of the history.
-
-    What was trained, its number, the mean loss and the metric on the evaluation data.
-    """
+    """Entry of the history: the trained part, its number, mean loss, and evaluation metric."""
 
     part: str
     number: int

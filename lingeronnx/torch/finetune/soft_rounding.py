@@ -1,9 +1,8 @@
-"""Soft rounding (AdaRound, Nagel et al. 2020).
+"""Soft rounding (AdaRound, Nagel et al. 2020): learn for each weight whether it is rounded up.
 
-Learn for every weight whether it is rounded down or up.
     counts = floor(w * scale) + h,   h = clamp(1.2 * sigmoid(v) - 0.1, 0, 1)
 
-The penalty ``sum(1 - |2h - 1|^beta)`` drives h to 0 or 1 while beta falls. `settle` puts the
+The penalty ``sum(1 - |2h - 1|^beta)`` drives h to 0 or 1 while beta decreases. `finalize` moves the
 weights onto the grid.
 """
 
@@ -19,71 +18,80 @@ from ..qat.rounding import get_scale_factor
 
 __all__ = ["SoftRounding"]
 
-_STRETCH, _WARMUP_SHARE, _PENALTY_WEIGHT = 1.2, 0.2, 0.01
-_BETA_RANGE = 20.0, 2.0
+_STRETCH = 1.2
+#: Fraction of the training without a penalty.
+_WARMUP_FRACTION = 0.2
+_PENALTY_WEIGHT = 0.01
+_INITIAL_BETA, _FINAL_BETA = 20.0, 2.0
 
 
 class SoftRounding:
-    """Soft rounding of the weights among `names`; biases stay ordinary parameters."""
+    """Soft rounding of the weights among `names`; biases remain ordinary parameters.
+
+    Attributes
+    ----------
+    rounding_logits
+        Name of a weight -> v of the formula above.
+    """
 
     def __init__(self, module: QatModule, names: Sequence[str]) -> None:
-        self._bridge = module
+        self._module = module
         self.rounding_logits: dict[str, Any] = {}
-        self._plain = [name for name in names if name not in module.plan.tensors]
+        self._unrounded = [name for name in names if name not in module.plan.tensors]
         for name in names:
             if name in module.plan.tensors:
                 parameter = module.parameter_of[name].detach()
                 counts = parameter.double() * get_scale_factor(module.plan.tensors[name], parameter)
-                share = (counts - counts.floor()).clamp(0.01, 0.99)
-                inner = (share + (_STRETCH - 1) / 2) / _STRETCH
-                self.rounding_logits[name] = torch.nn.Parameter(torch.logit(inner).float())
+                fraction = (counts - counts.floor()).clamp(0.01, 0.99)
+                sigmoid = (fraction + (_STRETCH - 1) / 2) / _STRETCH
+                self.rounding_logits[name] = torch.nn.Parameter(torch.logit(sigmoid).float())
         module.rounding_rules = {name: self._make_rule(name) for name in self.rounding_logits}
 
     def get_parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return Adam's groups of parameters: the choices, and what is not rounded."""
-        found = [{"params": [choice], "lr": lr} for choice in self.rounding_logits.values()]
-        for name in self._plain:
-            parameter = self._bridge.parameter_of[name]
-            size = float(parameter.detach().square().mean().sqrt()) or 1.0
-            found.append({"params": [parameter], "lr": 0.1 * lr * size})
-        return found
+        """Return Adam's parameter groups: the logits, and the parameters that are not rounded."""
+        groups = [{"params": [logits], "lr": lr} for logits in self.rounding_logits.values()]
+        for name in self._unrounded:
+            parameter = self._module.parameter_of[name]
+            rms = float(parameter.detach().square().mean().sqrt()) or 1.0
+            groups.append({"params": [parameter], "lr": 0.1 * lr * rms})
+        return groups
 
     def _make_rule(self, name: str) -> Any:
+        """Return the function that rounds a weight to counts in training."""
+
         def rule(parameter: Any, source: Any) -> Any:
-            counts = torch.floor(
-                parameter.detach().double() * get_scale_factor(source.qparams, parameter)
-            )
-            return torch.clamp(
-                counts + self._get_round_up_fraction(name), source.qparams.low, source.qparams.high
-            )
+            qparams = source.qparams
+            counts = torch.floor(parameter.detach().double() * get_scale_factor(qparams, parameter))
+            counts = counts + self._get_round_up_fraction(name)
+            return torch.clamp(counts, qparams.low, qparams.high)
 
         return rule
 
     def _get_round_up_fraction(self, name: str) -> Any:
-        return torch.clamp(
-            _STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2, 0.0, 1.0
-        )
+        """Return h of the formula above for a weight."""
+        stretched = _STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2
+        return torch.clamp(stretched, 0.0, 1.0)
 
     def compute_penalty(self, progress: float) -> Any:
-        """Return the penalty at a time of training between 0 and 1."""
-        if progress < _WARMUP_SHARE:
+        """Return the penalty at a point of the training, from 0 (start) to 1 (end)."""
+        if progress < _WARMUP_FRACTION:
             return 0.0
-        beta = _BETA_RANGE[1] + (_BETA_RANGE[0] - _BETA_RANGE[1]) * (
-            1 - (progress - _WARMUP_SHARE) / (1 - _WARMUP_SHARE)
-        )
-        return _PENALTY_WEIGHT * sum(
-            (1 - (2 * self._get_round_up_fraction(n) - 1).abs() ** beta).mean()
-            for n in self.rounding_logits
-        )
+        remaining = 1 - (progress - _WARMUP_FRACTION) / (1 - _WARMUP_FRACTION)
+        beta = _FINAL_BETA + (_INITIAL_BETA - _FINAL_BETA) * remaining
+        penalty: Any = 0
+        for name in self.rounding_logits:
+            distance = (2 * self._get_round_up_fraction(name) - 1).abs()
+            penalty = penalty + (1 - distance**beta).mean()
+        return _PENALTY_WEIGHT * penalty
 
     def finalize(self) -> None:
-        """Round for good and put the parameters onto the grid."""
+        """Round each weight up or down and move the parameters onto the grid."""
         with torch.no_grad():
             for name in self.rounding_logits:
-                parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
-                scale = get_scale_factor(q, parameter)
-                counts = torch.floor(parameter.double() * scale) + (
-                    self._get_round_up_fraction(name) >= 0.5
-                )
-                parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
-        self._bridge.rounding_rules = {}
+                parameter = self._module.parameter_of[name]
+                qparams = self._module.plan.tensors[name]
+                scale = get_scale_factor(qparams, parameter)
+                counts = torch.floor(parameter.double() * scale)
+                counts = counts + (self._get_round_up_fraction(name) >= 0.5)
+                parameter.copy_(torch.clamp(counts, qparams.low, qparams.high) / scale)
+        self._module.rounding_rules = {}

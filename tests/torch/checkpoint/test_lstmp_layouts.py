@@ -129,7 +129,7 @@ def test_torch_modules_compute_the_same():
     torch.manual_seed(3)
     reference = nn.LSTM(WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
     done = convert_state_dict(state_of(reference), "ub")
-    assert done.notes == ("bias_ih and bias_hh are added up: one bias remains",)
+    assert done.notes == ("bias_ih and bias_hh are added: one bias remains",)
     ub, fast = UBLSTMP(WIDTH, P, C), FastUBLSTMP(WIDTH, P, C)
     ub.load_state_dict(done.state)
     fast.load_state_dict(convert_state_dict(ub.state_dict(), "torch").state)
@@ -170,7 +170,7 @@ def test_layers_of_other_sizes_are_no_pair():
     assert done.layers == ("lstmp.weight_hr_l0", "lstmp2.weight_hr_l0")
     assert not done.notes
     assert convert_state_dict(pair(), "torch").notes == (
-        "enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
+        "enc.lstmp and enc.lstmp2 are treated as the two directions of one layer",
     )
 
 
@@ -184,8 +184,8 @@ def without(state, key):
 PLAIN = {key: tensor for key, tensor in pair("lstmp").items() if key != "fc.weight"}
 
 WRONG = (
-    ({"a": torch.zeros(2)}, {}, "holds no LSTM with projection in a layout that is known"),
-    (state_of(nn.LSTM(4, 3)), {}, "holds no LSTM with projection in a layout that is known"),
+    ({"a": torch.zeros(2)}, {}, "contains no LSTM with projection in a known layout"),
+    (state_of(nn.LSTM(4, 3)), {}, "contains no LSTM with projection in a known layout"),
     (PLAIN, {"layout": "asr"}, "in layout asr; it is in layout plain"),
     (
         {**PLAIN, **convert_state_dict(PLAIN, "ub").state},
@@ -204,7 +204,7 @@ WRONG = (
         {**PLAIN, "lstmp.state_linearity.weight": torch.zeros(24, 4)},
         {},
         (
-            r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], where the projection is "
+            r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], for a projection of shape "
             r"\[3, 6\]"
         ),
     ),
@@ -216,12 +216,12 @@ WRONG = (
     (
         {**PLAIN, "lstmp.input_linearity.bias": torch.zeros(24, dtype=torch.int8)},
         {},
-        "is int8; weights are floats",
+        "is int8; weights must be floats",
     ),
     (
         {**PLAIN, "lstmp.state_projection.weight": torch.zeros(3)},
         {},
-        "it is another layout or no LSTM",
+        "it has another layout or is no LSTM",
     ),
     (
         {"lstmp.weight_x": torch.zeros(24, 5)},
@@ -241,7 +241,7 @@ WRONG = (
     (
         state_of(LSTMP(5, 3, 6), "net."),
         {"target_layout": "ub"},
-        "'net' goes in one direction; layout ub has two: 'net2' is not",
+        "'net' has one direction, but layout ub has two: 'net2' does not",
     ),
     (
         {**PLAIN, "lstmp.weight_hr_l0": torch.zeros(3, 6)},
@@ -264,9 +264,7 @@ def test_wrong_layouts(state, settings, text):
     (({"target_layout": "keras"}, "keras"), ({"target_layout": "asr", "layout": "onnx"}, "onnx")),
 )
 def test_no_such_layout(settings, wrong):
-    with pytest.raises(
-        ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; choose "
-    ):
+    with pytest.raises(ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; use "):
         convert_state_dict(PLAIN, **settings)
 
 
@@ -289,11 +287,11 @@ def test_command(here):
     result = run("old.pt", "-o", "new.pt", "--to", "torch")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0] == "old.pt (plain) -> new.pt (torch): 2 layers, 1 other tensors as they were"
+    assert lines[0] == "old.pt (plain) -> new.pt (torch): 2 layers, 1 other tensors unchanged"
     assert lines[1:] == [
         "  enc.lstmp.weight_hr_l0",
         "  enc.lstmp.weight_hr_l0_reverse",
-        "  note: enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
+        "  note: enc.lstmp and enc.lstmp2 are treated as the two directions of one layer",
     ]
     assert same(torch.load("new.pt", weights_only=True), convert_state_dict(pair(), "torch").state)
     found = json.loads(
@@ -314,7 +312,10 @@ def test_command_says_no(here):
             "in layout torch; it is in layout plain",
         ),
         (("gone.pt", "-o", "out.pt", "--to", "asr"), "there is no such file"),
-        (("object.pt", "-o", "out.pt", "--to", "asr"), "no file of torch.save with tensors only"),
+        (
+            ("object.pt", "-o", "out.pt", "--to", "asr"),
+            "not a file of torch.save with tensors only",
+        ),
         (("in.pt", "-o", "in.pt", "--to", "asr"), "would be overwritten"),
         (("in.pt", "-o", "no/out.pt", "--to", "asr"), "there is no folder no"),
     ):

@@ -187,7 +187,7 @@ def test_checkpoint(here):
     result = run(*args)
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "error: the checkpoint does not fit: it lacks stem.weight, stem.bias, "
+        "error: the checkpoint does not match the model: it lacks stem.weight, stem.bias, "
     )
     assert Path("cnn.onnx").read_bytes() == old
 
