@@ -1,15 +1,15 @@
-"""Fine-tuning a bridge: block by block first, then as a whole, towards the float model's answers or labels.
+"""Fine-tuning of a `QatModule` towards the outputs of the float model, or towards labels.
 
-Block by block (`reconstruct`): each block between two places where a single tensor passes is
-trained by itself to give what the float model gives there, from the integers that really reach it
-(BRECQ, Li et al. 2021). A handful of samples will do, since every position of every map is a
-target. As a whole (`train`): all weights, biases and, if wanted, scales at once; the loss is the
-distance to the float model's outputs and to its tensors at those places, or one with labels. Of an
-output that a Softmax or a Sigmoid makes, the distance is that of what these read: behind them sure
-decisions have next to no gradient.
+Block by block (`reconstruct_blocks`): each block between two tensors that alone connect the graph
+is trained separately to compute what the float model computes there, from the integers that really
+reach it (BRECQ, Li et al. 2021). A few samples suffice, since each element of each feature map is a
+target. End to end (`train_end_to_end`): all weights, biases and optionally scales are trained
+together; the loss is the distance from the float model's outputs and block ends, or a loss with
+labels. For an output of a Softmax or Sigmoid the distance is that of its input, since the gradient
+of confident outputs vanishes.
 
-Owns: the loops, what is optimised, checkpoints. Must not know: operators, how integers come about
-(`bridge`), files of models.
+This module owns the loops, the optimized parameters and the checkpoints. It does not know operators
+or how integers are computed (`QatModule`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...graph import ir
 from ...run.data import Progress
 from ..checkpoint.file import Checkpoint
 from ..dynamo import import_dynamo
-from ..qat.qat_module import QatModule
+from ..qat.qat_module import FakeQuantStep, QatModule
 from .learned_scales import LearnedScales
 from .recipe import Constraints, Epoch, Recipe
 from .samples import Samples, Teacher
@@ -36,16 +36,35 @@ from .soft_rounding import SoftRounding
 
 __all__ = ["Tuner"]
 
-_BATCH_SIZE = 64  # for what is only computed forwards
+#: Batch size of computations without gradients.
+_BATCH_SIZE = 64
 
 
 class Tuner:
-    """Trains `bridge` in place.
+    """Trains a `QatModule` in place.
 
-    model : the float graph whose values are the targets; the bridge's own may have other weights to
-    begin with. evaluate : returns a number, the larger the better, for the bridge as it stands;
-    without it the loss over the samples counts. Of the whole, the best epoch is kept, or the start
-    where none is better. checkpoint : where the state is kept after every part and epoch.
+    Parameters
+    ----------
+    module
+        The module to train.
+    model
+        The float graph that computes the targets; the initial weights of `module` may differ.
+    samples
+        Training data.
+    recipe
+        Procedure of the training.
+    constraints
+        Limits of parameters and outputs, and parameters that are not trained.
+    evaluate
+        Returns a number for the current `module`; larger is better. By default it is the negative
+        loss on the samples. After end-to-end training the best epoch is restored, or the initial
+        state if no epoch is better.
+    checkpoint
+        File for the state after each block and epoch.
+    resume
+        Whether to continue from the checkpoint.
+    progress
+        Called with label, completed and total steps.
     """
 
     def __init__(
@@ -61,259 +80,269 @@ class Tuner:
         resume: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.bridge, self.samples, self.recipe = module.to(recipe.device), samples, recipe
+        self.module, self.samples, self.recipe = module.to(recipe.device), samples, recipe
         self._model = model
-        self._judged = _get_loss_tensors(module, model) if recipe.loss == "distill" else []
+        self._loss_tensors = _get_loss_tensors(module, model) if recipe.loss == "distill" else []
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
-        power = module.plan.mode == "q-value"
-        learned = power if recipe.scales is None else recipe.scales == "learned"
-        self._scales = (
-            LearnedScales(module.partition, module.plan, module.target) if learned else None
-        )
-        self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
+        self._scales = _make_learned_scales(module, recipe)
+        self._scale_lr = _get_scale_lr(module, recipe)
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
-        self._done = self._file.read() if self._file is not None and resume else {}
+        self._saved = self._file.read() if self._file is not None and resume else {}
         module.output_clip_limits = self.constraints.outputs
         self._limits = {
-            name: _resolve_limit(module.parameter_of[name], top)
-            for name, top in self.constraints.weights.items()
+            name: _resolve_limit(module.parameter_of[name], limit)
+            for name, limit in self.constraints.weights.items()
         }
         for name in self.constraints.frozen:
             module.parameter_of[name].requires_grad_(False)
-        if self._done:
-            self._load_state(self._done)
+        if self._saved:
+            self._load_state(self._saved)
         self._clamp_parameters()
 
     def run(self) -> list[Epoch]:
-        """Train by the recipe and return the history; the bridge holds the result."""
+        """Train by the recipe and return the history; the result is in the module."""
         if self.recipe.method in ("blocks", "both"):
             self.reconstruct_blocks()
         if self.recipe.method in ("whole", "both"):
             self.train_end_to_end()
-        self.bridge.eval()
+        self.module.eval()
         return self.history
 
-    # ---- block by block ----------------------------------------------------------------------------------------------
+    # ---- block by block -------------------------------------------------------------------------
 
     def reconstruct_blocks(self) -> None:
-        """Train block after block towards the float model's tensor at its end."""
+        """Train each block towards the tensor of the float model at its end."""
         ends = self._find_block_ends()
-        for number, (start, end) in enumerate(zip([None, *ends], ends, strict=False)):
-            if number < self._done.get("blocks", 0):
+        for number, (start, end) in enumerate(zip([None, *ends], ends, strict=False), 1):
+            if number <= self._saved.get("blocks", 0):
                 continue
             loss = self._train_block(start, end, number)
             if loss is not None:
-                self.history.append(Epoch(f"block to {end}", number + 1, loss))
-            self._save_checkpoint(blocks=number + 1)
-            self._report_progress("blocks", number + 1, len(ends))
+                self.history.append(Epoch(f"block to {end}", number, loss))
+            self._save_checkpoint(blocks=number)
+            self._report_progress("blocks", number, len(ends))
 
     def _find_block_ends(self) -> list[str]:
-        """Return the plan's names of the tensors where blocks end.
+        """Return the tensors where blocks end, by their names in the plan.
 
-        Between two lie parameters to train.
+        Each block has parameters to train, and data movement at its end belongs to it.
         """
-        network, ends, trains = self.bridge.network, [], False
-        known = {str(name) for name in self.bridge.plan.tensors}
+        network = self.module.network
+        plan_tensors = {str(name) for name in self.module.plan.tensors}
         cuts = dict(network.single_tensor_cuts)
+        ends: list[str] = []
+        has_parameters = False
         for index, step in enumerate(network.steps):
-            held = {
-                self.bridge.get_source_name(name)
-                for name in (*step.parameter_sources.values(), *step.inputs)
-            }
-            trains = trains or any(name in self.bridge.parameter_of for name in held)
-            own = network.get_plan_name(cuts.get(index, ""))
-            if trains and own in known and own not in ends:
-                following = network.steps[index + 1] if index + 1 < len(network.steps) else None
-                if following is not None and following.is_data_movement:
-                    continue
-                ends.append(own)
-                trains = False
+            sources = self._get_sources([step])
+            has_parameters = has_parameters or not sources.isdisjoint(self.module.parameter_of)
+            end = network.get_plan_name(cuts.get(index, ""))
+            if not has_parameters or end not in plan_tensors or end in ends:
+                continue
+            next_step = network.steps[index + 1] if index + 1 < len(network.steps) else None
+            if next_step is None or not next_step.is_data_movement:
+                ends.append(end)
+                has_parameters = False
         return ends
 
+    def _get_sources(self, steps: Sequence[FakeQuantStep]) -> set[str]:
+        """Return the float initializers, and other tensors, that steps read."""
+        sources = set()
+        for step in steps:
+            for name in (*step.parameter_sources.values(), *step.inputs):
+                sources.add(self.module.get_source_name(name))
+        return sources
+
     def _locate_cut(self, name: str | None) -> tuple[int, str]:
-        """Return (index of the first step behind, tensor) of the place where `name` passes alone."""
+        """Return the index of the first step after a block end, and the integer tensor there.
+
+        `name` is the tensor in the plan, or None for the start of the graph.
+        """
         if name is None:
             return 0, ""
-        network = self.bridge.network
-        return next(
-            (i + 1, tensor)
-            for i, tensor in network.single_tensor_cuts
-            if network.get_plan_name(tensor) == name
-        )
+        network = self.module.network
+        for index, tensor in network.single_tensor_cuts:
+            if network.get_plan_name(tensor) == name:
+                return index + 1, tensor
+        raise ValueError(f"no block ends at {name}")
 
     def _train_block(self, start: str | None, end: str, number: int) -> float | None:
-        """Train the steps from `start` to `end`.
+        """Train the steps between two block ends.
 
-        Return the mean loss of the last epoch, None with nothing to train.
+        Returns the mean loss of the last epoch, or None if there is nothing to train.
         """
-        recipe, bridge = self.recipe, self.bridge
-        first, last = self._locate_cut(start)[0], self._locate_cut(end)[0]
-        inside = {
-            bridge.get_source_name(name)
-            for step in bridge.network.steps[first:last]
-            for name in (*step.parameter_sources.values(), *step.inputs)
-        }
+        recipe, module = self.recipe, self.module
+        step_range = slice(self._locate_cut(start)[0], self._locate_cut(end)[0])
+        steps = module.network.steps[step_range]
+        sources = self._get_sources(steps)
         names = [
             name
-            for name in bridge.parameter_of
-            if name in inside and name not in self.constraints.frozen
+            for name in module.parameter_of
+            if name in sources and name not in self.constraints.frozen
         ]
-        soft = SoftRounding(bridge, names) if recipe.rounding == "soft" else None
-        total = recipe.block_epochs * max(len(self.samples) // recipe.batch_size, 1)
-        written = {step.plan_tensor for step in bridge.network.steps[first:last]} | set(names)
-        logs = self._get_block_scales(written, start)
-        if not (names or logs):
+        soft = SoftRounding(module, names) if recipe.rounding == "soft" else None
+        plan_tensors = {step.plan_tensor for step in steps} | set(names)
+        log2_scales = self._get_block_scales(plan_tensors, start)
+        if not (names or log2_scales):
             return None
         inputs = self._collect_block_inputs(start)
-        teacher = Teacher(self._model, [end], self.samples)
-        target = teacher.all([end])[end]
-        groups = (
-            soft.get_parameter_groups(recipe.lr)
-            if soft is not None
-            else self._get_parameter_groups(names, recipe.lr)
-        )
-        optimizer, schedule = self._make_optimizer(
-            groups, list({id(p): p for p in logs.values()}.values()), total
-        )
-        level = target.float().var().clamp(min=1e-12)
-        bridge.log2_scales = logs
-        done, mean = 0, math.nan
+        targets = Teacher(self._model, [end], self.samples).all([end])[end]
+        if soft is not None:
+            groups = soft.get_parameter_groups(recipe.lr)
+        else:
+            groups = self._get_parameter_groups(names, recipe.lr)
+        total_steps = recipe.block_epochs * max(len(self.samples) // recipe.batch_size, 1)
+        scale_parameters = list({id(log): log for log in log2_scales.values()}.values())
+        optimizer, schedule = self._make_optimizer(groups, scale_parameters, total_steps)
+        variance = targets.float().var().clamp(min=1e-12)
+        module.log2_scales = log2_scales
+        completed_steps, mean_loss = 0, math.nan
         for epoch in range(recipe.block_epochs):
             losses = []
-            for index in self.samples.iterate_shuffled(
-                recipe.batch_size, recipe.seed, 10_000 * (number + 1) + epoch
-            ):
-                given = (
-                    self.samples.get_inputs(index)
-                    if start is None
-                    else {inputs[0]: inputs[1][index].float()}
-                )
-                place, tensor = self._locate_cut(end)
-                part = slice(self._locate_cut(start)[0], place)
-                got = dict(bridge.integers(given, part))[tensor]
-                held = bridge.network.held.get(tensor)
-                real = got if held is None else (got - held.zero_point) / held.scale
-                loss = ((real - target[index]) ** 2).mean() / level
+            order = 10_000 * number + epoch
+            for index in self.samples.iterate_shuffled(recipe.batch_size, recipe.seed, order):
+                actual = self._run_block(inputs, step_range, end, index)
+                loss = ((actual - targets[index]) ** 2).mean() / variance
                 if soft is not None:
-                    loss = loss + soft.compute_penalty(done / total)
-                self._apply_step(
-                    loss, optimizer, schedule, f"block {number + 1}, epoch {epoch + 1}"
-                )
+                    loss = loss + soft.compute_penalty(completed_steps / total_steps)
+                self._apply_step(loss, optimizer, schedule, f"block {number}, epoch {epoch + 1}")
                 losses.append(float(loss.detach()))
-                done += 1
-            mean = float(np.mean(losses)) if losses else math.nan
+                completed_steps += 1
+            mean_loss = float(np.mean(losses)) if losses else math.nan
         if soft is not None:
             soft.finalize()
-        bridge.log2_scales = {}
-        return mean
+        module.log2_scales = {}
+        return mean_loss
+
+    def _run_block(
+        self, inputs: tuple[str, Any] | None, step_range: slice, end: str, index: Any
+    ) -> Any:
+        """Return the real values of the tensor at the end of a block for some samples.
+
+        Parameters
+        ----------
+        inputs
+            Name and counts of the block's input for all samples; None for the graph inputs.
+        """
+        if inputs is None:
+            feed = self.samples.get_inputs(index)
+        else:
+            name, counts = inputs
+            feed = {name: counts[index].float()}
+        tensor = self._locate_cut(end)[1]
+        counts = dict(self.module.integers(feed, step_range))[tensor]
+        qparams = self.module.network.held.get(tensor)
+        return counts if qparams is None else (counts - qparams.zero_point) / qparams.scale
 
     def _get_block_scales(self, names: Collection[str], start: str | None) -> dict[str, Any]:
-        """Return the scales to learn among those of `names`.
-
-        Not the one of the integers that come in.
-        """
+        """Return the scales to learn among those of `names`, without that of the block's input."""
         if self._scales is None:
             return {}
-        incoming = None if start is None else self._scales.log2_scales.get(start)
+        input_scale = None if start is None else self._scales.log2_scales.get(start)
         return {
-            name: log
-            for name, log in self._scales.log2_scales.items()
-            if name in names and log is not incoming
+            name: log2_scale
+            for name, log2_scale in self._scales.log2_scales.items()
+            if name in names and log2_scale is not input_scale
         }
 
-    def _collect_block_inputs(self, start: str | None) -> tuple[str, Any]:
-        """Return (tensor, counts of all samples) that reach the place `start`.
+    def _collect_block_inputs(self, start: str | None) -> tuple[str, Any] | None:
+        """Compute the input of a block for all samples: its name and values (int16 if integer).
 
-        Int8 or int16 where they fit.
+        Returns None if the block starts at the graph inputs.
         """
         if start is None:
-            return "", None
-        place, tensor = self._locate_cut(start)
-        kept = []
-        for part in self.samples.iterate_slices(_BATCH_SIZE):
+            return None
+        step_count, tensor = self._locate_cut(start)
+        is_integer = tensor in self.module.network.held
+        batches = []
+        for index in self.samples.iterate_slices(_BATCH_SIZE):
             with torch.no_grad():
-                for name, value in self.bridge.integers(
-                    self.samples.get_inputs(part), slice(0, place)
-                ):
+                values = self.module.integers(self.samples.get_inputs(index), slice(0, step_count))
+                for name, value in values:
                     if name == tensor:
-                        kept.append(
-                            value
-                            if tensor not in self.bridge.network.held
-                            else value.to(torch.int16)
-                        )
-        return tensor, torch.cat(kept)
+                        batches.append(value.to(torch.int16) if is_integer else value)
+        return tensor, torch.cat(batches)
 
-    # ---- as a whole --------------------------------------------------------------------------------------------------
+    # ---- end to end -----------------------------------------------------------------------------
 
     def train_end_to_end(self) -> None:
-        """Train everything at once."""
-        recipe, bridge = self.recipe, self.bridge
-        names = [name for name in bridge.parameter_of if name not in self.constraints.frozen]
-        places = [
-            name
-            for name in self._find_block_ends()
-            if name not in (*bridge.network.outputs, *self._judged)
-        ]
-        taps = places if recipe.loss == "distill" and recipe.features > 0 else []
-        teacher = Teacher(
-            self._model, [*bridge.network.outputs, *self._judged, *taps], self.samples
-        )
-        steps = max(len(self.samples) // recipe.batch_size, 1)
+        """Train all parameters together, and restore the best epoch."""
+        recipe, module = self.recipe, self.module
+        names = [name for name in module.parameter_of if name not in self.constraints.frozen]
+        taps = self._get_taps()
+        target_names = [*module.network.outputs, *self._loss_tensors, *taps]
+        teacher = Teacher(self._model, target_names, self.samples)
+        step_count = max(len(self.samples) // recipe.batch_size, 1)
         scales = self._scales.parameters if self._scales is not None else []
-        optimizer, schedule = self._make_optimizer(
-            self._get_parameter_groups(names, recipe.lr), scales, recipe.epochs * steps
-        )
-        bridge.log2_scales = self._scales.log2_scales if self._scales is not None else {}
-        first = self._done.get("epochs", 0)
-        if first:
-            optimizer.load_state_dict(self._done["optimizer"])
-            schedule.load_state_dict(self._done["schedule"])
-        best, since = self._done.get("best"), self._done.get("since", 0)
+        groups = self._get_parameter_groups(names, recipe.lr)
+        optimizer, schedule = self._make_optimizer(groups, scales, recipe.epochs * step_count)
+        module.log2_scales = self._scales.log2_scales if self._scales is not None else {}
+        first_epoch = self._saved.get("epochs", 0)
+        if first_epoch:
+            optimizer.load_state_dict(self._saved["optimizer"])
+            schedule.load_state_dict(self._saved["schedule"])
+        best, stale_epochs = self._saved.get("best"), self._saved.get("since", 0)
         if best is None:
             best = self._evaluate_module(teacher, taps), self._get_state()
-        for epoch in range(first, recipe.epochs):
-            bridge.train()
-            losses = []
-            for count, index in enumerate(
-                self.samples.iterate_shuffled(recipe.batch_size, recipe.seed, epoch)
-            ):
-                outputs = bridge(self.samples.get_inputs(index), [*self._judged, *taps])
-                loss = self._compute_loss(
-                    outputs, teacher.compute_targets(index), self.samples.get_labels(index), taps
-                )
-                self._apply_step(loss, optimizer, schedule, f"epoch {epoch + 1}, step {count + 1}")
-                losses.append(float(loss.detach()))
-                self._report_progress("training", epoch * steps + count + 1, recipe.epochs * steps)
-            bridge.eval()
+        for epoch in range(first_epoch, recipe.epochs):
+            loss = self._train_epoch(teacher, taps, optimizer, schedule, epoch)
             value = self._evaluate_module(teacher, taps)
-            measured = value if self._evaluate is not None else None
-            self.history.append(Epoch("whole", epoch + 1, float(np.mean(losses)), measured))
-            best, since = ((value, self._get_state()), 0) if value > best[0] else (best, since + 1)
+            metric = value if self._evaluate is not None else None
+            self.history.append(Epoch("whole", epoch + 1, loss, metric))
+            if value > best[0]:
+                best, stale_epochs = (value, self._get_state()), 0
+            else:
+                stale_epochs += 1
             self._save_checkpoint(
                 epochs=epoch + 1,
                 optimizer=optimizer.state_dict(),
                 schedule=schedule.state_dict(),
                 best=best,
-                since=since,
+                since=stale_epochs,
             )
-            if recipe.patience is not None and since >= recipe.patience:
+            if recipe.patience is not None and stale_epochs >= recipe.patience:
                 break
-        bridge.log2_scales = {}
+        module.log2_scales = {}
         self._load_state({"state": best[1]})
 
+    def _get_taps(self) -> list[str]:
+        """Return the block ends whose distance is part of the loss."""
+        if self.recipe.loss != "distill" or not self.recipe.features > 0:
+            return []
+        excluded = (*self.module.network.outputs, *self._loss_tensors)
+        return [name for name in self._find_block_ends() if name not in excluded]
+
+    def _train_epoch(
+        self, teacher: Teacher, taps: Sequence[str], optimizer: Any, schedule: Any, epoch: int
+    ) -> float:
+        """Train on all samples once and return the mean loss."""
+        recipe, module = self.recipe, self.module
+        step_count = max(len(self.samples) // recipe.batch_size, 1)
+        module.train()
+        losses = []
+        batches = self.samples.iterate_shuffled(recipe.batch_size, recipe.seed, epoch)
+        for step, index in enumerate(batches, 1):
+            outputs = module(self.samples.get_inputs(index), [*self._loss_tensors, *taps])
+            targets = teacher.compute_targets(index)
+            loss = self._compute_loss(outputs, targets, self.samples.get_labels(index), taps)
+            self._apply_step(loss, optimizer, schedule, f"epoch {epoch + 1}, step {step}")
+            losses.append(float(loss.detach()))
+            completed = epoch * step_count + step
+            self._report_progress("training", completed, recipe.epochs * step_count)
+        module.eval()
+        return float(np.mean(losses))
+
     def _evaluate_module(self, teacher: Teacher, taps: Sequence[str]) -> float:
-        """Return how good the bridge is as it stands."""
+        """Evaluate the current module; larger is better."""
         if self._evaluate is not None:
             return self._evaluate()
         losses = []
         with torch.no_grad():
-            for part in self.samples.iterate_slices(_BATCH_SIZE):
-                outputs = self.bridge(self.samples.get_inputs(part), [*self._judged, *taps])
-                loss = self._compute_loss(
-                    outputs, teacher.compute_targets(part), self.samples.get_labels(part), taps
-                )
+            for index in self.samples.iterate_slices(_BATCH_SIZE):
+                outputs = self.module(self.samples.get_inputs(index), [*self._loss_tensors, *taps])
+                targets = teacher.compute_targets(index)
+                loss = self._compute_loss(outputs, targets, self.samples.get_labels(index), taps)
                 losses.append(float(loss) * len(next(iter(outputs.values()))))
         return -sum(losses) / len(self.samples)
 
@@ -324,54 +353,69 @@ class Tuner:
         labels: Any,
         taps: Sequence[str],
     ) -> Any:
+        """Compute the loss of a batch as a scalar tensor.
+
+        Parameters
+        ----------
+        outputs, targets
+            Tensors of the module and of the float model by name.
+        labels
+            Labels of the samples, or None.
+        taps
+            Block ends whose distance is part of the loss "distill".
+        """
         recipe = self.recipe
         if callable(recipe.loss):
             return recipe.loss(outputs, targets, labels)
         if recipe.loss == "labels":
             if labels is None:
                 raise ConfigError(
-                    "loss 'labels': the training data have no labels; give some or distill"
+                    "loss 'labels': the training data have no labels; add labels or use distill"
                 )
-            scores = outputs[self.bridge.network.outputs[0]]
+            scores = outputs[self.module.network.outputs[0]]
             return torch.nn.functional.cross_entropy(
                 scores.reshape(len(scores), -1), labels.long().reshape(-1)
             )
-        loss = sum(_normalized_mse(outputs[name], targets[name]) for name in self._judged) / len(
-            self._judged
-        )
+        loss = _mean_normalized_mse(outputs, targets, self._loss_tensors)
         if taps:
             loss = loss + recipe.features * sum(
-                _normalized_mse(outputs[n], targets[n]) for n in taps
+                _normalized_mse(outputs[name], targets[name]) for name in taps
             ) / len(taps)
         return loss
 
-    # ---- steps -------------------------------------------------------------------------------------------------------
+    # ---- optimizer steps ------------------------------------------------------------------------
 
     def _get_parameter_groups(self, names: Sequence[str], lr: float) -> list[dict[str, Any]]:
-        """Return Adam's groups: the step of a parameter follows its size."""
-        found = []
+        """Return Adam's groups with a step size relative to the parameter's root mean square."""
+        groups = []
         for name in names:
-            parameter = self.bridge.parameter_of[name]
-            size = float(parameter.detach().double().square().mean().sqrt())
-            found.append({"params": [parameter], "lr": lr * (size or 1.0)})
-        return found
+            parameter = self.module.parameter_of[name]
+            rms = float(parameter.detach().double().square().mean().sqrt())
+            groups.append({"params": [parameter], "lr": lr * (rms or 1.0)})
+        return groups
 
     def _make_optimizer(
-        self, groups: Sequence[dict[str, Any]], scales: Sequence[Any], total: int
+        self, groups: Sequence[dict[str, Any]], scales: Sequence[Any], total_steps: int
     ) -> tuple[Any, Any]:
-        own = [{"params": list(scales), "lr": self._scale_lr}] if len(scales) else []
+        """Return Adam for parameter groups and scales, and its cosine schedule."""
+        all_groups = list(groups)
+        if len(scales):
+            all_groups.append({"params": list(scales), "lr": self._scale_lr})
         import_dynamo()
-        optimizer = torch.optim.Adam([*groups, *own])
-        return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(total, 1))
+        optimizer = torch.optim.Adam(all_groups)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(total_steps, 1))
+        return optimizer, schedule
 
-    def _apply_step(self, loss: Any, optimizer: Any, schedule: Any, where: str) -> None:
+    def _apply_step(self, loss: Any, optimizer: Any, schedule: Any, location: str) -> None:
+        """Update the parameters, their limits and the plan.
+
+        Raises ConfigError, mentioning `location`, if the loss is not finite.
+        """
         if not math.isfinite(float(loss.detach())):
-            kept = (
-                f"; the state before it is in {self._file.path}" if self._file is not None else ""
-            )
+            hint = f"; the last good state is in {self._file.path}" if self._file else ""
             raise ConfigError(
-                f"the loss became {float(loss.detach())} in {where}; lower --lr (now "
-                f"{self.recipe.lr:g}){kept}"
+                f"the loss became {float(loss.detach())} in {location}; lower --lr (now "
+                f"{self.recipe.lr:g}){hint}"
             )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -379,70 +423,95 @@ class Tuner:
         schedule.step()
         self._clamp_parameters()
         if self._scales is not None:
-            self.bridge.set_plan(self._scales.plan())
+            self.module.set_plan(self._scales.plan())
 
     def _clamp_parameters(self) -> None:
-        """Cut the parameters at their limits."""
+        """Clamp the parameters to their limits."""
         with torch.no_grad():
-            for name, top in self._limits.items():
-                self.bridge.parameter_of[name].clamp_(-top, top)
+            for name, limit in self._limits.items():
+                self.module.parameter_of[name].clamp_(-limit, limit)
 
-    # ---- state -------------------------------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------
 
     def _get_state(self) -> dict[str, Any]:
-        """Return everything that is learned."""
-        found = {
-            f"parameter {name}": p.detach().clone() for name, p in self.bridge.parameter_of.items()
-        }
+        """Return copies of all parameters and learned scales."""
+        state = {}
+        for name, parameter in self.module.parameter_of.items():
+            state[f"parameter {name}"] = parameter.detach().clone()
         if self._scales is not None:
-            found.update(
-                {f"scale {i}": p.detach().clone() for i, p in enumerate(self._scales.parameters)}
-            )
-        return found
+            for index, parameter in enumerate(self._scales.parameters):
+                state[f"scale {index}"] = parameter.detach().clone()
+        return state
 
-    def _load_state(self, done: Mapping[str, Any]) -> None:
-        state = done["state"]
+    def _load_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore parameters and scales, and the history if there is one."""
+        state = saved["state"]
         with torch.no_grad():
-            for name, parameter in self.bridge.parameter_of.items():
+            for name, parameter in self.module.parameter_of.items():
                 parameter.copy_(state[f"parameter {name}"])
             if self._scales is not None:
-                for i, parameter in enumerate(self._scales.parameters):
-                    parameter.copy_(state[f"scale {i}"])
-                self.bridge.set_plan(self._scales.plan())
-        self.history = [Epoch(*line) for line in done.get("history", [])] or self.history
+                for index, parameter in enumerate(self._scales.parameters):
+                    parameter.copy_(state[f"scale {index}"])
+                self.module.set_plan(self._scales.plan())
+        self.history = [Epoch(*entry) for entry in saved.get("history", [])] or self.history
 
-    def _save_checkpoint(self, **more: Any) -> None:
-        self._done = {**self._done, **more}
+    def _save_checkpoint(self, **entries: Any) -> None:
+        """Update entries of the saved state, and write it if there is a checkpoint file."""
+        self._saved = {**self._saved, **entries}
         if self._file is not None:
-            history = [(e.part, e.number, e.loss, e.metric) for e in self.history]
-            self._file.write({**self._done, "state": self._get_state(), "history": history})
+            history = [
+                (entry.part, entry.number, entry.loss, entry.metric) for entry in self.history
+            ]
+            self._file.write({**self._saved, "state": self._get_state(), "history": history})
 
-    def _report_progress(self, what: str, done: int, total: int) -> None:
+    def _report_progress(self, label: str, completed: int, total: int) -> None:
+        """Report completed steps, if progress is requested."""
         if self._progress is not None:
-            self._progress(what, done, total)
+            self._progress(label, completed, total)
 
 
-def _get_loss_tensors(bridge: QatModule, model: ir.Model) -> list[str]:
-    """Return what the outputs are judged by.
+def _make_learned_scales(module: QatModule, recipe: Recipe) -> LearnedScales | None:
+    """Return the scales to learn, or None for fixed scales."""
+    is_learned = recipe.scales == "learned"
+    if recipe.scales is None:
+        is_learned = module.plan.mode == "q-value"
+    return LearnedScales(module.partition, module.plan, module.target) if is_learned else None
 
-    Themselves, or what a Softmax or a Sigmoid makes them of.
-    """
-    network, sources = bridge.network, map_outputs_to_logits(model)
-    known = {network.get_plan_name(name) for step in network.steps for name in step.outputs}
+
+def _get_scale_lr(module: QatModule, recipe: Recipe) -> float:
+    """Return the step size of scales, by default larger for powers of two."""
+    if recipe.scale_lr is not None:
+        return recipe.scale_lr
+    return 1e-2 if module.plan.mode == "q-value" else 1e-4
+
+
+def _get_loss_tensors(module: QatModule, model: ir.Model) -> list[str]:
+    """Return the tensors that the loss "distill" compares: the outputs, or inputs of a Softmax."""
+    network, logits = module.network, map_outputs_to_logits(model)
+    plan_names: set[str] = set()
+    for step in network.steps:
+        plan_names.update(network.get_plan_name(name) for name in step.outputs)
     return [
-        source if (source := sources.get(name, "")) in known else name for name in network.outputs
+        logits[name] if logits.get(name, "") in plan_names else name for name in network.outputs
     ]
 
 
-def _normalized_mse(got: Any, want: Any) -> Any:
-    """Return the mean square of the difference over the variance of what is wanted."""
-    want = want.float()
-    return ((got - want) ** 2).mean() / want.var().clamp(min=1e-12)
+def _mean_normalized_mse(
+    outputs: Mapping[str, Any], targets: Mapping[str, Any], names: Sequence[str]
+) -> Any:
+    """Return the mean normalized squared error of several tensors."""
+    return sum(_normalized_mse(outputs[name], targets[name]) for name in names) / len(names)
 
 
-def _resolve_limit(parameter: Any, top: float | str) -> float:
-    if isinstance(top, str):
-        return float(
-            np.percentile(np.abs(parameter.detach().cpu().numpy()), float(top.removeprefix("p")))
-        )
-    return float(top)
+def _normalized_mse(actual: Any, target: Any) -> Any:
+    """Return the mean squared error relative to the variance of the target."""
+    target = target.float()
+    return ((actual - target) ** 2).mean() / target.var().clamp(min=1e-12)
+
+
+def _resolve_limit(parameter: Any, limit: float | str) -> float:
+    """Return a limit as a number; "p99.9" is that percentile of the parameter's magnitudes."""
+    if not isinstance(limit, str):
+        return float(limit)
+    magnitudes = np.abs(parameter.detach().cpu().numpy())
+    return float(np.percentile(magnitudes, float(limit.removeprefix("p"))))
