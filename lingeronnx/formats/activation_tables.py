@@ -4,17 +4,17 @@ IqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of i
 iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or
 Q27, is a `TableInputRule`:
 
-==============  ==================================================================================
-`RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
-`SATURATED`     shifted and saturated
-`WRAPPED`       shifted without saturation, and 0 comes out beyond the table
-`NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
-==============  ==================================================================================
+==================  ==============================================================================
+`RIGHT_SHIFT_ONLY`  int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
+`SATURATED`         shifted and saturated
+`WRAPPED`           shifted without saturation, and 0 comes out beyond the table
+`ALWAYS_ZERO`       the executor's factor overflows to 0, so that every input reads as 0
+==================  ==============================================================================
 
-To the training side outputs are `uses_node_format`: the table in Q11 gives Q15, rounded to any scale, the
-one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is
-what a Requant by 2^8 in front of it would make int16. QGelu and QSwish (venusA, dialect v3) have
-tables of their own, Q27 in and out.
+In training software outputs have the node's format (`uses_node_format`): the table in Q11 gives
+Q15, rounded to any scale, the one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input
+with `RIGHT_SHIFT_ONLY` equals an int16 input after a Requant by 2^8. QGelu and QSwish (venusA,
+dialect v3) have tables of their own, Q27 in and out.
 
 GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side
 gates any axis, and has a sigmoid for each chip.
@@ -149,9 +149,9 @@ class Sigmoid(Format):
             return Table(
                 self._compute_training_table(info, curve, round_shift_right(x, q - fraction))
             )
-        if how.input_rule is TableInputRule.NOTHING:
+        if how.input_rule is TableInputRule.ALWAYS_ZERO:
             x = x * 0
-        elif how.input_rule is TableInputRule.RIGHT_ONLY:
+        elif how.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_right(x << (16 - bits), max(q + 16 - bits - fraction, 0))
         else:
             x = saturate_array(round_shift_right(x, q - fraction), 32)

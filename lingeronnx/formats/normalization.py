@@ -261,7 +261,7 @@ class Softmax(UnaryIntegerOp):
             entry,
             bound.rescale(bound.output_scale_ratio(2.0**15)),
             axis=axis,
-            division_mode=how.shares.value,
+            division_mode=how.division.value,
             single_axis=how.row is SoftmaxRowRule.AXIS,
         )
 

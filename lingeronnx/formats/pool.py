@@ -33,7 +33,7 @@ __all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
 #: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
 _LUNA_DIVISION_RULES: dict[AverageDivisor, Literal["venus", "arcs"]] = {
-    AverageDivisor.AREA_IN_A_BYTE: "venus",
+    AverageDivisor.INT8_AREA: "venus",
     AverageDivisor.AREA: "arcs",
 }
 

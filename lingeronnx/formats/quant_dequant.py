@@ -49,7 +49,7 @@ class Quant(Format):
 
         scale, real = (
             get_number(info.attributes, "scale_x"),
-            info.expect_arithmetic(QuantArithmetic).real,
+            info.expect_arithmetic(QuantArithmetic).float_precision,
         )
         if real is QuantFloatPrecision.SINGLE:
             return Kernel(

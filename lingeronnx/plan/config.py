@@ -123,12 +123,12 @@ class QuantConfig(BaseModel):
     requantize: bool | None = None
     debug_dump: str | None = None
     objective: Literal["accuracy", "time", "memory", "plain"] = "accuracy"
-    clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
+    clock: float | None = Field(default=None, gt=0, description="clock of the chip in MHz")
     budget_ms: float | None = Field(
-        default=None, gt=0, description="milliseconds that a call may take"
+        default=None, gt=0, description="latency budget of a call in milliseconds"
     )
     timing: str | None = Field(
-        default=None, description="a file of profile-board: the chip's prices"
+        default=None, description="a file written by profile-board: the chip's costs"
     )
 
     @property

@@ -74,11 +74,11 @@ class Sigmoid(Integer):
         """To the table's format, along the curve."""
         q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
         chip = arithmetic.table.value
-        if arithmetic.input_rule is TableInputRule.RIGHT_ONLY:
+        if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_half_up(to_python_ints(inputs[0]), max(q - 11, 0))
         else:
             x = saturate(round_shift_half_up(to_python_ints(inputs[0]), q - 27), 32)
-        if arithmetic.input_rule is TableInputRule.NOTHING:
+        if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
             x = x * 0
         return cast_to_width(
             np.vectorize(lambda v: evaluate_curve(self.function, chip, int(v), 8), otypes=[object])(

@@ -59,7 +59,7 @@ class Add(Integer):
             return cast_to_width(
                 saturate(x + self.sign * y + a.zero_point("o"), a.o_bits), a.o_bits
             )
-        if arithmetic.operands is AddOperandPrecision.BYTES:
+        if arithmetic.operands is AddOperandPrecision.INT8:
             x, y = (
                 requantize(v, r, 8, arithmetic.requantize).astype(int)
                 for v, r in zip(inputs, ratios, strict=True)

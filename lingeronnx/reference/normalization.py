@@ -40,7 +40,7 @@ def _exponentials(row: list[int], how: SoftmaxArithmetic) -> tuple[list[int], li
         y = _EXP2_COEFFICIENTS[0]
         for c in _EXP2_COEFFICIENTS[1:-1]:
             y = round_shift_half_up(y * f, 23) + c
-        if how.shares is SoftmaxDivision.FUSED:
+        if how.division is SoftmaxDivision.FUSED:
             shift = 30 - whole
             powers.append(
                 round_shift_half_up(y * f * 2**7 + _EXP2_COEFFICIENTS[-1] * 2**30, shift)
@@ -63,7 +63,7 @@ def _normalize_exponentials(powers: list[int], how: SoftmaxArithmetic) -> list[i
     Venus finds the reciprocal by two Newton steps, the others divide.
     """
     total = int(saturate(sum(powers), 32))
-    if how.shares is not SoftmaxDivision.NEWTON:
+    if how.division is not SoftmaxDivision.NEWTON:
         factor = 2 * (2**52 // total)
         return [round_shift_half_up(factor * e, 38) for e in powers]
     n = (32 - total.bit_length()) - 9

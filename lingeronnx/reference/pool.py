@@ -96,7 +96,7 @@ class AvgPool(Integer):
                 arithmetic.requantize,
                 a.zero_point("o"),
             )
-        byte = divisor is AverageDivisor.AREA_IN_A_BYTE
+        byte = divisor is AverageDivisor.INT8_AREA
         return self.average_on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
 
     @staticmethod

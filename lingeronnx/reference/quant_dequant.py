@@ -29,7 +29,8 @@ class Quant(Integer):
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
             if (
-                expect_arithmetic(arithmetic, QuantArithmetic).real is QuantFloatPrecision.PRODUCT
+                expect_arithmetic(arithmetic, QuantArithmetic).float_precision
+                is QuantFloatPrecision.PRODUCT
                 and scale >= 1
             ):
                 product = x.astype(np.float32) * np.float32(scale)

@@ -262,7 +262,7 @@ class Gru(_RecurrentOpRun):
         parts: LayerWeights,
     ) -> list[int]:
         """The executor's; on venusA the state is left out of r and z."""
-        chip, units, apart = how.table.value, len(h), how.form is GruVariant.HALVED_APART
+        chip, units, apart = how.table.value, len(h), how.form is GruVariant.HALVED_NOT_IN_GATES
         own, inner = self.sums(a, how, x, h, parts, 11, False)
         new = []
         for u in range(units):

@@ -51,8 +51,8 @@ class LeftShiftBehavior(Enum):
 
     SHIFTED = "shifts left"
     UNSHIFTED = "does not shift left"
-    ZERO = "gives 0 for a shift to the left"
-    REFUSED = "refuses a shift to the left"
+    ZERO = "gives 0 for a left shift"
+    REFUSED = "refuses a left shift"
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Requantization:
     def __str__(self) -> str:
         phrases = [self.left.value if self.shifts else "multiplies"]
         if self.rounding is None:
-            phrases.append("rounds as the node says")
+            phrases.append("rounds as the node specifies")
         elif self.rounding is not RoundingMode.HALF_UP:
             phrases.append(f"rounds {self.rounding.name.lower().replace('_', ' ')}")
         if self.bits is not None:
-            phrases.append(f"gives {self.bits} bits always")
+            phrases.append(f"always gives {self.bits} bits")
         return ", ".join(phrases)
 
 
@@ -115,12 +115,12 @@ class QuantFloatPrecision(Enum):
 class QuantArithmetic(Arithmetic):
     """Quant.
 
-    real : floating-point precision.
-    widest : maximum output width in bits.
+    float_precision : floating-point precision of the computation.
+    max_bits : maximum output width.
     """
 
-    real: QuantFloatPrecision = QuantFloatPrecision.DOUBLE
-    widest: int = 32
+    float_precision: QuantFloatPrecision = QuantFloatPrecision.DOUBLE
+    max_bits: int = 32
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class AddOperandPrecision(Enum):
     """Precision to which the two operands of a sum are converted before they are added."""
 
     FINE = "operands 2^16 times as fine as the result"
-    BYTES = "operands requantized to 8 bits"
+    INT8 = "operands requantized to 8 bits"
     WIDE = "operands requantized and not saturated"
 
 
@@ -162,11 +162,11 @@ class AddArithmetic(Arithmetic):
 
     def __post_init__(self) -> None:
         if (
-            self.operands is AddOperandPrecision.BYTES
+            self.operands is AddOperandPrecision.INT8
             and self.requantize.rounding is not RoundingMode.HALF_UP
         ):
             raise ValueError(
-                "AddOperandPrecision.BYTES rounds half up; use AddOperandPrecision.WIDE for other "
+                "AddOperandPrecision.INT8 rounds half up; use AddOperandPrecision.WIDE for other "
                 "roundings"
             )
 
@@ -201,8 +201,8 @@ class AverageDivisor(Enum):
 
     ONE_ROUNDING = "one rounding"
     AREA = "shift or reciprocal"
-    AREA_IN_A_BYTE = "shift, or reciprocal of the area in a signed byte"
-    COUNTED = "one rounding, padding counted as the node says"
+    INT8_AREA = "shift, or reciprocal of the area in a signed byte"
+    COUNTED = "one rounding, padding counted as the node specifies"
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,8 @@ class TableInputRule(Enum):
 
     SATURATED = "input saturated"
     WRAPPED = "input not saturated, 0 beyond the table"
-    RIGHT_ONLY = "int16 input, never shifted left"
-    NOTHING = "every input reads as 0"
+    RIGHT_SHIFT_ONLY = "int16 input, never shifted left"
+    ALWAYS_ZERO = "every input reads as 0"
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class SoftmaxRowRule(Enum):
 class SoftmaxArithmetic(Arithmetic):
     """Operators over rows: SoftmaxInt and LogSoftmaxInt."""
 
-    shares: SoftmaxDivision = SoftmaxDivision.DIVIDE
+    division: SoftmaxDivision = SoftmaxDivision.DIVIDE
     row: SoftmaxRowRule = SoftmaxRowRule.FROM_AXIS
 
 
@@ -335,7 +335,7 @@ class GruVariant(Enum):
 
     DEFINED = "as it is defined"
     HALVED = "the state halved in every step"
-    HALVED_APART = "the state halved in every step, and left out of two gates"
+    HALVED_NOT_IN_GATES = "the state halved in every step, and left out of two gates"
     Q15 = "q15"
     Q7 = "q7"
     BEFORE = "before"

@@ -44,15 +44,15 @@ class TimingCalibration(BaseModel):
     lingeronnx_timing: Literal[1] = Field(description="the version of this format")
     platform: str
     base: str = Field(description="the chip whose formulas the factors correct")
-    node: float = Field(ge=0, le=1e9, description="cycles of the host core for each node")
+    node: float = Field(ge=0, le=1e9, description="cycles of the host core per node")
     factors: dict[str, FamilyFactor] = Field(
-        description="by family of kernels: times its start, times the rest"
+        description="by family of kernels: factors on its start and on the rest of its cycles"
     )
-    spread: float = Field(ge=0, le=1e3, description="how far off a node may be, as a share of it")
+    spread: float = Field(ge=0, le=1e3, description="relative error bound of a node's cycles")
     clock_mhz: float | None = Field(default=None, gt=0, le=1e6)
-    nodes: int = Field(ge=0, description="nodes of the log that it was fitted to")
+    nodes: int = Field(ge=0, description="number of nodes in the fitted log")
     runs: int = Field(ge=0)
-    median_error: float = Field(ge=0, description="of these nodes, as a share")
+    median_error: float = Field(ge=0, description="median relative error of these nodes")
 
 
 def read_timing_calibration(path: str | os.PathLike[str]) -> TimingCalibration:

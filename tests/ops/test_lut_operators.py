@@ -63,13 +63,13 @@ def test_curves(seed, which, q):
         op_type.removeprefix("iq").lower(),
         ROWS[platform].get_arithmetic(op_type, LutArithmetic).input_rule,
     )
-    dtype = np.int16 if reading is TableInputRule.RIGHT_ONLY else np.int8
+    dtype = np.int16 if reading is TableInputRule.RIGHT_SHIFT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
     chip, read = {
-        TableInputRule.RIGHT_ONLY: ("venus", lambda v: rsh(v, max(q - 11, 0))),
+        TableInputRule.RIGHT_SHIFT_ONLY: ("venus", lambda v: rsh(v, max(q - 11, 0))),
         TableInputRule.SATURATED: ("arcs", lambda v: sat(rsh(v, q - 27), 32)),
-        TableInputRule.NOTHING: ("venusA", lambda v: 0),
+        TableInputRule.ALWAYS_ZERO: ("venusA", lambda v: 0),
     }[reading]
     want = [naive.curve(function, chip, read(int(v)), 8) for v in x[0]]
     got = computed(op_type, platform, x, scale_x=2.0**q, scale_o=128.0)
@@ -105,7 +105,7 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
     m, s = fixed_point_multiplier(2.0**25 / scale)
     way, triple = (
-        ROWS[platform].get_arithmetic(op_type, SoftmaxArithmetic).shares.value,
+        ROWS[platform].get_arithmetic(op_type, SoftmaxArithmetic).division.value,
         to_output(out, 2.0**15),
     )
     want = [
@@ -197,7 +197,7 @@ def test_no_table_is_forgotten():
     }
     assert {name for name, _ in on(*names)} == names
     ways = {
-        ROWS[platform].get_arithmetic(name, SoftmaxArithmetic).shares
+        ROWS[platform].get_arithmetic(name, SoftmaxArithmetic).division
         for name, platform in on("SoftmaxInt", "LogSoftmaxInt")
     }
     assert ways == set(SoftmaxDivision)

@@ -55,14 +55,14 @@ def softmax(row, ratio, way, triple):
     return [
         rescale(v, triple)
         for v in Softmax.compute_row(
-            [q25(v, ratio) for v in row], SoftmaxArithmetic(shares=SoftmaxDivision(way))
+            [q25(v, ratio) for v in row], SoftmaxArithmetic(division=SoftmaxDivision(way))
         )
     ]
 
 
 def log_softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale."""
-    how = SoftmaxArithmetic(shares=SoftmaxDivision(way))
+    how = SoftmaxArithmetic(division=SoftmaxDivision(way))
     return [rescale(v, triple) for v in LogSoftmax.compute_row([q25(v, ratio) for v in row], how)]
 
 

@@ -447,7 +447,7 @@ def reads_wide(platform, op_type):
     how = next(target for target in PLATFORMS if target.name == platform).get_arithmetic(
         op_type, LutArithmetic
     )
-    return how is not None and how.input_rule is TableInputRule.RIGHT_ONLY
+    return how is not None and how.input_rule is TableInputRule.RIGHT_SHIFT_ONLY
 
 
 @pytest.mark.parametrize("platform", NAMES)

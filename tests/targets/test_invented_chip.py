@@ -232,7 +232,7 @@ def test_it_is_a_value_everywhere():
 @pytest.mark.parametrize(
     "make",
     (
-        lambda: AddArithmetic(DOWN, AddOperandPrecision.BYTES),
+        lambda: AddArithmetic(DOWN, AddOperandPrecision.INT8),
         lambda: LstmArithmetic(gates="ifg"),
     ),
 )

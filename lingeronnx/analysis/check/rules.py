@@ -138,7 +138,7 @@ def check_quant_width(integer_node: IntegerNode, target: Target) -> object:
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
     if integer_node.form is not QUANT or arithmetic is None:
         return None
-    if arithmetic.real is not QuantFloatPrecision.PRODUCT:
+    if arithmetic.float_precision is not QuantFloatPrecision.PRODUCT:
         return None
     bits = get_int(integer_node.attrs, "data_bits")
     return f"data_bits = {bits}" if bits != 8 else None
@@ -263,10 +263,10 @@ def check_curve_scale(integer_node: IntegerNode, target: Target) -> object:
     if arithmetic is None or integer_node.attrs.get("scale_x") is None:
         return None
     scale = get_number(integer_node.attrs, "scale_x")
-    if arithmetic.input_rule is TableInputRule.NOTHING:
+    if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
         return target.why.get(integer_node.form.name) or "a constant"
     min_scale = 2.0**arithmetic.table.input_fraction_bits
-    if arithmetic.input_rule is TableInputRule.RIGHT_ONLY and scale < min_scale:
+    if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY and scale < min_scale:
         return f"scale_x = {scale:g}"
     return None
 

@@ -1,6 +1,6 @@
 """Sigmoid and tanh by the tables of chips, iqSigmoid and iqTanh, with 7 fractional output bits.
 
-A table with input rule `RIGHT_ONLY` needs int16: a Requant by 2^8 precedes it, or a LinearInt with
+A table with input rule `RIGHT_SHIFT_ONLY` needs int16: a Requant by 2^8 precedes it, or a LinearInt with
 a 16-bit output. If iqSigmoid is not computed correctly, GluInt multiplies a half of ones by the
 sigmoid of the other half. On targets with iqTable, that is used instead.
 """
@@ -53,7 +53,7 @@ def _table_fraction_bits(form: Format, target: Target) -> int | None:
     if not target.is_computed_correctly(form.name):
         return None
     arithmetic = target.get_arithmetic(form.name, LutArithmetic)
-    if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_ONLY:
+    if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_SHIFT_ONLY:
         return None
     return arithmetic.table.input_fraction_bits
 
@@ -146,7 +146,7 @@ class Sigmoid(Op):
     ) -> tuple[ir.Value, float]:
         """Return `value` in the bit width that the table needs, and its scale."""
         arithmetic = low.target.get_arithmetic(self.name, LutArithmetic)
-        if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_ONLY:
+        if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_SHIFT_ONLY:
             return value, x.scale
         if x.bits > 8:
             return value, x.scale

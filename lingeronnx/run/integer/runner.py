@@ -393,7 +393,7 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
     """Return graph inputs of Quants to more bits than the platform's Quant can write."""
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
-    max_bits = 32 if arithmetic is None else arithmetic.widest
+    max_bits = 32 if arithmetic is None else arithmetic.max_bits
     inputs = set()
     for node in model.graph:
         if node.op_type != QUANT.name or not ir.require_input(node).is_graph_input():

@@ -95,7 +95,7 @@ def make_common_ops(
     )
     return {
         **make_support_rows(
-            QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"
+            QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, max_bits=16), "Quant"
         ),
         **make_support_rows(
             Arithmetic(),
@@ -176,7 +176,7 @@ def make_add_ops(
     """
     limits = BinaryOperandLimits(supports_images=False, can_shift_either=can_shift_either)
     return make_support_rows(
-        AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits
+        AddArithmetic(requantize, AddOperandPrecision.INT8), "iqAdd", "iqSub", limits=limits
     )
 
 

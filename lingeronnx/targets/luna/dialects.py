@@ -208,7 +208,7 @@ def _absorb_requant(
 def _needs_int16_input(target: Target, form: Format) -> bool:
     """Whether the target's activation table takes int16."""
     arithmetic = target.get_arithmetic(form.name, LutArithmetic)
-    return arithmetic is not None and arithmetic.input_rule is TableInputRule.RIGHT_ONLY
+    return arithmetic is not None and arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY
 
 
 def _convert_recurrent_to_v3(

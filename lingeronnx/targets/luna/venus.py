@@ -73,7 +73,7 @@ VENUS = Target(
             **make_support_rows(LayerArithmetic(NO_LEFT_SHIFT), "Conv1dInt"),
             **make_add_ops(REJECT_LEFT_SHIFT, can_shift_either=True),
             **make_support_rows(
-                AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA_IN_A_BYTE),
+                AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.INT8_AREA),
                 "AvgPool2dInt",
                 limits=packer_profile.VENUS.pool,
             ),
@@ -83,7 +83,9 @@ VENUS = Target(
                 limits=PadLimits(rank=4, modes=("constant",)),
             ),
             **make_support_rows(
-                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.RIGHT_ONLY),
+                LutArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.RIGHT_SHIFT_ONLY
+                ),
                 "iqSigmoid",
                 "iqTanh",
             ),

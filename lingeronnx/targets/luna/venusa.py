@@ -74,7 +74,7 @@ VENUSA = Target(
             ),
             **make_support_rows(GluArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA), "GluInt"),
             **make_support_rows(
-                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.NOTHING),
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.ALWAYS_ZERO),
                 "iqSigmoid",
                 miscompiled=True,
                 limits=SigmoidLimits(ranks=(2, 3), max_length=128, work_bytes_per_element=14),
@@ -97,7 +97,7 @@ VENUSA = Target(
                     NO_LEFT_SHIFT,
                     ActivationTable.VENUSA,
                     from_zero=True,
-                    form=GruVariant.HALVED_APART,
+                    form=GruVariant.HALVED_NOT_IN_GATES,
                 ),
                 "GRUInt",
                 limits=RecurrentLimits(),
