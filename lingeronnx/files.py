@@ -1,7 +1,7 @@
-"""Writing files and folders so that a killed run leaves the old or the new one, never half of one; and their names.
+"""Atomic writing of files and folders, and the names of written files.
 
-Knows nothing of models: every writer of the package goes through `replace_file` or
-`replace_folder`.
+A killed run leaves the old or the new version, never a partial one. All writers of the package use
+`replace_file` or `replace_folder`.
 
 Work is done under a temporary name beside the target, ``.NAME.lingeronnx-PID-RANDOM``, which its
 process holds a lock on. What a killed process left has none: the next run that writes into the
@@ -58,8 +58,16 @@ __all__ = [
 class FileVersion:
     """The version of a kind of file in JSON: the entry `key` has it.
 
-    What 0.1 wrote has none, which is version 1.
-    remedy : what writes the file again, in words.
+    Files of lingeronnx 0.1 have no entry, which means version 1.
+
+    Attributes
+    ----------
+    key
+        Name of the JSON entry.
+    latest
+        Latest version, which is written.
+    remedy
+        How to write the file again, for messages.
     """
 
     key: str
@@ -67,11 +75,11 @@ class FileVersion:
     remedy: str
 
     def make_entry(self) -> dict[str, int]:
-        """Return the entry of a file that is written now."""
+        """Return the JSON entry of a new file."""
         return {self.key: self.latest}
 
     def check(self, body: object, where: str | os.PathLike[str]) -> None:
-        """Raise ConfigError, naming `where`, for a file of a version that is not known here."""
+        """Raise ConfigError if the JSON object `body` of file `where` has an unknown version."""
         number = body.get(self.key, 1) if isinstance(body, dict) else 1
         if type(number) is not int or not 1 <= number <= self.latest:
             known = "1" if self.latest == 1 else f"1 to {self.latest}"
@@ -83,15 +91,15 @@ class FileVersion:
 
 REPORT_VERSION = FileVersion("lingeronnx_report", 1, "quantize again with --json")
 DEPLOYMENT_VERSION = FileVersion("lingeronnx_deploy", 1, "deploy the model again")
-JOURNAL_VERSION = FileVersion("lingeronnx_journal", 1, "begin anew without --resume")
+JOURNAL_VERSION = FileVersion("lingeronnx_journal", 1, "start again without --resume")
 
 _TEMPORARY = re.compile(
     r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL
 )
-_MAX_NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255
+_MAX_NAME_BYTES = 200  # of the target's name in a temporary name; names have at most 255 bytes
 _SUFFIX = re.compile(r"\.\w{1,8}", re.ASCII)
-_EXCHANGE, _AT_CWD = 2, -100  # of Linux' renameat2
-_cleaned_folders: set[Path] = set()  # the folders this process has looked through
+_EXCHANGE, _AT_CWD = 2, -100  # constants of renameat2 on Linux
+_cleaned_folders: set[Path] = set()  # folders in which this process removed stale files
 
 _FILE_KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -102,16 +110,16 @@ _FILE_KINDS = (
 )
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary name beside `path`.
+    """Yield a temporary file that replaces `path` on success and is removed on any error.
 
-    On success it replaces `path`, on any error it is removed.
-    Of a link, the file that it leads to is replaced. Raises ConfigError when the folder is missing
-    or not writable, and where `path` is there and no regular file.
+    A symbolic link is followed.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is missing or not writable, or `path` is no regular file.
     """
     target = resolve_write_target(path)
     with contextlib.ExitStack() as held:
@@ -136,44 +144,47 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` (UTF-8) to `path` as a whole or not at all."""
+    """Write `text` to `path` atomically, in UTF-8."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def resolve_write_target(path: str | os.PathLike[str]) -> Path:
-    """Return the file that is written where `path` is told.
+    """Return the file to write for `path`, following symbolic links.
 
-    Where a link leads to, else `path` itself.
-    Raises ConfigError where something is there that is no regular file: a folder, a device, a pipe.
+    Raises
+    ------
+    ConfigError
+        If `path` is a folder, a device, a pipe or a socket.
     """
-    what = describe_irregular_file(path)
-    if what == "a folder":
+    kind = describe_irregular_file(path)
+    if kind == "a folder":
         raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
-    if what is not None:
+    if kind is not None:
         raise ConfigError(
-            f"cannot write {path}: it is {what}, no regular file; give the name of a file"
+            f"cannot write {path}: it is {kind}, no regular file; give the name of a file"
         )
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
-    """Return what is at `path`, such as "a pipe", where it is no regular file.
-
-    None for one, and where nothing is.
-    """
+    """Describe `path`, such as "a pipe", or return None if it is a regular file or absent."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         return "a link to itself" if error.errno == errno.ELOOP else None
-    return next((what for test, what in _FILE_KINDS if test(mode)), None)
+    return next((kind for test, kind in _FILE_KINDS if test(mode)), None)
 
 
 def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: int) -> bytes:
-    """Return what is in a user's file of at most so many bytes.
+    """Read a user's file of at most `max_bytes` bytes.
 
-    `description` it is, such as "the log".
-    ConfigError for one that cannot be read, is larger, or is no regular file.
+    `description` names the file in messages, such as "the log".
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, is larger, or is no regular file.
     """
     name = os.fspath(path)
     if (kind := describe_irregular_file(path)) is not None:
@@ -195,72 +206,74 @@ def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: in
 
 
 def chip_file_path(path: Path) -> Path:
-    """Return the name of the file with the part for the packer, beside the file `path` of the whole graph."""
+    """Return the path of the chip part, beside the file `path` of the complete graph."""
     return path.with_name(f"{path.stem}_chip{path.suffix}")
 
 
 def part_file_path(path: Path, number: int) -> Path:
-    """Return the name of the file with the chip's part of that number, beside the file `path` of the whole graph."""
+    """Return the path of chip part `number`, beside the file `path` of the complete graph."""
     return path.with_name(f"{path.stem}_chip{number}{path.suffix}")
 
 
 def find_stale_part_files(path: Path, written: Collection[Path]) -> list[str]:
-    """Return names of files beside `path` that are called as parts of it and were not `written`, in order."""
+    """Return the sorted names of part files of `path` that were not `written` by this run."""
     part = re.compile(rf"{re.escape(path.stem)}_chip\d*{re.escape(path.suffix)}")
-    mine = {file.name for file in written}
-    return sorted(
-        file.name
-        for file in path.absolute().parent.iterdir()
-        if part.fullmatch(file.name) and file.name not in mine
-    )
-
-
-# ---- folders -----------------------------------------------------------------------------------------------------
+    written_names = {file.name for file in written}
+    names = [file.name for file in path.absolute().parent.iterdir()]
+    return sorted(name for name in names if part.fullmatch(name) and name not in written_names)
 
 
 @contextlib.contextmanager
 def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new folder that takes the place of `path`, all at once, when the block ends well.
+    """Yield a new folder that replaces `path` atomically on success; on errors nothing changes.
 
-    Else nothing changes.
-    What the old folder held is gone then. Of a link, the folder that it leads to is replaced.
-    Raises ConfigError for the folder that the process works in, or one that holds it; the block's
-    OSErrors come through.
+    The contents of the old folder are removed. A symbolic link is followed. OSErrors of the block
+    are not converted.
+
+    Raises
+    ------
+    ConfigError
+        If `path` is the current folder or contains it.
     """
-    place = Path(path).resolve()
-    if Path.cwd().is_relative_to(place):
+    target = Path(path).resolve()
+    if Path.cwd().is_relative_to(target):
         raise ConfigError(
             f"cannot replace {path}: it is the folder this command runs in; give a folder of its "
             "own"
         )
-    with _locked_temporary(place, os.mkdir) as made:
-        yield made
-        if place.exists():
-            _swap_folders(made, place)  # the old one goes where the block ends
+    with _locked_temporary(target, os.mkdir) as temporary:
+        yield temporary
+        if target.exists():
+            _swap_folders(temporary, target)  # the old folder is removed at the end of the block
         else:
-            made.replace(place)
+            temporary.replace(target)
 
 
 @contextlib.contextmanager
 def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) -> Iterator[Path]:
-    """Replace a folder as `replace_folder` does, and keep its other entries except those in `dropped_names`.
+    """Replace a folder as `replace_folder` does, and keep entries that were not written.
 
-    Raises ConfigError where `path` is no folder and where its parent cannot be written.
+    Entries in `dropped_names` are not kept.
+
+    Raises
+    ------
+    ConfigError
+        If `path` is no folder, or its parent cannot be written.
     """
-    place = Path(path)
-    if place.exists() and not place.is_dir():
+    target = Path(path)
+    if target.exists() and not target.is_dir():
         raise ConfigError(f"cannot make the folder {path}: it is a file, give a folder")
     with contextlib.ExitStack() as held:
         try:
-            made = held.enter_context(replace_folder(place))
+            folder = held.enter_context(replace_folder(target))
         except OSError as error:
             raise ConfigError(
-                f"cannot make the folder {path}: {error.strerror} ({place.parent}); choose another "
-                "place"
+                f"cannot make the folder {path}: {error.strerror} ({target.parent}); choose "
+                "another place"
             ) from error
-        yield made
+        yield folder
         try:
-            link_missing_entries(place, made, dropped_names)
+            link_missing_entries(target, folder, dropped_names)
             held.close()
         except OSError as error:
             raise ConfigError(
@@ -270,19 +283,19 @@ def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) 
 
 
 def link_missing_entries(old: Path, new: Path, dropped_names: Collection[str]) -> None:
-    """Link the entries of `old` into `new`, except those that exist there or are in `dropped_names`."""
-    for other in sorted(old.iterdir()) if old.exists() else ():
-        name = new / other.name
-        if other.name in dropped_names or name.exists():
+    """Link entries of `old` into `new` unless they exist there or are in `dropped_names`."""
+    for entry in sorted(old.iterdir()) if old.exists() else ():
+        target = new / entry.name
+        if entry.name in dropped_names or target.exists():
             continue
-        if other.is_dir() and not other.is_symlink():
-            shutil.copytree(other, name, symlinks=True, copy_function=_link_or_copy)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, target, symlinks=True, copy_function=_link_or_copy)
         else:
-            _link_or_copy(other, name)
+            _link_or_copy(entry, target)
 
 
 def _link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Let `target` be the file `source`, too, or a copy where the file system has no second names."""
+    """Create `target` as a hard link to `source`, or as a copy if that is not supported."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -291,90 +304,90 @@ def _link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]
 
 @contextlib.contextmanager
 def created_folder(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path]:
-    """Yield the folder `path`, made where it is not there, and then removed again on an error that leaves it empty.
+    """Yield the folder `path`, created if needed; on an error, remove it again if it is empty.
 
-    parents : whether those above are made, too. Raises ConfigError where it cannot be made.
+    With `parents`, missing parents are created and removed as well.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be created.
     """
-    above = [Path(path), *Path(path).parents] if parents else [Path(path)]
-    new = [each for each in above if not os.path.lexists(each)]
-    home = ensure_folder(path, parents)
+    folders = [Path(path), *Path(path).parents] if parents else [Path(path)]
+    new_folders = [folder for folder in folders if not os.path.lexists(folder)]
+    target = ensure_folder(path, parents)
     try:
-        yield home
+        yield target
     except BaseException:
         with contextlib.suppress(OSError):  # not empty
-            for each in new:
-                each.rmdir()
+            for folder in new_folders:
+                folder.rmdir()
         raise
 
 
 def ensure_folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
-    """Return the folder `path`, made where it is not there; ConfigError where it cannot be.
+    """Create the folder `path` if needed, with its `parents` if requested; return it.
 
-    Parents as in `created_folder`.
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be created.
     """
-    home = Path(path)
+    folder = Path(path)
     try:
-        home.mkdir(parents=parents, exist_ok=True)
+        folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
-        remedy = "it is a file, give a folder" if home.is_file() else "choose another place"
-        raise ConfigError(f"cannot make the folder {home}: {error.strerror}; {remedy}") from error
-    return home
+        remedy = "it is a file, give a folder" if folder.is_file() else "choose another place"
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}; {remedy}") from error
+    return folder
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a folder of this user alone in the system's place for temporary files.
-
-    It goes with the block.
-    """
-    with _locked_temporary(
-        Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)
-    ) as made:
-        yield made
+    """Yield a private temporary folder, which is removed at the end of the block."""
+    target = Path(tempfile.gettempdir(), "scratch")
+    with _locked_temporary(target, lambda name: os.mkdir(name, 0o700)) as folder:
+        yield folder
 
 
-def _swap_folders(made: Path, place: Path) -> None:
-    """Let two folders change their names."""
-    if _try_atomic_swap(made, place):
+def _swap_folders(new: Path, target: Path) -> None:
+    """Exchange the names of two folders."""
+    if _try_atomic_swap(new, target):
         return
-    old = made.with_name(
-        f"{made.name}-old"
-    )  # by this name `_remove_stale_temporaries` puts it back
-    lock = _acquire_lock(place)
+    old = new.with_name(f"{new.name}-old")  # `_remove_stale_temporaries` restores such a folder
+    lock = _acquire_lock(target)
     try:
-        place.replace(old)
+        target.replace(old)
         try:
-            made.replace(place)
+            new.replace(target)
         except OSError:
-            old.replace(place)
+            old.replace(target)
             raise
-        old.replace(made)
+        old.replace(new)
     finally:
         _release_lock(lock)
 
 
-def _try_atomic_swap(one: Path, other: Path) -> bool:
-    """Change two names by a single call; False where this system or file system has none."""
+def _try_atomic_swap(new: Path, target: Path) -> bool:
+    """Exchange two names by one system call; return False if that is not supported."""
     if sys.platform != "linux":
         return False
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):  # an older C library
         return False
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own calls do
-    return not call(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE)
+    sys.audit("os.rename", str(new), str(target), -1, -1)  # as os.rename does
+    return not call(_AT_CWD, os.fsencode(new), _AT_CWD, os.fsencode(target), _EXCHANGE)
 
-
-# ---- temporary names ---------------------------------------------------------------------------------------------
 
 _CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 
 
 @contextlib.contextmanager
 def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield a new name beside `target` that `create` made and this process holds a lock on.
+    """Yield a new path beside `target`, created by `create` and locked by this process.
 
-    What has it then, goes.
+    At the end of the block, the path is removed if it still exists.
     """
     _remove_stale_temporaries(target.parent)
     suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
@@ -383,11 +396,9 @@ def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[
         name = target.with_name(f".{stem}.lingeronnx-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
         create(name)
         lock = _acquire_lock(name)
-        if lock is None or _is_same_file(
-            lock, name
-        ):  # else another process took it for left behind, and removed it
+        if lock is None or _is_same_file(lock, name):
             break
-        _release_lock(lock)
+        _release_lock(lock)  # another process removed the path as stale before the lock
     try:
         yield name
     finally:
@@ -396,9 +407,9 @@ def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[
 
 
 def _remove_stale_temporaries(folder: Path) -> None:
-    """Remove what killed runs of this user left in `folder`.
+    """Remove temporary files that killed runs of this user left in `folder`.
 
-    A folder whose new one never came gets its name back.
+    An old folder that was moved away and not yet replaced gets its name back.
     """
     if fcntl is None or folder in _cleaned_folders:
         return
@@ -419,23 +430,22 @@ def _remove_stale_temporaries(folder: Path) -> None:
 
 
 def _acquire_lock(path: Path, wait: bool = True) -> int | None:
-    """Return a descriptor that holds the lock on `path`.
+    """Lock `path` and return a file descriptor, or None if that is impossible.
 
-    None where there is none to have, or another process has it.
-    The lock ends with the process, however it ends.
+    The lock ends with the process.
     """
     if fcntl is None:
         return None
     try:
-        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        fcntl.flock(found, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:  # held; or a file system without locks, where nothing is swept either
-        os.close(found)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # locked by another process, or a file system without locks
+        os.close(descriptor)
         return None
-    return found
+    return descriptor
 
 
 def _release_lock(lock: int | None) -> None:

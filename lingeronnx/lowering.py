@@ -1,10 +1,8 @@
-"""The integer graph while it is built.
+"""Build the integer graph: nodes, conversions and constants that lowering rules emit.
 
-What operators ask for, and the nodes, borders and constants they emit.
-Float tensors keep their names; where a tensor exists in integers and in float, the integer one is
-called `name_q` (`name_q16` for another width), with a number where that is taken. Quant, Dequant
-and Requant stand only at borders, one per tensor. Stands below the operators: it is handed the rule
-by which each node is lowered.
+Tensors keep the names of the float graph. If a tensor exists in float and in integers, the integer
+one is called `name_q` (`name_q16` for 16 bits), with a number if that is in use. There is one
+Quant, Dequant or Requant per tensor and conversion. The lowering rules are passed in by the caller.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import numpy.typing as npt
 
 from .errors import InternalError, ModelError
 from .formats import DEQUANT, QUANT, REQUANT, Format
+from .formats.float_model import integer_storage_type
 from .graph import ir
 from .graph.batch_axes import BATCH_AXES_KEY
 from .plan import (
@@ -33,26 +32,25 @@ from .plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
 from .plan.synthetic_calibration import SYNTHETIC_VALUE
 from .targets import Target
 
-__all__ = ["LoweringContext", "LoweringResult", "SupportsLowering", "integer_storage_type"]
-
-#: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
-
-_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
-
-
-def integer_storage_type(bits: int) -> ir.DataType:
-    """Return the storage type of signed `bits`."""
-    return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
+__all__ = ["LoweringContext", "LoweringResult", "SupportsLowering"]
 
 
 @dataclass(frozen=True)
 class LoweringResult:
-    """An integer graph, and what became of the float one.
+    """An integer graph and its relation to the float graph.
 
-    floats : integer tensor -> the float tensor it holds, where the two have different names.
-    layer_outputs : tensor -> the first output of the float node that it was made for.
-    constant_sources : the integer initializers that hold a float one.
-    integer_ops : float node -> the integer operators that stand for it, in their order.
+    Attributes
+    ----------
+    graph
+        The integer graph.
+    floats
+        Integer tensor -> float tensor that it represents, if the names differ.
+    layer_outputs
+        Tensor -> first output of the float node that it was emitted for.
+    constant_sources
+        Integer initializer -> the float initializer that it was quantized from.
+    integer_ops
+        Float node -> integer operators that replace it, in order.
     """
 
     graph: ir.Model
@@ -63,24 +61,33 @@ class LoweringResult:
 
 
 class SupportsLowering(Protocol):
-    """What is asked of the rule by which a float node is lowered.
+    """Interface of a lowering rule.
 
-    allows_wide_output : whether its output may leave the integers in float.
+    `allows_wide_output`: whether the output may be float if it has no integer consumers.
     """
 
     allows_wide_output: bool
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer form of the float `node` through `context`."""
+        """Emit the integer operators of the float `node` to `context`."""
 
     def quantized_outputs(self, node: ir.Node) -> Sequence[int]:
-        """Return which outputs of the float `node` are integers."""
+        """Return the indices of the outputs of `node` that are integers."""
 
 
 class LoweringContext:
-    """The integer graph while it is built; rules' `lower` emit their nodes through it.
+    """The integer graph under construction, to which lowering rules emit nodes.
 
-    lowering_rules : the one for each float node, by the node's name; nodes without one stay.
+    Parameters
+    ----------
+    model
+        Normalized float graph.
+    plan
+        Quantization parameters of all tensors.
+    target
+        Target of the integer graph.
+    lowering_rules
+        Rule of each float node, by the node's name; nodes without a rule stay in float.
     """
 
     def __init__(
@@ -93,86 +100,87 @@ class LoweringContext:
         self.model, self.plan, self.target = model, plan, target
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
-        #: By the name that was asked for: where that was taken, the constant has another.
+        #: By the requested name; if that was in use, the constant has another name.
         self._constants_by_base_name: dict[str, list[ir.Value]] = {}
-        #: The integer initializers that hold a float one, by name.
+        #: Sources of quantized initializers, by name.
         self._sources: dict[str, ConstantSource] = {}
         self._float_names: dict[str, str] = {}
         self._layers: dict[str, str] = {}
         self._forms: dict[str, list[Format]] = {}
-        #: What was made on the way to a node's output, by that output's name and by what it is.
+        #: Intermediate tensors, by the output of their float node and by suffix.
         self._intermediates: dict[tuple[str, str], ir.Value] = {}
         self._used_tensor_names = ir.get_tensor_names(model)
         self._used_node_names = {str(node.name) for node in model.graph}
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, Affine], ir.Value] = {}
         self._has_float_nodes = False
-        lowered = {
-            id(node): lowering_rules[str(node.name)]
-            for node in model.graph
-            if str(node.name) in lowering_rules
-        }
-        self._rules_by_node_id = lowered
-        self._dequantized_tensors = {
-            str(v.name)
-            for node in model.graph
-            for v in node.outputs
-            if v.name
-            and id(node) in lowered
-            and (v.is_graph_output() or any(id(use.node) not in lowered for use in v.uses()))
-        }
+        self._rules_by_node_id: dict[int, SupportsLowering] = {}
+        for node in model.graph:
+            if str(node.name) in lowering_rules:
+                self._rules_by_node_id[id(node)] = lowering_rules[str(node.name)]
+        self._dequantized_tensors: set[str] = set()
+        for node in model.graph:
+            if id(node) not in self._rules_by_node_id:
+                continue
+            for value in node.outputs:
+                if value.name and self._needs_float_value(value):
+                    self._dequantized_tensors.add(str(value.name))
 
-    # ---- what operators ask --------------------------------------------------------------------------------------
+    def _needs_float_value(self, value: ir.Value) -> bool:
+        """Whether `value` is a graph output or has a consumer that stays in float."""
+        if value.is_graph_output():
+            return True
+        return any(id(use.node) not in self._rules_by_node_id for use in value.uses())
 
     def input_qparams(self, node: ir.Node, index: int) -> Affine:
-        """Return how `node` reads input `index`."""
+        """Return the qparams of input `index` of `node`."""
         return self._qparams(ir.input_name(node, index))
 
     def output_qparams(self, node: ir.Node) -> Affine:
-        """Return how `node`'s output is held."""
+        """Return the qparams of the first output of `node`."""
         return self._qparams(ir.output_name(node))
 
     def _qparams(self, name: str) -> Affine:
         if name not in self.plan.tensors:
             raise ModelError(
-                f"the plan has no scale for tensor '{name}'; was it made for another model or skip "
-                "list?"
+                f"the plan has no scale for tensor '{name}'; it was made for another model or skip "
+                "list"
             )
         return self.plan.tensors[name]
 
     def get_integer_input(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
+        """Return input `index` of `node` in integers, after a Quant or Requant if needed."""
         return self.get_requantized_input(node, index, self.input_qparams(node, index))
 
-    def get_requantized_input(self, node: ir.Node, index: int, wanted: Affine) -> ir.Value:
-        """Return input `index` of `node` held as `wanted`, however the plan has it read."""
+    def get_requantized_input(self, node: ir.Node, index: int, qparams: Affine) -> ir.Value:
+        """Return input `index` of `node` with `qparams`, which may differ from the plan's."""
         name = ir.input_name(node, index)
-        own = self._qparams(name)
-        value = self._integers.get((name, own)) or self._quantize(name, own)
-        if wanted != own:
-            value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
-        return value
+        planned = self._qparams(name)
+        value = self._integers.get((name, planned)) or self._quantize(name, planned)
+        if qparams == planned:
+            return value
+        known = self._integers.get((name, qparams))
+        return known or self._requantize(name, value, planned, qparams)
 
     def get_input_at_qparams(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
-        """Return input `index` of `node` held as `q`, which the operator fixes and the plan does not speak of."""
+        """Return input `index` of `node` with qparams `q`, which the operator defines."""
         name = ir.input_name(node, index)
         return self._integers.get((name, q)) or self._quantize(name, q)
 
     def has_float_output(self, node: ir.Node) -> bool:
-        """Whether `node` gives float values.
+        """Whether the integer operator of `node` outputs float values.
 
-        The plan has no scale for its output, and nothing in integers reads it.
+        That is the case if the plan has no scale for its output and no consumer is an integer node.
         """
-        readers = [use.node for use in node.outputs[0].uses()]
-        inside = any(id(reader) in self._rules_by_node_id for reader in readers)
-        return (
-            self._rules_by_node_id[id(node)].allows_wide_output
-            and ir.output_name(node) not in self.plan.tensors
-            and not inside
-        )
+        if not self._rules_by_node_id[id(node)].allows_wide_output:
+            return False
+        if ir.output_name(node) in self.plan.tensors:
+            return False
+        consumers = [use.node for use in node.outputs[0].uses()]
+        return not any(id(consumer) in self._rules_by_node_id for consumer in consumers)
 
     def real(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` as it is, such as an index."""
+        """Return input `index` of `node` without quantization, such as an index."""
         return self._floats[ir.input_name(node, index)]
 
     def inputs(self, node: ir.Node) -> list[ir.Value]:
@@ -182,7 +190,7 @@ class LoweringContext:
     def weight(
         self, node: ir.Node, index: int, view: ArrayTransform = identity_transform
     ) -> ir.Value:
-        """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
+        """Add constant input `index`, transformed by `view`, quantized at the plan's scale."""
         return self.add_quantized_constant(node, index, self.input_qparams(node, index), view)
 
     def add_quantized_constant(
@@ -193,7 +201,10 @@ class LoweringContext:
         view: ArrayTransform = identity_transform,
         name: str = "",
     ) -> ir.Value:
-        """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
+        """Add constant input `index`, transformed by `view`, with qparams `q`.
+
+        The constant is called `name`, or as the input.
+        """
         source = ConstantSource(ir.input_name(node, index), view, q, q.dtype)
         return self._add_parameter(node, index, source, name)
 
@@ -205,30 +216,22 @@ class LoweringContext:
         view: ArrayTransform = identity_transform,
         name: str = "",
     ) -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one.
+        """Add the bias at `scale` (one, or one per element) in int32, or int64 for 16-bit operands.
 
-        Empty without a bias.
-        scale : one, or one for each element.
+        Returns a list of one constant, empty without a bias.
         """
         if len(node.inputs) <= index or ir.const_value(node.inputs[index]) is None:
             return []
-        held = make_bias_qparams(scale, self.has_wide_operands(node))
-        return [
-            self._add_parameter(
-                node,
-                index,
-                ConstantSource(ir.input_name(node, index), view, held, held.dtype),
-                name,
-            )
-        ]
+        qparams = make_bias_qparams(scale, self.has_wide_operands(node))
+        source = ConstantSource(ir.input_name(node, index), view, qparams, qparams.dtype)
+        return [self._add_parameter(node, index, source, name)]
 
     def widen_to_int16(self, value: ir.Value) -> ir.Value:
-        """Return the integer initializer `value` in int16."""
-        held = ir.require_const_value(value)
-        wide = self.array(f"{value.name}_wide", held.astype(np.int16))
-        self._sources[str(wide.name)] = replace(
-            self._sources[str(value.name)], dtype=np.dtype(np.int16)
-        )
+        """Add the integer initializer `value` as int16."""
+        array = ir.require_const_value(value)
+        wide = self.array(f"{value.name}_wide", array.astype(np.int16))
+        source = self._sources[str(value.name)]
+        self._sources[str(wide.name)] = replace(source, dtype=np.dtype(np.int16))
         return wide
 
     def _add_parameter(
@@ -246,17 +249,23 @@ class LoweringContext:
     def add_accumulator_constant(
         self, name: str, values: np.ndarray, scale: float, wide: bool = False
     ) -> ir.Value:
-        """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
+        """Add computed real `values` at `scale` in int32, or int64 if `wide`."""
         return self.array(name, make_bias_qparams(scale, wide).integers(values))
 
     def array(self, name: str, array: np.ndarray, keeps_name: bool = False) -> ir.Value:
-        """Return an initializer called `name`, or `name` with a number when that holds something else.
+        """Add an initializer `name`, or return an equal one that was requested by that name.
 
-        keeps_name : it is what became of the float model's initializer `name`; other names give way
-        to the float model's.
+        Parameters
+        ----------
+        name
+            Requested name; a number is appended if it is in use.
+        array
+            Values.
+        keeps_name
+            Whether the constant replaces the float initializer `name` and may have its name.
         """
-        alike = self._constants_by_base_name.setdefault(name, [])
-        for value in alike:
+        same_name = self._constants_by_base_name.setdefault(name, [])
+        for value in same_name:
             known = ir.const_value(value)
             if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
                 return value
@@ -269,17 +278,14 @@ class LoweringContext:
             const_value=tensor,
         )
         self._initializers[name] = value
-        alike.append(value)
+        same_name.append(value)
         return value
 
     def _reserve_name(self, name: str) -> str:
-        """Return `name`, or `name` with a number where a tensor of either graph has it.
-
-        It is taken from now on.
-        """
-        found = ir.unique_name(name, self._used_tensor_names)
-        self._used_tensor_names.add(found)
-        return found
+        """Reserve `name`, or `name` with a number if a tensor of either graph has it."""
+        unique_name = ir.unique_name(name, self._used_tensor_names)
+        self._used_tensor_names.add(unique_name)
+        return unique_name
 
     def emit(
         self,
@@ -290,11 +296,25 @@ class LoweringContext:
         domain: str | None = None,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> None:
-        """Append the integer node for the float `node`.
+        """Append the integer node that computes the output of the float `node`.
 
-        Its name, its output, the row's attributes added.
-        The output is float where it `has_float_output`. domain : where it is not the format's.
-        extra_outputs : further outputs that nobody reads but the format has: (what, shape, bits).
+        The node gets the names of `node` and its output, and the attributes of the target. The
+        output is float if `has_float_output`.
+
+        Parameters
+        ----------
+        form
+            Integer operator.
+        node
+            Float node.
+        inputs
+            Inputs of the integer node.
+        attrs
+            Attributes of the integer node.
+        domain
+            Domain, if it is not that of `form`.
+        extra_outputs
+            Further outputs of the operator: (suffix, shape, bits).
         """
         self._forms.setdefault(str(node.name), []).append(form)
         name = ir.output_name(node)
@@ -306,9 +326,9 @@ class LoweringContext:
             )
             return
         q = self.output_qparams(node)
-        integer_name = (
-            self._make_integer_name(name, q) if name in self._dequantized_tensors else name
-        )
+        integer_name = name
+        if name in self._dequantized_tensors:
+            integer_name = self._make_integer_name(name, q)
         like, title = node.outputs[0], str(node.name)
         value = self._append(
             form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain
@@ -328,62 +348,60 @@ class LoweringContext:
         q: Affine,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:
-        """Append a node on the way to the float `node`'s output.
+        """Append an intermediate node of the float `node`.
 
-        Return its output, `<node's output>_<what>`.
+        Returns its output, called `<output of node>_<suffix>`, of the given shape and qparams `q`.
         """
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.output_name(node)
-        own, title = (
-            self._reserve_name(f"{name}_{suffix}"),
-            ir.unique_name(f"{node.name}_{suffix}", self._used_node_names),
-        )
-        value = self._append(form, inputs, attrs, title, own, like, q)
+        output = self._reserve_name(f"{name}_{suffix}")
+        title = ir.unique_name(f"{node.name}_{suffix}", self._used_node_names)
+        value = self._append(form, inputs, attrs, title, output, like, q)
         self._intermediates[name, suffix] = value
-        self._layers[own] = name
+        self._layers[output] = name
         self._add_extra_outputs(name, extra_outputs)
         return value
 
-    def emit_float_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
-        """Make output `index` of the float `node` from the output `what` of the integer nodes made for it."""
-        source = self._intermediates[ir.output_name(node), what]
+    def emit_float_output(self, node: ir.Node, index: int, suffix: str, scale: float) -> None:
+        """Dequantize the intermediate `suffix` of `node` to its output `index`."""
+        source = self._intermediates[ir.output_name(node), suffix]
         value = node.outputs[index]
         name = str(value.name)
         self._floats[name] = self._append_conversion(
             DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value
         )
 
-    def bind_extra_output(self, node: ir.Node, index: int, what: str) -> None:
-        """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
+    def bind_extra_output(self, node: ir.Node, index: int, suffix: str) -> None:
+        """Use the intermediate `suffix` of `node` as its output `index`."""
         name = str(node.outputs[index].name)
         q = self._qparams(name)
-        value = self._intermediates[ir.output_name(node), what]
-        value.name = self._make_integer_name(name, q) if name in self._dequantized_tensors else name
+        value = self._intermediates[ir.output_name(node), suffix]
+        if name in self._dequantized_tensors:
+            value.name = self._make_integer_name(name, q)
+        else:
+            value.name = name
         self._integers[name, q] = value
 
     def _add_extra_outputs(
-        self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]
+        self, name: str, extra_outputs: Sequence[tuple[str, Sequence[int | None], int]]
     ) -> None:
-        """Give the last node further outputs `<name>_<what>`."""
-        self._nodes[-1].resize_outputs(1 + len(also))
-        for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = (
-                self._reserve_name(f"{name}_{what}"),
-                ir.TensorType(integer_storage_type(bits)),
-            )
-            self._intermediates[name, what] = extra
-            extra.shape = self._make_shape(
-                ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
-            )
+        """Add outputs `<name>_<suffix>` to the last node, from (suffix, shape, bits)."""
+        last_node = self._nodes[-1]
+        last_node.resize_outputs(1 + len(extra_outputs))
+        for value, (suffix, shape, bits) in zip(last_node.outputs[1:], extra_outputs, strict=True):
+            value.name = self._reserve_name(f"{name}_{suffix}")
+            value.type = ir.TensorType(integer_storage_type(bits, min_bits=8))
+            dims = ir.Shape(["N" if dim is None else dim for dim in shape])
+            value.shape = self._make_shape(ir.Value(shape=dims))
+            self._intermediates[name, suffix] = value
 
-    # ---- borders -------------------------------------------------------------------------------------------------
-
-    def _make_integer_name(self, name: str, q: Affine, what: str = "q") -> str:
-        """Return a name for the float tensor `name` in integers, and note which tensor that is."""
-        found = self._reserve_name(f"{name}_{what}" if q.bits == 8 else f"{name}_{what}{q.bits}")
-        self._float_names[found] = name
-        return found
+    def _make_integer_name(self, name: str, q: Affine, suffix: str = "q") -> str:
+        """Reserve a name for the float tensor `name` in integers, and record the relation."""
+        bits = "" if q.bits == 8 else q.bits
+        integer_name = self._reserve_name(f"{name}_{suffix}{bits}")
+        self._float_names[integer_name] = name
+        return integer_name
 
     def _append_conversion(
         self,
@@ -395,24 +413,23 @@ class LoweringContext:
         like: ir.Value,
         q: Affine | None = None,
     ) -> ir.Value:
-        """Append a Quant, Dequant or Requant of the float tensor `name`; return what it writes."""
+        """Append a Quant, Dequant or Requant of the float tensor `name`; return its output."""
         title = ir.unique_name(f"{form.name}_{name}", self._used_node_names)
         return self._append(form, [source], attrs, title, output, like, q)
 
     def _quantize(self, name: str, q: Affine) -> ir.Value:
         source = self._floats.get(name)
         if source is None:
-            raise InternalError(f"tensor '{name}' is read in integers before it exists")
+            raise InternalError(f"tensor '{name}' is consumed in integers before it exists")
         output = self._make_integer_name(name, q)
         value = self._append_conversion(QUANT, name, source, QUANT.scales(q), output, source, q)
         self._integers[name, q] = value
         return value
 
-    def _requantize(self, name: str, value: ir.Value, own: Affine, q: Affine) -> ir.Value:
+    def _requantize(self, name: str, value: ir.Value, source_q: Affine, q: Affine) -> ir.Value:
         output = self._make_integer_name(name, q, "requant")
-        result = self._append_conversion(
-            REQUANT, name, value, REQUANT.scales(own, q), output, value, q
-        )
+        attrs = REQUANT.scales(source_q, q)
+        result = self._append_conversion(REQUANT, name, value, attrs, output, value, q)
         self._integers[name, q] = result
         return result
 
@@ -458,7 +475,8 @@ class LoweringContext:
         )
         self._used_node_names.add(name)
         value = node.outputs[0]
-        value.type = ir.TensorType(ir.DataType.FLOAT if q is None else integer_storage_type(q.bits))
+        dtype = ir.DataType.FLOAT if q is None else integer_storage_type(q.bits, min_bits=8)
+        value.type = ir.TensorType(dtype)
         value.shape = self._make_shape(like)
         self._nodes.append(node)
         return value
@@ -471,29 +489,27 @@ class LoweringContext:
             dims[0] = 1
         return ir.Shape(dims)
 
-    # ---- the walk ------------------------------------------------------------------------------------------------
-
     def run(self) -> LoweringResult:
-        """Build and return the integer graph, with what became of the float one."""
+        """Lower all nodes and return the integer graph with its relation to the float graph."""
         inputs = []
         for value in self.model.graph.inputs:
             copy = ir.Value(name=value.name, type=value.type, shape=self._make_shape(value))
             inputs.append(copy)
             self._floats[str(value.name)] = copy
         for node in self.model.graph:
-            if id(node) in self._rules_by_node_id:
-                op = self._rules_by_node_id[id(node)]
-                op.lower(node, self)
-                for index in op.quantized_outputs(node):
-                    name = str(node.outputs[index].name)
-                    if name in self._dequantized_tensors:
-                        self._get_or_dequantize(name)
-            else:
+            rule = self._rules_by_node_id.get(id(node))
+            if rule is None:
                 self._copy_float_node(node)
+                continue
+            rule.lower(node, self)
+            for index in rule.quantized_outputs(node):
+                name = str(node.outputs[index].name)
+                if name in self._dequantized_tensors:
+                    self._get_or_dequantize(name)
         for value in self.model.graph.outputs:
             if str(value.name) not in self._floats:
                 raise ModelError(
-                    f"graph output '{value.name}' is a constant; take it out of the model's outputs"
+                    f"graph output '{value.name}' is a constant; remove it from the model's outputs"
                 )
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
         return LoweringResult(
@@ -505,7 +521,7 @@ class LoweringContext:
         )
 
     def _copy_float_node(self, node: ir.Node) -> None:
-        """Take over a float node as it is."""
+        """Copy a float node unchanged."""
         inputs: list[ir.Value | None] = []
         for value in node.inputs:
             if value is None:
@@ -530,20 +546,20 @@ class LoweringContext:
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _build_model(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
-        least = self.target.opset
-        version = (
-            max(least, self.model.opset_imports.get("", least)) if self._has_float_nodes else least
-        )
-        opsets = {"": version, "thinker": 1}
-        functions = (
-            list(self.model.functions.values())
-            if any(n.domain == ir.FUNCTION_DOMAIN for n in self._nodes)
-            else []
-        )
+        """Assemble the model from the emitted nodes."""
+        opset = self.target.opset
+        if self._has_float_nodes:
+            opset = max(opset, self.model.opset_imports.get("", opset))
+        opsets = {"": opset, "thinker": 1}
+        functions: list[ir.Function] = []
+        if any(node.domain == ir.FUNCTION_DOMAIN for node in self._nodes):
+            functions = list(self.model.functions.values())
         if functions:
             opsets[ir.FUNCTION_DOMAIN] = 1
         ir.import_opsets(opsets, self._nodes, self.model)
-        used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
+        used: set[int] = set()
+        for node in self._nodes:
+            used.update(id(value) for value in node.inputs if value is not None)
         graph = ir.Graph(
             inputs,
             outputs,
@@ -552,25 +568,28 @@ class LoweringContext:
             name=self.model.graph.name or "lingeronnx",
             initializers=[v for v in self._initializers.values() if id(v) in used],
         )
+        model = ir.Model(
+            graph,
+            ir_version=8 if functions else self.target.ir_version,
+            producer_name="lingeronnx",
+            functions=functions,
+            metadata_props=self._make_metadata(),
+        )
+        used.update(map(id, outputs))
+        if self._has_float_nodes and any(
+            used.isdisjoint(map(id, node.outputs)) for node in self._nodes
+        ):
+            ir.remove_unused(model)  # shape computations that integer operators do not need
+        return model
+
+    def _make_metadata(self) -> dict[str, str]:
+        """Return the metadata properties of the integer graph."""
         props = {"lingeronnx.platform": self.target.name}
         if BATCH_AXES_KEY in self.model.metadata_props:
             props[BATCH_AXES_KEY] = self.model.metadata_props[BATCH_AXES_KEY]
         if self.plan.synthetic:
             props[CALIBRATION] = SYNTHETIC_VALUE
         if self.plan.transforms:
-            props["lingeronnx.transforms"] = json.dumps(
-                {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
-            )
-        whole = ir.Model(
-            graph,
-            ir_version=8 if functions else self.target.ir_version,
-            producer_name="lingeronnx",
-            functions=functions,
-            metadata_props=props,
-        )
-        read = used | {id(v) for v in outputs}
-        if self._has_float_nodes and any(
-            read.isdisjoint(map(id, node.outputs)) for node in self._nodes
-        ):
-            ir.remove_unused(whole)  # what computed a shape that an integer form no longer asks for
-        return whole
+            factors = {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
+            props["lingeronnx.transforms"] = json.dumps(factors)
+        return props

@@ -26,9 +26,9 @@ MIN_OPSET, INT4_INT16_OPSET = 13, 21
 _TYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 
 
-def integer_storage_type(bits: int) -> ir.DataType:
-    """Return the narrowest signed integer type of ONNX with at least `bits` bits."""
-    return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
+def integer_storage_type(bits: int, min_bits: int = 4) -> ir.DataType:
+    """Return the narrowest signed integer type of ONNX with at least `bits` and `min_bits` bits."""
+    return _TYPES[next(width for width in sorted(_TYPES) if max(bits, min_bits) <= width)]
 
 
 class FloatNodeBuilder:

@@ -269,7 +269,7 @@ def test_a_plan_without_a_tensor():
     result = nets.quantized(two_convs(), effort="fast")
     less = result.plan.with_tensors({k: v for k, v in result.plan.tensors.items() if k != "c"})
     with pytest.raises(
-        ModelError, match="the plan has no scale for tensor 'c'; was it made for another model"
+        ModelError, match="the plan has no scale for tensor 'c'; it was made for another model"
     ):
         lower(Partition.build(result.float_graph, less.floats, VENUS), less, VENUS)
 
