@@ -29,8 +29,8 @@ def wrap_text(text: str, head: str, indent: str) -> list[str]:
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table with ``+---+`` around the head and below the last row, ``|`` between cells."""
-    lines = [list(head), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    lines = [list(head), *(list(map(str, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     text = []
     for line in lines:

@@ -184,16 +184,20 @@ def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
     """Return groups of layers that share scales, best gain per multiply-accumulate first."""
     operators = list_rounded_operators(planned)
     groups = _group_by_shared_scale(planned, operators)
-    rounded_sets = [reduce(or_, (layer.all_rounded for layer in group)) for group in groups]
-    gains = _measure_gains(planned, operators, rounded_sets)
+    gains = _measure_gains(planned, operators, [_merge_rounded(group) for group in groups])
     macs = _macs_by_node(planned)
     total_macs = max(sum(macs.values()), 1)
     layer_groups = []
     for group, gain in zip(groups, gains, strict=True):
-        group_macs = sum(macs.get(node, 0) for layer in group for node in layer.weight.weights)
+        group_macs = sum(macs.get(node, 0) for node in _merge_rounded(group).weights)
         layer_groups.append(LayerGroup(tuple(group), gain, group_macs / total_macs))
     min_cost = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
     return sorted(layer_groups, key=lambda group: -group.gain / max(group.mac_fraction, min_cost))
+
+
+def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
+    """Return everything that is rounded of some operators."""
+    return reduce(or_, (operator.all_rounded for operator in operators), RoundedSet())
 
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
@@ -259,7 +263,7 @@ def _measure_gains(
     """
     output_names = [str(value.name) for value in planned.original.graph.outputs]
     engine = build_roundable_model(planned, operators, output_names).create_engine()
-    all_rounded = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
+    all_rounded = _merge_rounded(operators)
     settings = [all_rounded, *(all_rounded - rounded_set for rounded_set in rounded_sets)]
     max_samples = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
     errors = np.zeros((len(settings), len(output_names)))

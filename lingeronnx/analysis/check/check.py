@@ -73,7 +73,7 @@ def check(
     Returns
     -------
     Check
-        The violations, and what they imply.
+        The violations, the effect of --fit, and the verdict of the packer.
 
     Raises
     ------

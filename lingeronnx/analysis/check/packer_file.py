@@ -57,9 +57,9 @@ def check_packed(
     """
     onnx_file.check_string_fields(proto)
     check_attributes(proto)
-    notes: list[str] = []
     graph: ir.Model | None = None
     user_graph: ir.Model | None = None  # with the user's names
+    notes: list[str] = []
     try:
         graph = ir.from_proto(proto)
         user_graph = restore_user_names(graph)
@@ -84,14 +84,18 @@ def check_packed(
     part = proto
     if graph is not None and host and not fallbacks:
         part = ir.to_proto(extract_chip_part(graph, target))
-    argv = None
-    if packer_args is not None:
-        argv = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
-    choice = target.evaluate_packing(part, argv)
+    choice = target.evaluate_packing(part, _parse_packer_args(packer_args))
     time = latency_options.estimate_call(
         target, [choice.verdict], has_host_parts=bool(fallbacks or host)
     )
     return replace(check, choice=choice, time=time)
+
+
+def _parse_packer_args(packer_args: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return packer arguments as a tuple, or None for the default ones."""
+    if packer_args is None:
+        return None
+    return tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
 
 
 def _add_parts(

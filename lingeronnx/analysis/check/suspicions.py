@@ -137,32 +137,34 @@ def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterat
 
 def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
     """Find float operators with integer operators both upstream and downstream."""
-    integer_ids = partition.integer_node_ids
-    has_upstream, has_downstream = set[int](), set[int]()  # ids of nodes with integer nodes there
     nodes = list(partition.graph.graph)
+    downstream_ids = set(partition.integer_node_ids)  # integer nodes and nodes downstream
     for node in nodes:
-        producers = [ir.producer(value) for value in node.inputs]
-        producer_ids = {id(producer) for producer in producers if producer is not None}
-        if not producer_ids.isdisjoint(integer_ids) or not producer_ids.isdisjoint(has_upstream):
-            has_upstream.add(id(node))
+        if not downstream_ids.isdisjoint(id(ir.producer(value)) for value in node.inputs):
+            downstream_ids.add(id(node))
+    upstream_ids = set(partition.integer_node_ids)  # integer nodes and nodes upstream
     for node in reversed(nodes):
-        consumer_ids: set[int] = set()
-        for value in node.outputs:
-            consumer_ids.update(id(use.node) for use in value.uses())
-        if not consumer_ids.isdisjoint(integer_ids) or not consumer_ids.isdisjoint(has_downstream):
-            has_downstream.add(id(node))
-    between_ids = has_upstream & has_downstream
+        if not upstream_ids.isdisjoint(_consumer_ids(node)):
+            upstream_ids.add(id(node))
+    between_ids = (downstream_ids & upstream_ids) - partition.integer_node_ids
     for node in nodes:
-        if id(node) in integer_ids or id(node) not in between_ids:
-            continue
-        reason = partition.floats.get(str(node.name), "")
-        yield Suspicion(
-            str(node.name),
-            "in float",
-            f"{node.op_type} stays in float between integers: {reason}",
-            "integers from the first layer to the last",
-            "stay within the reported limit, or rewrite the operator",
-        )
+        if id(node) in between_ids:
+            reason = partition.floats.get(str(node.name), "")
+            yield Suspicion(
+                str(node.name),
+                "in float",
+                f"{node.op_type} stays in float between integers: {reason}",
+                "integers from the first layer to the last",
+                "stay within the reported limit, or rewrite the operator",
+            )
+
+
+def _consumer_ids(node: ir.Node) -> set[int]:
+    """Return the ids of the consumers of a node's outputs."""
+    ids: set[int] = set()
+    for value in node.outputs:
+        ids.update(id(use.node) for use in value.uses())
+    return ids
 
 
 def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:

@@ -264,7 +264,7 @@ def _group_findings(
         lead = concats[0] if concats else group[0]
         kind = by_layer[lead].kind
         weight = max(by_layer[name].weight for name in group)
-        upstream = {parent for name in group for parent in parents[name]} - set(group)
+        upstream = set().union(*(parents[name] for name in group)) - set(group)
         if any(name in by_layer and by_layer[name].kind == kind for name in upstream):
             weight *= _DOWNSTREAM_WEIGHT
         also = tuple(name for name in group if name != lead)

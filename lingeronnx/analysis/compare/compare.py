@@ -224,7 +224,7 @@ def _format_table(comparison: Comparison) -> str:
     rows = [list(names)]
     for cells in comparison.table():
         rows.append([_format_cell(cells[name]) for name in names])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

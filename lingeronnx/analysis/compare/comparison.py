@@ -171,7 +171,7 @@ class Comparison:
         if not results.best:
             return [*wrap_text(_explain_no_option(results), "", _INDENT), ""]
         head = "All options together:"
-        all_options = {option for finding in self.findings for option in finding.options}
+        all_options = set().union(*(finding.options for finding in self.findings))
         if set(results.best) != all_options:
             head = (
                 f"The options that gain {MIN_GAIN_DB:g} dB each (all options together: "

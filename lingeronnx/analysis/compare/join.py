@@ -265,20 +265,7 @@ class TensorJoin:
             if name in known_inputs or not known_inputs
         }
         real = self._run_base(base_feeds)
-        other_states: dict[str, np.ndarray] = {}
-        for name, array, form in self.other.run(other_feeds):
-            expected = self._find_baseline_tensor(name, array, form, real)
-            if expected is None:
-                continue
-            array = array.reshape(expected.shape)
-            self._add_arrived(name, expected, array, form)
-            if name == self._scores_name:
-                scores = array if form is None else form.real(array)
-                self._count_hits(labels, expected, scores)
-            if name in self._state_inputs:
-                other_states[self._state_inputs[name]] = (
-                    array if form is None else form.real(array).astype(np.float32)
-                )
+        other_states = self._add_arrived(other_feeds, real, labels)
         if not self.rows:
             raise DataError(
                 "the models have no tensors in common; compare a model with its own quantized "
@@ -312,14 +299,32 @@ class TensorJoin:
         }
 
     def _add_arrived(
-        self, name: str, expected: np.ndarray, array: np.ndarray, form: StoredForm | None
-    ) -> None:
-        """Add a batch of a tensor to its row."""
-        row = self.rows[name] = self.rows.get(name) or self._create_row(name)
-        row.shape = expected.shape
-        row.arrived.add(expected, array, form)
-        if not self._local:
-            row.add_effective(expected, array, form, expected)
+        self,
+        feeds: Mapping[str, np.ndarray],
+        real: Mapping[str, np.ndarray],
+        labels: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """Run the analysed model and add the errors as they arrive, against the tensors `real`.
+
+        Returns the state inputs of the next batch.
+        """
+        states: dict[str, np.ndarray] = {}
+        for name, array, form in self.other.run(feeds):
+            expected = self._find_baseline_tensor(name, array, form, real)
+            if expected is None:
+                continue
+            row = self.rows[name] = self.rows.get(name) or self._create_row(name)
+            row.shape, array = expected.shape, array.reshape(expected.shape)
+            row.arrived.add(expected, array, form)
+            if not self._local:
+                row.add_effective(expected, array, form, expected)
+            if name == self._scores_name:
+                scores = array if form is None else form.real(array)
+                self._count_hits(labels, expected, scores)
+            if name in self._state_inputs:
+                state = array if form is None else form.real(array).astype(np.float32)
+                states[self._state_inputs[name]] = state
+        return states
 
     def _set_states(
         self, real: Mapping[str, np.ndarray], other_states: dict[str, np.ndarray]
@@ -604,22 +609,34 @@ def iter_batches(
     ConfigError
         If an input of `state` does not exist.
     """
+    if state:
+        yield from _iter_calls(specs, data, tensor_join, state, limit)
+        return
+    source = Data(data, specs, limit=limit, label="data")
+    size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
+    yield from source.batches(size)
+
+
+def _iter_calls(
+    specs: Sequence[InputSpec],
+    data: object,
+    tensor_join: TensorJoin,
+    state: Mapping[str, str],
+    limit: int | None,
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
+    """Yield (feeds, labels) of each call, with zeros for the states of the first call."""
     inputs = [spec.name for spec in specs]
-    state_inputs = set() if state is None else set(state.values())
-    for name in () if state is None else state.values():
+    for name in state.values():
         if name not in inputs:
             raise ConfigError(
                 f"state: the model has no input '{name}'{suggest_nearest(name, inputs)}"
             )
-    source = Data(data, specs, limit=limit, label="data", optional=state_inputs)
-    if state:
-        state_specs = [spec for spec in specs if spec.name in state_inputs]
-        for feeds, labels in source.batches(1 << 30):
-            counts = [spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds]
-            missing = []
-            if not tensor_join.samples:
-                missing = [spec for spec in state_specs if spec.name not in feeds]
-            yield {**make_zero_states(missing, max(counts, default=1)), **feeds}, labels
-        return
-    size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
-    yield from source.batches(size)
+    state_specs = [spec for spec in specs if spec.name in state.values()]
+    optional = {spec.name for spec in state_specs}
+    source = Data(data, specs, limit=limit, label="data", optional=optional)
+    for feeds, labels in source.batches(1 << 30):
+        counts = [spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds]
+        missing = []
+        if not tensor_join.samples:
+            missing = [spec for spec in state_specs if spec.name not in feeds]
+        yield {**make_zero_states(missing, max(counts, default=1)), **feeds}, labels

@@ -91,6 +91,11 @@ class TensorSource(Protocol):
         ...
 
 
+def _producers_by_output(graph: ir.Model) -> dict[str, ir.Node]:
+    """Return the node that produces each tensor."""
+    return {str(value.name): node for node in graph.graph for value in node.outputs}
+
+
 class FloatSource:
     """A float model in onnxruntime."""
 
@@ -100,7 +105,7 @@ class FloatSource:
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
-        self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
+        self._nodes = _producers_by_output(self.graph)
         self._clipped_model: _ClippedModel | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -201,7 +206,7 @@ class IntegerSource:
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
         self.plan = extract_plan(self.graph)
-        self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
+        self._nodes = _producers_by_output(self.graph)
         self.user_names: dict[str, str] = {}
         self._stored_types: dict[str, _StoredType] = {}
         float_names = session.floats
@@ -298,7 +303,7 @@ class PlannedSource:
         self._session = Session(fake_quantized)
         self.inputs: Sequence[InputSpec] = self._session.inputs
         self._split_model: _SplitModel | None = None
-        self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
+        self._nodes = _producers_by_output(graph)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle_planned_source, (ir.to_bytes(self.graph), self.plan)

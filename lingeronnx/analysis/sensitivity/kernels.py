@@ -178,23 +178,26 @@ def _build_variants(
     own_tensors = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
     own_tensors += [ir.input_name(node, index) for index in op.weight_inputs(node)]
     own_tensors = [name for name in own_tensors if name in qparams]
-    keys: list[VariantKey] = [(True, "plan")]
-    if op.integer_op in _APPROXIMATING_FORMATS:
-        grids = ("plan", "wide") if wide else ("plan",)
-        keys = list(product((True, False), grids))
     variants = {}
-    for has_planned_inputs, grid in keys:
-        input_qparams = {name: qparams[name] for name in inputs}
+    for has_planned_inputs, grid in _variant_keys(op, bool(wide)):
+        node_qparams = {name: qparams[name] for name in inputs}
         if not has_planned_inputs:
             for name in inputs:
-                input_qparams[name] = _centered_fine_qparams(qparams[name], fine[name])
+                node_qparams[name] = _centered_fine_qparams(qparams[name], fine[name])
         own_qparams = qparams if grid == "plan" else wide
-        node_qparams = {**input_qparams, **{name: own_qparams[name] for name in own_tensors}}
+        node_qparams |= {name: own_qparams[name] for name in own_tensors}
         graph = _extract_integer_graph(planned, node, op, node_qparams)
         variants[has_planned_inputs, grid] = IntegerVariant(
             graph, {name: node_qparams[name] for name in inputs}
         )
     return variants
+
+
+def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
+    """Return the variants of an operator that trials need; `has_wide`: also in more bits."""
+    if op.integer_op not in _APPROXIMATING_FORMATS:
+        return [(True, "plan")]
+    return list(product((True, False), ("plan", "wide") if has_wide else ("plan",)))
 
 
 def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:

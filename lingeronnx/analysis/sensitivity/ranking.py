@@ -133,7 +133,7 @@ class Sensitivity:
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write sensitive_ops.txt, .json and .html; values that are not finite are null in JSON."""
-        rows = [[_to_json_value(item) for item in row] for row in self.to_list()]
+        rows = [list(map(_to_json_value, row)) for row in self.to_list()]
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
@@ -216,9 +216,11 @@ def _to_json_value(item: object) -> object:
 
 def _format_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) -> list[str]:
     """Format rows as lines; the columns `left_aligned` are left-aligned, others right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def cell(column: int, text: str) -> str:
-        return text.ljust(widths[column]) if column in left_aligned else text.rjust(widths[column])
-
-    return ["  ".join(cell(i, text) for i, text in enumerate(row)).rstrip() for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(text.ljust(width) if column in left_aligned else text.rjust(width))
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -204,17 +204,7 @@ class TrialEngine:
                 changed[name] = self._round_tensor(setting, name, np.asarray(array))
         count = self._count_samples(feeds)
         for index, segment in enumerate(self.segments.segments):
-            if self._must_run(index, setting, base.setting, changed):
-                tensors = {
-                    name: changed[name] if name in changed else base.tensors[name]
-                    for name in segment.inputs
-                }
-                for name, array in self._run_segment(index, setting, tensors, count).items():
-                    changed[name] = self._round_tensor(setting, name, array)
-            else:
-                for name in segment.outputs:
-                    if setting.grid_of(name) and not base.setting.grid_of(name):
-                        changed[name] = self._round_tensor(setting, name, base.tensors[name])
+            changed |= self._update_segment(index, setting, base, changed, count)
             for name in segment.inputs:
                 if self._last_consumer[name] == index and name not in self._roundable.outputs:
                     changed.pop(name, None)  # free the memory
@@ -222,6 +212,34 @@ class TrialEngine:
             name: changed[name] if name in changed else base.tensors[name]
             for name in self._roundable.outputs
         }
+
+    def _update_segment(
+        self,
+        index: int,
+        setting: RoundedSet,
+        base: BaseRun,
+        changed: Mapping[str, np.ndarray],
+        count: int,
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs of a segment that differ from the base, running it if necessary.
+
+        `changed` has the tensors upstream that differ from the base, and `count` is the number of
+        samples.
+        """
+        segment = self.segments.segments[index]
+        if self._must_run(index, setting, base.setting, changed):
+            tensors = {
+                name: changed[name] if name in changed else base.tensors[name]
+                for name in segment.inputs
+            }
+            outputs = self._run_segment(index, setting, tensors, count)
+        else:
+            outputs = {
+                name: base.tensors[name]
+                for name in segment.outputs
+                if setting.grid_of(name) and not base.setting.grid_of(name)
+            }
+        return {name: self._round_tensor(setting, name, array) for name, array in outputs.items()}
 
     def _must_run(
         self,
@@ -330,9 +348,11 @@ class TrialModel:
         results = [
             self._run_samples(samples) for _, _, samples in self._engine.split_samples(batch)
         ]
-        if len(results) > 1:
-            return [np.concatenate([result[name] for result in results]) for name in output_names]
-        return [results[0][name] for name in output_names]
+        outputs = []
+        for name in output_names:
+            arrays = [result[name] for result in results]
+            outputs.append(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
+        return outputs
 
     def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch, given as feeds or as the array of the first input.

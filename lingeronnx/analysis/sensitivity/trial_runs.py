@@ -165,7 +165,8 @@ class TrialRuns:
             if name in runs[0]:
                 outputs[name] = np.concatenate([run[name].reshape(-1) for run in runs])
         by_name = {operator.name: operator for operator in operators}
-        ranked = [by_name[name] for name in dict.fromkeys(trial.name for trial in worst_first)]
+        ranked_names = dict.fromkeys(trial.name for trial in worst_first)
+        ranked = [by_name[name] for name in ranked_names]
         write_histograms(folder, self.planned, ranked, outputs, count)
 
     def advice_metric(self) -> str:

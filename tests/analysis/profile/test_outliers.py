@@ -197,7 +197,7 @@ def test_dumper_says_what_is_wrong(nets, tmp_path) -> None:
             d.analyse_layer_output(session, match_pattern="nowhere")
         with pytest.raises(lo.ConfigError, match="not a regular expression"):
             d.analyse_layer_output(session, match_pattern="(")
-        with pytest.raises(lo.ConfigError, match="a int cannot be followed"):
+        with pytest.raises(lo.ConfigError, match="cannot record a int"):
             d.analyse_layer_output(7)
         d.analyse_layer_output(session)
         with pytest.raises(lo.DataError, match="nothing was seen"):
