@@ -200,7 +200,7 @@ def test_dumper_says_what_is_wrong(nets, tmp_path) -> None:
         with pytest.raises(lo.ConfigError, match="cannot record a int"):
             d.analyse_layer_output(7)
         d.analyse_layer_output(session)
-        with pytest.raises(lo.DataError, match="nothing was seen"):
+        with pytest.raises(lo.DataError, match="no calls recorded"):
             d.save_out_analyse_log(tmp_path / "o.log")
     assert not (tmp_path / "o.log").exists()
 
