@@ -160,6 +160,7 @@ class Affine:
 
     @property
     def _key(self) -> tuple[object, ...]:
+        """Everything that `==` compares, as a hashable tuple."""
         scales, zeros = self.scales, self.zero_points
         return (
             self.granularity,

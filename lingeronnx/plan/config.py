@@ -160,11 +160,13 @@ class QuantConfig(BaseModel):
     @field_validator("weight_bits", mode="before")
     @classmethod
     def _parse_auto_weight_bits(cls, value: object) -> object:
+        """Convert "auto" to `AUTO_WEIGHT_BITS`."""
         return AUTO_WEIGHT_BITS if value == "auto" else value
 
     @field_validator("weight_scales")
     @classmethod
     def _check_weight_scales(cls, value: str) -> str:
+        """Raise ValueError unless the value is tensor, channel or group:N."""
         if re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
             raise ValueError(
                 "it must be tensor, channel, or group:N for groups of N weights of a row, such as "
@@ -175,6 +177,7 @@ class QuantConfig(BaseModel):
     @field_validator("max_parts")
     @classmethod
     def _check_max_parts(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Raise ValueError if parts is 1 as well."""
         if value is not None and info.data.get("parts") == 1:
             raise ValueError("it cannot be combined with parts 1; pass one of the two")
         return value
@@ -182,6 +185,7 @@ class QuantConfig(BaseModel):
     @field_validator("debug_dump", "timing", mode="before")
     @classmethod
     def _convert_path_to_str(cls, value: object) -> object:
+        """Convert a path object to a string; other values are returned unchanged."""
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod

@@ -385,5 +385,6 @@ class GruArithmetic(RecurrentArithmetic):
 
 
 def _check_gates(gates: str, known: str) -> None:
+    """Raise ValueError unless `gates` is a permutation of `known`."""
     if sorted(gates) != sorted(known):
         raise ValueError(f"gates must be a permutation of '{known}'; got '{gates}'")

@@ -199,6 +199,7 @@ class CallLatency:
         }
 
     def _to_milliseconds(self, cycles: float) -> float:
+        """Convert cycles at the clock of the call."""
         assert self.clock_mhz is not None
         return cycles / self.clock_mhz / 1e3
 

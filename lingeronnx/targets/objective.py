@@ -65,5 +65,6 @@ def can_keep_constants_resident(graph: ir.Model | onnx.ModelProto) -> bool:
 
 
 def _get_metadata(graph: ir.Model | onnx.ModelProto) -> Mapping[str, str]:
+    """Return the metadata of either kind of model as a mapping."""
     props = graph.metadata_props
     return props if isinstance(props, Mapping) else {prop.key: prop.value for prop in props}

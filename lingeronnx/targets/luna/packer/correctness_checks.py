@@ -280,6 +280,7 @@ def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictF
     "measured"
 )
 def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding]:
+    """Yield a finding if a LayerNormInt with two axes has more than two rows."""
     if rows > 2:
         yield make_wrong_result_finding(
             step,

@@ -199,6 +199,7 @@ def _make_verdict(
     memory: MemoryPlan | None = None,
     net: PackerGraph | None = None,
 ) -> DetailedVerdict:
+    """Derive packability and correctness from the levels of the findings."""
     levels = {finding.level for finding in findings}
     return DetailedVerdict(
         is_packable="packs" not in levels,
@@ -312,6 +313,7 @@ def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
 
 
 def _hash_array(array: np.ndarray) -> tuple[str, bytes]:
+    """Return dtype and a digest of the contents of an array."""
     return array.dtype.str, hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 

@@ -111,6 +111,7 @@ _RENAME_REMEDY = "give the tensor another name"
 
 
 def _make_refusal(node: str, rule: str, value: object, remedy: str) -> VerdictFinding:
+    """Make a finding of level "packs"."""
     return VerdictFinding("packs", node, rule, str(value), remedy)
 
 
@@ -398,6 +399,7 @@ def _check_dequant_scales(
 
 
 def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
+    """Yield a finding for each operand without elements."""
     for name in (*step.inputs, *step.outputs):
         shape = net.tensors[name].shape if name in net.tensors else ()
         if 0 in shape:
@@ -410,6 +412,7 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
 
 
 def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
+    """Yield a finding if weights are not int8, or the input of an iqTanh has not 16 bits."""
     if (
         step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)
         and len(step.inputs) > 1

@@ -31,6 +31,7 @@ def is_safe(name: str) -> bool:
 
 
 def _sanitize_name(name: str) -> str:
+    """Replace unsafe characters, reserved words and the reserved prefix of a name."""
     text = "".join(
         "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
     )
@@ -106,4 +107,5 @@ def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> 
 
 
 def _drop_unchanged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the pairs of different names as a dict."""
     return {name: safe_name for name, safe_name in pairs if name != safe_name}

@@ -119,6 +119,7 @@ def _make_options(values: dict[str, str]) -> PackerOptions:
 
 
 def _parse_bytes(option: str, text: str) -> int:
+    """Convert the value of an option to bytes; raise ConfigError if it is not an integer."""
     try:
         return int(text)
     except ValueError:

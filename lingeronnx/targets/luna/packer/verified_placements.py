@@ -127,6 +127,7 @@ def _is_multirow_single_output(node: PlacedStep) -> bool:
 
 
 def _get_memory_letter(node: PlacedStep, name: str) -> str:
+    """Return p for a tensor in PSRAM, else s."""
     return "p" if node.placements.get(name, SHARE) == PSRAM else "s"
 
 

@@ -141,6 +141,7 @@ class PackerWindow:
 
 
 def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[int]:
+    """Return an attribute of `count` integers, or `count` times the default."""
     values: Sequence[int] = ir.get_attr(node, name) or []
     return list(values) if len(values) == count else [default] * count
 

@@ -367,6 +367,7 @@ def _toggle_names(names: Sequence[str], toggled: Sequence[str]) -> list[str]:
 
 
 def _require_net(verdict: DetailedVerdict) -> PackerGraph:
+    """Return the graph of a verdict that has one."""
     assert verdict.graph is not None
     return verdict.graph
 

@@ -95,6 +95,7 @@ def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Itera
 
 
 def _round_up(size: int) -> int:
+    """Round the size of a region up to its alignment."""
     return -(-size // _REGION_ALIGNMENT) * _REGION_ALIGNMENT
 
 

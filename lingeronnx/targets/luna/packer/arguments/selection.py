@@ -115,6 +115,7 @@ def _select_fastest(
     can_keep_resident: bool,
     prepared: PreparedGraph | None,
 ) -> EvaluatedArguments:
+    """Select arguments without the cache; see `select_fastest_arguments`."""
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
     first = _find_first_correct(prepared, target, base)
@@ -214,6 +215,7 @@ def _evaluate_candidate(
     candidate: ArgumentCandidate,
     memory_plan: MemoryPlan | None = None,
 ) -> _Trial:
+    """Evaluate a candidate; `memory_plan` is its plan if the caller has it."""
     verdict = evaluate_plan(prepared, target, candidate.to_options(base), memory_plan)
     return _Trial((rank_verdict(verdict), len(verdict.findings), index), candidate, verdict)
 

@@ -99,6 +99,7 @@ def _get_element_bytes(step: PackerStep, inputs: Sequence[PackerTensor]) -> int:
 
 
 def _infer_same(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Return the shape of the first input."""
     return [shapes[0]]
 
 
@@ -138,6 +139,7 @@ def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) 
 
 
 def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [N, O, ...] of a 1-D or 2-D convolution; checks rank and channels."""
     source, weight = shapes[0], shapes[1]
     if len(source) != len(weight):
         raise UnknownShapeError(
@@ -153,6 +155,7 @@ def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [N, O, ...] of a transposed convolution."""
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
@@ -166,10 +169,12 @@ def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arr
 
 
 def _infer_pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [N, C, ...] of a pool."""
     return [(*shapes[0][:2], *_infer_window_sizes(step, shapes[0], step.get("kernel_shape")))]
 
 
 def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [..., O] of a LinearInt with weights [O, I]."""
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
         raise UnknownShapeError("the input of a LinearInt has fewer than two axes")
@@ -181,6 +186,7 @@ def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [..., M, L] of a product [..., M, N] x [..., N, L]."""
     left, right = shapes[:2]
     if left[-1] != right[-2]:
         raise UnknownShapeError(f"the left rows have {left[-1]} elements, the right {right[-2]}")
@@ -188,12 +194,14 @@ def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 
 
 def _infer_concat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shape of an iqCat from the sum of the sizes along its axis."""
     axis = step.get("dim", step.get("axis", 1)) % len(shapes[0])
     total = sum(s[axis] for s in shapes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
 def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shape of a Reshape, whose target may contain 0 and -1."""
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
         raise UnknownShapeError("the target shape must be a constant")
@@ -209,14 +217,17 @@ def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_flatten(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer [N, elements] of a Flatten."""
     return [(shapes[0][0], math.prod(shapes[0][1:]))]
 
 
 def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Permute the input shape by the attribute perm."""
     return [tuple(shapes[0][axis] for axis in step.get("perm"))]
 
 
 def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Remove the given axes, or all axes of size 1."""
     axes = _get_int_list(step, arrays, 1, "axes")
     shape = shapes[0]
     if axes is None:
@@ -227,6 +238,7 @@ def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Insert axes of size 1."""
     axes = _get_int_list(step, arrays, 1, "axes") or []
     rank, sizes = len(shapes[0]) + len(axes), iter(shapes[0])
     new_axes = {axis % rank for axis in axes}
@@ -234,6 +246,7 @@ def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shape of a Slice with constant bounds."""
     starts, ends = _get_int_list(step, arrays, 1, "starts"), _get_int_list(step, arrays, 2, "ends")
     if starts is None or ends is None:
         raise UnknownShapeError("starts and ends of a Slice must be constants")
@@ -246,6 +259,7 @@ def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer one shape per output of a Split, in equal parts by default."""
     shape = shapes[0]
     axis = step.get("axis", 0) % len(shape)
     output_count = len(step.outputs)
@@ -254,17 +268,20 @@ def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_gather(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Replace the gathered axis by the shape of the indices."""
     axis = step.get("axis", 0) % len(shapes[0])
     return [(*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])]
 
 
 def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Add the pads to each axis."""
     pads = _get_int_list(step, arrays, 1, "pads") or [0] * 2 * len(shapes[0])
     rank = len(shapes[0])
     return [tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(shapes[0]))]
 
 
 def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shape of a Resize from its constant scales or sizes."""
     constants = (arrays[name] for name in reversed(step.inputs[1:]) if name in arrays)
     factors: Any = next((array for array in constants if array.size), None)
     if factors is None:
@@ -275,6 +292,7 @@ def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Infer the shapes of the sequence, the last state and the last cell."""
     if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
         raise UnknownShapeError("the weights must have two axes")
     hidden = int(step.get("hidden_size"))
@@ -284,11 +302,13 @@ def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Halve the gated axis."""
     axis = step.get("dim", -1) % len(shapes[0])
     return [(*shapes[0][:axis], shapes[0][axis] // 2, *shapes[0][axis + 1 :])]
 
 
 def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Broadcast the input shape with the constant target shape."""
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
         raise UnknownShapeError("the target shape must be a constant")
@@ -296,6 +316,7 @@ def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    """Multiply each axis by its constant repeat count."""
     times = _get_int_list(step, arrays, 1, "repeats")
     if times is None:
         raise UnknownShapeError("the repeats of a Tile must be constants")

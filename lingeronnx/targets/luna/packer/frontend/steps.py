@@ -98,6 +98,7 @@ def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
+    """Decode a tensor; raise ModelError if its data do not match its type and shape."""
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises several kinds
@@ -292,6 +293,7 @@ def _quantize_graph_input(
 
 
 def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding:
+    """Make the finding that a step uses graph input `name` as two operands."""
     return VerdictFinding(
         "packs",
         step.name,

@@ -281,6 +281,7 @@ def _get_linear_split(
     padded_inputs = round_up(inputs, 8)
 
     def fits(count: int) -> bool:
+        """Whether the weights of each of `count` parts are within the limit."""
         padded_outputs = round_up(math.ceil(outputs / count), limits.linear_output_align)
         return padded_inputs * padded_outputs <= max_weight_bytes
 

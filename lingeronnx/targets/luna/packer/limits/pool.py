@@ -79,6 +79,7 @@ def max_pool_side(node: ir.Node, target: Target) -> object:
 
 
 def _has_platform_attribute(node: ir.Node) -> bool:
+    """Whether the node has the attribute `platform`, which changes the packer's limits."""
     return ir.get_attr(node, "platform") is not None
 
 

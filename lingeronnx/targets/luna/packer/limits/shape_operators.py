@@ -92,6 +92,7 @@ def softmax_axis(node: ir.Node, target: Target) -> object:
 
 
 def _get_softmax_axis(node: ir.Node) -> int:
+    """Return the attribute axis, or else dim, or else -1."""
     axis = ir.get_attr(node, "axis")
     return int(ir.get_attr(node, "dim", -1) if axis is None else axis)
 

@@ -41,6 +41,7 @@ def _from_start(written_bytes: int) -> tuple[Span, ...]:
 
 
 def _get_average_pool_spans(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a global average over a power of two of elements; else none."""
     area = math.prod(node.step.get("kernel_shape"))
     is_global = list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
     is_power_of_two = area & (area - 1) == 0
@@ -48,6 +49,7 @@ def _get_average_pool_spans(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_layer_norm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a LayerNormInt on venus: 8 bytes per element of a row."""
     return _from_start(8 * node.inputs[1].elements)
 
 
@@ -65,10 +67,12 @@ def _get_layer_norm_spans(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_lstm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of an LSTMInt on venus: 40 bytes per hidden unit."""
     return _from_start(40 * int(node.step.get("hidden_size")))
 
 
 def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a LinearInt on venusA with several rows that writes to PSRAM."""
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
     if rows == 1 or not node.is_output_in_psram:
@@ -87,6 +91,7 @@ def _get_possible_linear_bytes(node: PlacedStep) -> int:
 
 
 def _get_glu_spans(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a GluInt on venusA: 7 bytes per element of each gated row."""
     rows = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
     return _from_start(7 * rows * node.x.shape[-1])
 
@@ -101,6 +106,7 @@ def _get_softmax_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_relu_spans(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a Relu with an operand in PSRAM: the bytes of its input."""
     uses_psram = node.is_input_in_psram() or node.is_output_in_psram
     return _from_start(node.x.size_bytes if uses_psram else 0)
 

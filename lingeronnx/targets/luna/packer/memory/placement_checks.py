@@ -40,6 +40,7 @@ PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[Verdic
 def _check_slice_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the output of a Slice is in PSRAM."""
     if node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -52,6 +53,7 @@ def _check_slice_output(
 def _check_max_pool_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if input or output of a MaxPool is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -64,6 +66,7 @@ def _check_max_pool_placement(
 def _check_large_conv(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if input or output of a convolution over a large map is in PSRAM."""
     _, channels, height, width = node.x.shape
     map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
     if map_bytes > MAX_COPY_BYTES and (node.is_input_in_psram() or node.is_output_in_psram):
@@ -78,6 +81,7 @@ def _check_large_conv(
 def _check_concat_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the output of an iqCat with rescaled inputs is in PSRAM."""
     scale = step.get("scale_o")
     has_rescaled_input = any(
         step.get(f"scale_x_{i}", scale) != scale for i in range(len(step.inputs))
@@ -94,6 +98,7 @@ def _check_concat_output(
 def _check_crashing_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the permutation crashes with this placement and size."""
     limits = get_packer_profile(plan.target).transpose
     if tuple(step.get("perm")) not in limits.crashing_perms:
         return
@@ -115,6 +120,7 @@ def _check_crashing_transpose(
 def _check_transpose_between_convolutions(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the permutation is wrong between two convolutions."""
     limits = get_packer_profile(plan.target).transpose
     producer = plan.graph.find_producer(step.inputs[0])
     consumers = plan.graph.find_consumers(step.outputs[0])
@@ -166,6 +172,7 @@ def _check_transpose_to_psram(
 def _check_last_axes_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if a swap of the last two of four axes reads from PSRAM."""
     if tuple(step.get("perm")) == (0, 1, 3, 2) and node.is_input_in_psram():
         yield make_wrong_result_finding(
             step,
@@ -201,6 +208,7 @@ def _check_add_single_psram_operand(
 def _check_add_shift(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the second operand would be shifted by the wrong amount."""
     if (
         node.is_output_in_psram
         and not node.is_input_in_psram()
@@ -222,6 +230,7 @@ def _are_operands_rescaled(step: PackerStep) -> tuple[bool, bool]:
 def _check_batch_norm_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if input or output of a BatchNorm2dInt is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -271,6 +280,7 @@ def _get_used_bytes(plan: PlannedGraph, name: str) -> int:
 def _check_add_second_operand(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the second operand of a large iqAdd is in PSRAM."""
     if node.x.size_bytes >= MAX_COPY_BYTES and node.is_input_in_psram(1):
         yield make_wrong_result_finding(
             step,
@@ -309,6 +319,7 @@ def _check_add_psram_result(
 def _check_sub_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding unless all tensors of an iqSub are in PSRAM."""
     if not (node.is_input_in_psram() and node.is_input_in_psram(1) and node.is_output_in_psram):
         yield make_wrong_result_finding(
             step,
@@ -322,6 +333,7 @@ def _check_sub_placement(
 def _check_squeeze_move(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if a Squeeze or Unsqueeze would copy from PSRAM to shared memory."""
     if node.is_input_in_psram() and not node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -334,6 +346,7 @@ def _check_squeeze_move(
 def _check_lstm_layout(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield findings on batch_first and the input shape of an LSTMInt."""
     needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
     if bool(step.get("batch_first")) != needs_batch_first:
         yield make_wrong_result_finding(
@@ -354,6 +367,7 @@ def _check_lstm_layout(
 def _check_lstm_prefetch(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if any constants are prefetched in a graph with an LSTMInt."""
     if plan.memory_plan.prefetched_bytes:
         yield make_wrong_result_finding(
             step,
@@ -370,6 +384,7 @@ def _check_lstm_prefetch(
 def _check_lstm_common_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the input of an LSTMInt is in PSRAM but a state is not."""
     shared_states = [n for n in step.outputs[1:] if plan.placements[n] != PSRAM]
     has_consumers = (
         plan.graph.find_consumers(step.outputs[0]) or step.outputs[0] in plan.graph.outputs
@@ -390,6 +405,7 @@ def _check_lstm_common_placement(
 def _check_lstm_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the used output of an LSTMInt is in shared memory."""
     if not node.is_output_in_psram and plan.graph.find_consumers(step.outputs[0]):
         yield make_wrong_result_finding(
             step,
@@ -403,6 +419,7 @@ def _check_lstm_output(
 def _check_softmax_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if input or output of a SoftmaxInt is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -415,6 +432,7 @@ def _check_softmax_placement(
 def _check_transposed_conv_weight(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the weight is in shared memory, but input or output is in PSRAM."""
     if plan.options.constant_memory == SHARE and (
         node.is_input_in_psram() or node.is_output_in_psram
     ):
@@ -429,6 +447,7 @@ def _check_transposed_conv_weight(
 def _check_first_pad(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding if the common work area would be in PSRAM because of a first iqPad."""
     first_step = next((s for s in plan.graph.steps if s.name in plan.memory_plan.work_areas), None)
     if node.is_input_in_psram() and first_step is not None and first_step.name == step.name:
         yield make_wrong_result_finding(

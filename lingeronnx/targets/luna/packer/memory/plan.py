@@ -433,6 +433,7 @@ def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _Block
             items.append(item)
 
     def get_live_bytes(index: int) -> int:
+        """Return the bytes of all items that are live at a step."""
         return sum(item.size for item in live_items[index])
 
     layout = _BlockLayout()

@@ -94,10 +94,12 @@ def _get_padded_row_bytes(node: PlacedStep, align: int) -> int:
 
 
 def _is_depthwise(node: PlacedStep) -> bool:
+    """Whether a convolution is depthwise; other grouped convolutions were split before."""
     return int(node.step.get("group", 1)) > 1
 
 
 def _get_conv_area_arcs(node: PlacedStep) -> int:
+    """Return the bytes of an output in PSRAM."""
     return node.y.planned_bytes if node.is_output_in_psram else 0
 
 
@@ -147,6 +149,7 @@ def _get_conv_area_venus(node: PlacedStep) -> int:
 
 
 def _get_conv_transpose_area_venusa(node: PlacedStep) -> int:
+    """Return the bytes of the output, chunked, if the weight is in PSRAM."""
     return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_input_in_psram(1) else 0
 
 
@@ -160,10 +163,12 @@ def _get_matmul_shape(node: PlacedStep) -> tuple[int, int, int]:
 
 
 def _get_linear_area_arcs(node: PlacedStep) -> int:
+    """Return the bytes of input and output."""
     return node.x.planned_bytes + node.y.planned_bytes
 
 
 def _get_linear_area_venusa(node: PlacedStep) -> int:
+    """Return the bytes of the input, or of the larger of both for a large input."""
     m, n, _ = _get_matmul_shape(node)
     if round_up(m, 4) * round_up(n, 8) > _MAX_CHUNK_BYTES:
         return max(node.x.planned_bytes, node.y.planned_bytes)
@@ -192,6 +197,7 @@ def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
 
 
 def _get_linear_area_venus(node: PlacedStep) -> int:
+    """Return the bytes of 32-bit sums for a bias, and of operands staged from PSRAM."""
     m, n, columns = _get_matmul_shape(node)
     has_bias = len(node.inputs) > 2
     accumulator_bytes = 4 * node.y.planned_bytes if has_bias else 0
@@ -199,6 +205,7 @@ def _get_linear_area_venus(node: PlacedStep) -> int:
 
 
 def _get_bmm_area_venus(node: PlacedStep) -> int:
+    """Return the bytes of operands staged from PSRAM."""
     m, n, columns = node.x.shape[-2], node.x.shape[-1], node.y.shape[-1]
     right_operand_bytes = n * columns if node.is_input_in_psram(1) else 0
     return _get_staging_bytes(node, m, n, columns) + right_operand_bytes
@@ -208,6 +215,7 @@ def _get_bmm_area_venus(node: PlacedStep) -> int:
 
 
 def _get_padded_map_bytes(node: PlacedStep) -> int:
+    """Return the bytes of the map: channels rounded up to 8, width to 8 times the stride."""
     _, channels, height, width = node.x.shape
     return (
         round_up(channels, 8)
@@ -217,12 +225,14 @@ def _get_padded_map_bytes(node: PlacedStep) -> int:
 
 
 def _get_max_pool_area_venus(node: PlacedStep) -> int:
+    """Return the bytes of an output in PSRAM; for a large map at least 61440."""
     if _get_padded_map_bytes(node) > _MAX_CHUNK_BYTES:
         return max(61440, node.y.planned_bytes)
     return node.y.planned_bytes if node.is_output_in_psram else 0
 
 
 def _get_max_pool_area(node: PlacedStep) -> int:
+    """Return the bytes of an output in PSRAM, at most 65536."""
     return min(node.y.planned_bytes, _MAX_CHUNK_BYTES) if node.is_output_in_psram else 0
 
 
@@ -234,6 +244,7 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
     """
 
     def get_average_pool_area(node: PlacedStep) -> int:
+        """Return the bytes of the intermediate sums, and of the ones of a global average."""
         kernel = node.step.get("kernel_shape")
         area = math.prod(kernel)
         is_power_of_two = area & (area - 1) == 0
@@ -252,37 +263,45 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
 
 
 def _get_layer_norm_area(node: PlacedStep) -> int:
+    """Return the bytes of the scratch of one row."""
     row_length = node.inputs[1].elements
     return max(4 * row_length, 2 * row_length + 8)
 
 
 def _get_batch_norm_area(node: PlacedStep) -> int:
+    """Return 4 bytes per position of the map."""
     return 4 * math.prod(node.x.shape[2:])
 
 
 def _get_lstm_area_venus(node: PlacedStep) -> int:
+    """Return 32 bytes per hidden unit."""
     return 32 * int(node.step.get("hidden_size"))
 
 
 def _get_lstm_area(node: PlacedStep) -> int:
+    """Return 32 bytes per hidden unit, and the bytes of all constants."""
     return _get_lstm_area_venus(node) + sum(t.planned_bytes for t in node.inputs if t.is_constant)
 
 
 def _get_glu_area(node: PlacedStep) -> int:
+    """Return 7 bytes per element of the gated axis, and for an axis >= 0 per outer index."""
     axis, shape = int(node.step.get("dim", -1)), node.x.shape
     return 7 * shape[axis] * (math.prod(shape[:axis]) if axis >= 0 else 1)
 
 
 def _get_softmax_axis(node: PlacedStep) -> int:
+    """Return the axis as a nonnegative index."""
     axis = node.step.get("axis", node.step.get("dim", -1))
     return int(axis) % len(node.x.shape)
 
 
 def _get_softmax_area_venus(node: PlacedStep) -> int:
+    """Return 2 bytes per element of a row, at most 65536."""
     return min(2 * node.x.shape[_get_softmax_axis(node)], _MAX_CHUNK_BYTES)
 
 
 def _get_softmax_area_arcs(node: PlacedStep) -> int:
+    """Return 4 bytes per input byte and per element from the axis on, at most 65536."""
     return min(
         4 * node.x.planned_bytes + 4 * math.prod(node.x.shape[_get_softmax_axis(node) :]),
         _MAX_CHUNK_BYTES,
@@ -290,6 +309,7 @@ def _get_softmax_area_arcs(node: PlacedStep) -> int:
 
 
 def _get_softmax_area_venusa(node: PlacedStep) -> int:
+    """Return 6 bytes per element and 4 per element from the axis on, at most 65536."""
     return min(
         6 * node.x.elements + 4 * math.prod(node.x.shape[_get_softmax_axis(node) :]),
         _MAX_CHUNK_BYTES,
@@ -297,12 +317,14 @@ def _get_softmax_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_relu_area(node: PlacedStep) -> int:
+    """Return the bytes of the operands in PSRAM, at most 65536."""
     input_bytes = node.x.planned_bytes if node.is_input_in_psram() else 0
     output_bytes = node.y.planned_bytes if node.is_output_in_psram else 0
     return min(input_bytes + output_bytes, _MAX_CHUNK_BYTES)
 
 
 def _get_transpose_area(node: PlacedStep) -> int:
+    """Return the bytes of an input in PSRAM and of a large output in PSRAM, at most 65536."""
     input_bytes = node.x.planned_bytes if node.is_input_in_psram() else 0
     stages_output = node.is_output_in_psram and node.x.planned_bytes >= _MAX_CHUNK_BYTES
     output_bytes = node.y.planned_bytes if stages_output else 0
@@ -319,6 +341,7 @@ def _get_operand_copy_flags(node: PlacedStep) -> list[bool]:
 
 
 def _get_add_area(node: PlacedStep) -> int:
+    """Return the bytes of the operand copies; at least those of one if the output is in PSRAM."""
     copy_flags = _get_operand_copy_flags(node)
     if node.is_output_in_psram:
         return max(node.x.planned_bytes, sum(copy_flags) * node.x.planned_bytes)
@@ -326,14 +349,17 @@ def _get_add_area(node: PlacedStep) -> int:
 
 
 def _get_add_area_venusa(node: PlacedStep) -> int:
+    """Return the bytes of an iqAdd, at most 65536."""
     return min(_get_add_area(node), _MAX_CHUNK_BYTES)
 
 
 def _get_sub_area(node: PlacedStep) -> int:
+    """Return the bytes of the copied operands."""
     return sum(_get_operand_copy_flags(node)) * node.x.planned_bytes
 
 
 def _get_mul_area(node: PlacedStep) -> int:
+    """Return the bytes of the input and one more channel if the second operand is per channel."""
     left, right = node.x.shape, node.inputs[1].shape
     if len(left) == 4 and len(right) == 4 and right[2:] == (1, 1) and left != right:
         return left[2] * left[3] * (left[1] + 1)
@@ -341,18 +367,22 @@ def _get_mul_area(node: PlacedStep) -> int:
 
 
 def _get_copy_area(node: PlacedStep) -> int:
+    """Return the bytes of the input."""
     return node.x.planned_bytes
 
 
 def _make_scaled_input_rule(factor: int) -> WorkAreaRule:
+    """Make the rule of an operator that needs `factor` times the bytes of its input."""
     return lambda node: factor * node.x.planned_bytes
 
 
 def _get_concat_area_venusa(node: PlacedStep) -> int:
+    """Return the bytes of an output in PSRAM, at most 65536."""
     return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_output_in_psram else 0
 
 
 def _get_concat_area(node: PlacedStep) -> int:
+    """Return the bytes of one slice from the axis on, if inputs are rescaled and PSRAM is used."""
     scale = node.step.get("scale_o")
     indices = range(len(node.inputs))
     is_rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in indices)
