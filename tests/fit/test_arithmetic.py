@@ -40,9 +40,9 @@ def test_the_function_stays(target):
 def test_integers_are_exact(target):
     """The integers of |a| are the absolute values of those of a, but for those that do not fit."""
     model = between()
-    made = quantize(model, samples(model, 32), platform=target.name, effort="fast")
-    assert made.report.chip_ready, made.report.findings
-    session = Session(made.graph)
+    result = quantize(model, samples(model, 32), platform=target.name, effort="fast")
+    assert result.report.chip_ready, result.report.findings
+    session = Session(result.graph)
     tensors = {
         name: q.real(array)
         for name, array, q in session.tensors(samples(model, 8, seed=4))
@@ -62,7 +62,7 @@ def test_it_stays_at_the_ends_and_where_there_is_a_table(target):
     assert "Abs" in ops(model)
 
 
-def combined(kind):
+def build_combination(kind):
     """A function of two layers' outputs in front of a third."""
     net = Net(3, 6, 8, seed=5)
     operands = [net.conv("x", (6, 3, 3, 3), pads=[1] * 4) for _ in "ab"]
@@ -72,10 +72,10 @@ def combined(kind):
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("kind", ["Max", "Min"])
 def test_the_larger_and_the_smaller(kind, target):
-    model = combined(kind)
+    model = build_combination(kind)
     report = quantize(model, samples(model, 32), platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
-    assert min(seen["sqnr"] for seen in report.outputs.values()) > 20
+    assert min(fidelity["sqnr"] for fidelity in report.outputs.values()) > 20
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     normalize(model)
     feed = feeds(model)

@@ -35,19 +35,19 @@ def between(step, size="4,6", **held):
     return model
 
 
-def same(model, row, left, atol=1e-5):
-    """Fit `model` to `row`: the operators `left`, the same function and names; a second time does
+def same(model, target, expected_ops, atol=1e-5):
+    """Fit `model` to `target`: the operators `expected_ops`, the same function and names; a second time does
     nothing.
     """
     feed, names = feeds(model, 3), interface(model)
     want = outputs(model, feed)
-    done = legalize_graph(model, row)
-    assert ops(model) == left
+    rewrites = legalize_graph(model, target)
+    assert ops(model) == expected_ops
     assert interface(model) == names
     for name, array in outputs(model, feed).items():
         np.testing.assert_allclose(array, want[name], rtol=0, atol=atol)
-    assert legalize_graph(model, row) == []
-    return done
+    assert legalize_graph(model, target) == []
+    return rewrites
 
 
 STEPS = {
@@ -63,7 +63,7 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_constant_between_layers(name, target):
     step, k = STEPS[name]
-    left = [
+    expected_ops = [
         "Linear",
         "Sigmoid",
         "Reshape",
@@ -73,8 +73,8 @@ def test_a_constant_between_layers(name, target):
         "Softplus",
         "Linear",
     ]
-    (done,) = same(between(step, k=k), target, left)
-    assert done.cost == "exact"
+    (rewrite,) = same(between(step, k=k), target, expected_ops)
+    assert rewrite.cost == "exact"
 
 
 @limit_examples(20)
@@ -148,7 +148,7 @@ def test_tables_need_no_rewrite():
 # ---- epsilon ---------------------------------------------------------------------------------------------------------
 
 
-def normed(front, epsilon, opset):
+def build_layer_norm(front, epsilon, opset):
     """Return a layer, `front` (c -> s), a layer norm of s, a layer; normalised."""
     text = f"""g (float[N,4,6] x) => (float[N,4,6] y) {{
         c = MatMul(x, w) {front} m = ReduceMean<axes = [-1]>(s) d = Sub(s, m) q = Mul(d, d)
@@ -163,10 +163,12 @@ def normed(front, epsilon, opset):
 @pytest.mark.parametrize("opset", (13, 17))
 def test_the_layer_in_front_takes_epsilon_up(opset):
     """Exactly: the chip's epsilon of a smaller input is the model's of its own."""
-    model = normed("s = Relu(c)", 1e-3, opset)
+    model = build_layer_norm("s = Relu(c)", 1e-3, opset)
     before = ops(model)
-    (done,) = same(model, VENUS, [*before[:2], before[2] + ("_2" if opset < 17 else ""), before[3]])
-    assert done.cost == "exact"
+    (rewrite,) = same(
+        model, VENUS, [*before[:2], before[2] + ("_2" if opset < 17 else ""), before[3]]
+    )
+    assert rewrite.cost == "exact"
     (norm,) = (node for node in model.graph if ir.base_op_type(node) == "LayerNormalization")
     assert ir.get_attr(norm, "epsilon") == pytest.approx(VENUS.layer_norm_limits.epsilon)
 
@@ -174,8 +176,8 @@ def test_the_layer_in_front_takes_epsilon_up(opset):
 @pytest.mark.parametrize("epsilon", (1e-4, 1e-3, 1e-2))
 def test_else_a_power_of_two(epsilon):
     """Of a sum no weight takes the factor up: a power of two in front, which moves no integer."""
-    model = normed("s = Add(c, x)", epsilon, 17)
-    left = [
+    model = build_layer_norm("s = Add(c, x)", epsilon, 17)
+    expected_ops = [
         "Linear",
         "Add",
         "Reshape",
@@ -184,20 +186,20 @@ def test_else_a_power_of_two(epsilon):
         "LayerNormalization",
         "Linear",
     ]
-    done = same(model, VENUS, left)
-    assert [d.node for d in done] == ["Div_n", "Div_n_small"]
+    rewrites = same(model, VENUS, expected_ops)
+    assert [d.node for d in rewrites] == ["Div_n", "Div_n_small"]
     norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
     (factor,) = set(ir.const_value(norm.inputs[1]).tolist())
     assert np.log2(factor) == round(np.log2(factor))
-    left_over = ir.get_attr(
+    new_epsilon = ir.get_attr(
         next(n for n in model.graph if n.op_type == "LayerNormalization"), "epsilon"
     )
-    assert left_over == pytest.approx(epsilon * factor**2)
-    assert 0.5 <= left_over / VENUS.layer_norm_limits.epsilon <= 2
+    assert new_epsilon == pytest.approx(epsilon * factor**2)
+    assert 0.5 <= new_epsilon / VENUS.layer_norm_limits.epsilon <= 2
 
 
 def test_a_smaller_epsilon_is_the_chips():
-    assert legalize_graph(normed("s = Add(c, x)", 1e-6, 17), VENUS) == []
+    assert legalize_graph(build_layer_norm("s = Add(c, x)", 1e-6, 17), VENUS) == []
 
 
 _AFFINE = ["Reshape", "BatchNormalization", "Reshape"]
@@ -213,12 +215,12 @@ BOUNDS = {
 def test_a_clip_between_layers(name, target):
     """It is a ReLU, or a ReLU6, of the distance to a bound."""
     step, low, high, middle = BOUNDS[name]
-    held = {"k": np.float32(high if low is None else low)} | (
+    constants = {"k": np.float32(high if low is None else low)} | (
         {"m": np.float32(high)} if middle == "Clip" else {}
     )
-    left = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Softplus", "Linear"]
-    done = same(between(step, **held), target, left)
-    assert "difference to a bound" in done[0].what
+    expected_ops = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Softplus", "Linear"]
+    rewrites = same(between(step, **constants), target, expected_ops)
+    assert "difference to a bound" in rewrites[0].what
 
 
 def test_a_clip_at_an_end_stays():
@@ -244,6 +246,6 @@ def test_a_clip_behind_an_activation_is_an_integer_on_a_chip(ends):
     model = net.graph(net.node("Relu", net.conv(cut, (8, 8, 3, 3), pads=[1] * 4)))
     data = np.random.default_rng(0).standard_normal((32, 4, 8, 8)).astype(np.float32)
     for platform in ("venus", "generic"):
-        found = lo.quantize(model, data, platform=platform)
-        assert not found.report.float_nodes
-        assert min(output["sqnr"] for output in found.report.outputs.values()) > 27
+        result = lo.quantize(model, data, platform=platform)
+        assert not result.report.float_nodes
+        assert min(output["sqnr"] for output in result.report.outputs.values()) > 27

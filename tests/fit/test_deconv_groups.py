@@ -14,15 +14,15 @@ from tests import nets
 
 
 def net(group, channels, bias=True, **attributes):
-    made = nets.Net(channels, 5, 6, seed=2)
-    weight = made.const(
+    builder = nets.Net(channels, 5, 6, seed=2)
+    weight = builder.const(
         np.random.default_rng(0).standard_normal((channels, 3, 3, 2)).astype(np.float32)
     )
     inputs = ["x", weight]
     if bias:
-        inputs.append(made.const(np.arange(3.0 * group, dtype=np.float32)))
-    made.node("ConvTranspose", *inputs, out="y", group=group, **attributes)
-    return made.graph("y")
+        inputs.append(builder.const(np.arange(3.0 * group, dtype=np.float32)))
+    builder.node("ConvTranspose", *inputs, out="y", group=group, **attributes)
+    return builder.graph("y")
 
 
 def run(model, feed):
@@ -30,18 +30,18 @@ def run(model, feed):
     return array
 
 
-@pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA))
+@pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA))
 @pytest.mark.parametrize(
     "group, bias, attributes", [(2, True, {"strides": [2, 1]}), (4, False, {"pads": [1, 0, 1, 0]})]
 )
-def test_the_same_function(row, group, bias, attributes):
+def test_the_same_function(target, group, bias, attributes):
     model = net(group, 4 * group, bias, **attributes)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     want = run(ir.clone(model), feed)
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    told = conv_transpose_groups.split_conv_transpose_groups(model, node, row)
-    assert told == (f"transposed convolution split into its {group} groups", "exact")
+    rewrite = conv_transpose_groups.split_conv_transpose_groups(model, node, target)
+    assert rewrite == (f"transposed convolution split into its {group} groups", "exact")
     parts = [n for n in model.graph if n.op_type == "ConvTranspose"]
     assert len(parts) == group
     assert all(int(ir.get_attr(n, "group", 1)) == 1 for n in parts)

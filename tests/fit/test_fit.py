@@ -22,27 +22,28 @@ from tests import nets
 from tests.passes.helpers import feeds, interface, ops, outputs, run_all_tensors
 
 
-def broken(model, row):
-    """Return what breaks limits of `row`."""
-    return [
-        v
-        for node in model.graph
-        if (op := find_lowering_rule(node, row)[0]) is not None
-        for v in op.find_violations(node, row)
-    ]
+def find_violations(model, target):
+    """Return the violations of limits of `target`."""
+    violations = []
+    for node in model.graph:
+        op, _ = find_lowering_rule(node, target)
+        if op is not None:
+            violations += op.find_violations(node, target)
+    return violations
 
 
-def mends(model, row, left, *, atol=2e-5):
-    """Fit `model` and check every promise; `left` are the operators afterwards. Return what was
-    done.
+def assert_legalized(model, target, expected_ops, *, atol=2e-5):
+    """Legalize `model` and check all guarantees; the operators are then `expected_ops`.
+
+    Returns the rewrites.
     """
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     before, names, tensors = outputs(model, feed), interface(model), run_all_tensors(model, feed)
-    assert broken(model, row)
-    done = legalize_graph(model, row)
-    assert ops(model) == left
-    assert broken(model, row) == []
+    assert find_violations(model, target)
+    rewrites = legalize_graph(model, target)
+    assert ops(model) == expected_ops
+    assert find_violations(model, target) == []
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     assert interface(model) == names
     for name, want in before.items():
@@ -53,20 +54,20 @@ def mends(model, row, left, *, atol=2e-5):
     declared = {str(v.name): ir.get_shape(v) for v in ir.iter_values(model)}
     for name, array in run_all_tensors(model, feed).items():
         assert declared[name][1:] == array.shape[1:], name
-    assert legalize_graph(model, row) == []
-    assert ops(model) == left
-    return done
+    assert legalize_graph(model, target) == []
+    assert ops(model) == expected_ops
+    return rewrites
 
 
-def refuses(model, row):
-    """Nothing is done, and the graph is the same; return what stays broken."""
+def assert_rejected(model, target):
+    """Assert that legalization changes nothing; return the remaining violations."""
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     before = ir.to_proto(model).SerializeToString()
-    assert legalize_graph(model, row) == []
+    assert legalize_graph(model, target) == []
     assert ir.to_proto(model).SerializeToString() == before
-    found = broken(model, row)
-    assert found
-    return found
+    violations = find_violations(model, target)
+    assert violations
+    return violations
 
 
 def conv(shape, weight, **attributes):
@@ -83,16 +84,18 @@ def test_the_first_convolution_of_keyword_spotting():
     kernels of 5x4.
     """
     model = conv((1, 49, 10), (64, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1])
-    done = mends(model, VENUS, ["Pad", "Conv", "Slice", "Conv", "Add"])
-    assert [d.cost for d in done] == ["exact", "1 more rounding of half a step at most"]
+    rewrites = assert_legalized(model, VENUS, ["Pad", "Conv", "Slice", "Conv", "Add"])
+    assert [d.cost for d in rewrites] == ["exact", "1 more rounding of half a step at most"]
     assert model.graph.node(4).name == "Conv_y"
     model = conv((1, 49, 10), (64, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1])
-    mends(model, ARCS, ["Conv", "Slice", "Conv", "Add"])  # which has no Pad, and needs none
+    assert_legalized(
+        model, ARCS, ["Conv", "Slice", "Conv", "Add"]
+    )  # which has no Pad, and needs none
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "shape, weight, attributes, left",
+    "shape, weight, attributes, expected_ops",
     [
         (
             (3, 20, 20),
@@ -111,19 +114,19 @@ def test_the_first_convolution_of_keyword_spotting():
         ((4, 30), (6, 4, 10), {"pads": [2, 3], "strides": [2]}, None),
     ],
 )
-def test_split_kernel(shape, weight, attributes, left):
+def test_split_kernel(shape, weight, attributes, expected_ops):
     model = conv(shape, weight, **attributes)
-    done = split_left(model, left)
-    assert any("split into" in d.what for d in done)
+    rewrites = assert_split(model, expected_ops)
+    assert any("split into" in d.what for d in rewrites)
 
 
-def split_left(model, left):
-    """Fit for venus; `left`, where given, are the operators afterwards, in any order."""
+def assert_split(model, expected_ops):
+    """Legalize for venus; if given, `expected_ops` are the operators in any order."""
     copy = ir.clone(model)
     trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
     legalize_graph(copy, VENUS)
-    assert left is None or sorted(ops(copy)) == sorted(left)
-    return mends(model, VENUS, ops(copy))
+    assert expected_ops is None or sorted(ops(copy)) == sorted(expected_ops)
+    return assert_legalized(model, VENUS, ops(copy))
 
 
 @pytest.mark.sweep
@@ -143,25 +146,25 @@ def test_split_kernel_of_any_size(seed):
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     want = outputs(model, feed)["y"]
-    done = legalize_graph(model, VENUS)
+    rewrites = legalize_graph(model, VENUS)
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
-    assert (broken(model, VENUS) == []) == bool(done)
+    assert (find_violations(model, VENUS) == []) == bool(rewrites)
     assert legalize_graph(model, VENUS) == []
-    assert done, (kernel, strides, pads)
+    assert rewrites, (kernel, strides, pads)
 
 
 def test_only_the_first_part_has_the_bias():
     model = conv((3, 20, 20), (4, 3, 1, 9))
-    mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert_legalized(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
     assert [len(n.inputs) for n in model.graph if n.op_type == "Conv"] == [3, 2]
 
 
 def test_more_parts_than_are_worth_it_stay():
-    refuses(conv((2, 70, 70), (3, 2, 33, 33)), VENUS)
+    assert_rejected(conv((2, 70, 70), (3, 2, 33, 33)), VENUS)
 
 
 def test_a_stride_that_no_patch_has_stays():
-    assert refuses(conv((2, 70, 70), (3, 2, 7, 7), strides=[33, 33]), VENUS)
+    assert assert_rejected(conv((2, 70, 70), (3, 2, 7, 7), strides=[33, 33]), VENUS)
 
 
 def test_a_weight_that_is_computed_stays():
@@ -176,37 +179,41 @@ def test_dilation_is_spread_and_empty_parts_are_left_out():
     """A 3x3 kernel of dilation 2 is a 5x5 one; of dilation 4 a 9x9 one, split in 5 and 4: every
     part has taps.
     """
-    mends(conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"])
+    assert_legalized(
+        conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]
+    )
     model = conv((2, 20, 20), (3, 2, 2, 2), dilations=[11, 1])
-    done = mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
-    assert done[0].what == "kernel 2x2 with dilation 11x1 expanded to 12x2 with zeros"
-    assert done[0].cost == "exact"
-    refuses(conv((2, 90, 20), (3, 2, 3, 2), dilations=[40, 1]), VENUS)
+    rewrites = assert_legalized(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert rewrites[0].what == "kernel 2x2 with dilation 11x1 expanded to 12x2 with zeros"
+    assert rewrites[0].cost == "exact"
+    assert_rejected(conv((2, 90, 20), (3, 2, 3, 2), dilations=[40, 1]), VENUS)
 
 
 def test_one_dimensional_dilation_on_a_chip_that_dilates_images():
     """arcs runs the line as an image of height 1, so nothing has to be done."""
     model = conv((2, 40), (3, 2, 3), dilations=[4])
     trace_shapes(model, {"x": np.ones((1, 2, 40), np.float32)})
-    assert broken(model, ARCS) == []
+    assert find_violations(model, ARCS) == []
 
 
 def test_enlarge_kernel():
-    done = mends(conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"])
-    assert done[0].what == "kernel 1x1 with stride 2 padded with zeros to 2x2"
+    rewrites = assert_legalized(conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"])
+    assert rewrites[0].what == "kernel 1x1 with stride 2 padded with zeros to 2x2"
 
 
 # ---- padding ---------------------------------------------------------------------------------------------------------
 
 
 def test_padding_in_a_node_of_its_own():
-    done = mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"])
-    assert done[0].what == "pads [4, 3, 0, 0] reduced to [3, 2, 0, 0], the rest moved to a Pad"
+    rewrites = assert_legalized(
+        conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]
+    )
+    assert rewrites[0].what == "pads [4, 3, 0, 0] reduced to [3, 2, 0, 0], the rest moved to a Pad"
 
 
 def test_padding_is_a_convolution_where_there_is_no_pad():
-    mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS, ["Pad", "Conv"])
-    mends(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS, ["Pad", "Conv"])
+    assert_legalized(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS, ["Pad", "Conv"])
+    assert_legalized(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS, ["Pad", "Conv"])
 
 
 def test_padding_stays_where_no_convolution_fits():
@@ -215,14 +222,16 @@ def test_padding_stays_where_no_convolution_fits():
     """
     model = conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0])
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
-    assert any("padding must not exceed" in each.rule for each in broken(model, ARCS))
+    assert any(
+        "padding must not exceed" in violation.rule for violation in find_violations(model, ARCS)
+    )
     assert move_padding_to_pad(model, model.graph.node(0), ARCS) is None
 
 
 # ---- channels --------------------------------------------------------------------------------------------------------
 
 
-def tightened(row, **limits):
+def tighten_conv_limits(row, **limits):
     """Return `row` with other limits of convolutions."""
     kind = get_packer_profile(row)
     kind = dataclasses.replace(kind, conv=dataclasses.replace(kind.conv, **limits))
@@ -231,7 +240,7 @@ def tightened(row, **limits):
 
 TIGHT = (
     dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
-        tightened(
+        tighten_conv_limits(
             VENUS,
             line_buffer_bytes=768,
             depthwise_line_buffer_bytes=384,
@@ -244,25 +253,27 @@ TIGHT = (
 
 def test_input_channels_are_added_up():
     """The weights of two outputs are 2 * 24 * 9 bytes, of 16 channels 288."""
-    row = tightened(VENUS, weight_slice_bytes=300)
-    done = mends(conv((24, 9, 9), (4, 24, 3, 3)), row, ["Slice", "Conv", "Slice", "Conv", "Add"])
-    assert done[0].what == "24 input channels split into 2 parts that are added"
-    assert done[0].cost == "1 more rounding of half a step at most"
+    row = tighten_conv_limits(VENUS, weight_slice_bytes=300)
+    rewrites = assert_legalized(
+        conv((24, 9, 9), (4, 24, 3, 3)), row, ["Slice", "Conv", "Slice", "Conv", "Add"]
+    )
+    assert rewrites[0].what == "24 input channels split into 2 parts that are added"
+    assert rewrites[0].cost == "1 more rounding of half a step at most"
 
 
 def test_groups_side_by_side():
     """Depthwise, 16 channels of 8 columns under 3 rows are 384 bytes."""
-    done = mends(
+    rewrites = assert_legalized(
         conv((40, 8, 8), (40, 1, 3, 3), group=40, pads=[1] * 4),
         TIGHT,
         ["Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Concat"],
     )
-    assert (done[0].what, done[0].cost) == ("40 groups split into 3 parts", "exact")
+    assert (rewrites[0].what, rewrites[0].cost) == ("40 groups split into 3 parts", "exact")
 
 
 def test_a_map_that_is_too_large_for_the_memory_breaks_no_limit():
     """Tiles of rows are cut from the integer graph."""
-    assert broken(conv((40, 8, 8), (130, 40, 1, 1)), TIGHT) == []
+    assert find_violations(conv((40, 8, 8), (130, 40, 1, 1)), TIGHT) == []
 
 
 # ---- depthwise -------------------------------------------------------------------------------------------------------
@@ -271,11 +282,15 @@ def test_a_map_that_is_too_large_for_the_memory_breaks_no_limit():
 @pytest.mark.parametrize("bias", (True, False))
 def test_depthwise_multiplier(bias):
     """Output channel c*m + j is filter j of channel c."""
-    left = ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]
-    done = mends(conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4, bias=bias), VENUS, left)
-    assert done[0].cost == "exact"
-    mends(conv((4, 9, 8), (80, 1, 3, 3), group=4), VENUS, ["Slice", "Conv"] * 4 + ["Concat"])
-    refuses(conv((17, 9, 8), (340, 1, 3, 3), group=17), VENUS)
+    expected_ops = ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]
+    rewrites = assert_legalized(
+        conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4, bias=bias), VENUS, expected_ops
+    )
+    assert rewrites[0].cost == "exact"
+    assert_legalized(
+        conv((4, 9, 8), (80, 1, 3, 3), group=4), VENUS, ["Slice", "Conv"] * 4 + ["Concat"]
+    )
+    assert_rejected(conv((17, 9, 8), (340, 1, 3, 3), group=17), VENUS)
     model = conv((4, 9, 8), (12, 1, 3, 3), group=4)
     trace_shapes(model, {"x": np.ones((1, 4, 9, 8), np.float32)})
     assert legalize_graph(model, ARCS) == []  # which does it right
@@ -302,21 +317,23 @@ def pool(kind, shape, **attributes):
 )
 def test_max_pool(kernel, attributes, count, first):
     model = pool("MaxPool", (3, 24, 26), kernel_shape=kernel, **attributes)
-    done = mends(model, VENUS, ["MaxPool"] * count, atol=0)
-    assert {d.cost for d in done} == {"exact"}
+    rewrites = assert_legalized(model, VENUS, ["MaxPool"] * count, atol=0)
+    assert {d.cost for d in rewrites} == {"exact"}
     node = model.graph.node(0)
     assert (ir.get_attr(node, "kernel_shape"), ir.get_attr(node, "strides")) == first
 
 
 def test_average():
-    done = mends(
+    rewrites = assert_legalized(
         pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]),
         VENUS,
         ["AveragePool"] * 2,
     )
-    assert done[0].cost == "half a step at most"
-    refuses(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
-    refuses(pool("AveragePool", (3, 15, 131), kernel_shape=[1, 131], strides=[1, 131]), VENUS)
+    assert rewrites[0].cost == "half a step at most"
+    assert_rejected(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
+    assert_rejected(
+        pool("AveragePool", (3, 15, 131), kernel_shape=[1, 131], strides=[1, 131]), VENUS
+    )
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------

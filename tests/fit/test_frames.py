@@ -28,16 +28,18 @@ def front(
 
 
 def both(model, x, target=ARCS):
-    """Return what was done, and y of the model before and after it."""
+    """Return the descriptions of the rewrites, and y of the model before and after them."""
     trace_shapes(model, {"x": x[:1]})
     before = ir.clone(model)
-    done = [one.what for one in legalize_graph(model, target)]
+    descriptions = [rewrite.what for rewrite in legalize_graph(model, target)]
     assert legalize_graph(model, target) == []
-    want, have = (
-        next(array for name, array, _ in FloatRunner(m, {"y"}).run({"x": x}))
-        for m in (before, model)
-    )
-    return done, want, have
+    want, have = (_run_float(m, x) for m in (before, model))
+    return descriptions, want, have
+
+
+def _run_float(model, x):
+    (_, y, _) = next(FloatRunner(model, {"y"}).run({"x": x}))
+    return y
 
 
 def line(length, count=3, channels=1):
@@ -49,19 +51,19 @@ def line(length, count=3, channels=1):
     kernel=st.integers(13, 60),
     stride=st.integers(1, 45),
     count=st.integers(1, 5),
-    more=st.integers(0, 9),
+    extra=st.integers(0, 9),
 )
-def test_a_product_with_frames_is_the_convolution(kernel, stride, count, more):
+def test_a_product_with_frames_is_the_convolution(kernel, stride, count, extra):
     """Law: the same function, of each sample by itself, whatever the sizes; loud, quiet and
     silent.
     """
-    length = (count - 1) * stride + kernel + more
+    length = (count - 1) * stride + kernel + extra
     x = line(length) * np.array([1e3, 1e-3, 0], np.float32).reshape(3, 1, 1)
-    done, want, have = both(front(kernel, stride, length), x)
-    assert f"kernel of {kernel} samples" in done[0]
-    for one, other in zip(want, have, strict=True):
+    descriptions, want, have = both(front(kernel, stride, length), x)
+    assert f"kernel of {kernel} samples" in descriptions[0]
+    for expected, actual in zip(want, have, strict=True):
         np.testing.assert_allclose(
-            other, one, rtol=0, atol=1e-5 * max(float(np.abs(one).max()), 1e-6)
+            actual, expected, rtol=0, atol=1e-5 * max(float(np.abs(expected).max()), 1e-6)
         )
 
 
@@ -78,8 +80,8 @@ CASES = {
 def test_others_stay_as_they_are(case):
     """The host has no part in what the chip computes on, nor in what it does by itself."""
     sizes = {"kernel": 32, "stride": 16, "length": 128, **CASES[case]}
-    done, want, have = both(front(**sizes), line(128, channels=sizes.get("channels", 1)))
-    assert not any("frames" in what for what in done)
+    descriptions, want, have = both(front(**sizes), line(128, channels=sizes.get("channels", 1)))
+    assert not any("frames" in description for description in descriptions)
     np.testing.assert_allclose(have, want, rtol=0, atol=1e-4)
 
 
@@ -91,9 +93,11 @@ def test_the_host_frames_and_the_chip_multiplies(target):
     model = front(32, 16, 128)
     both(model, line(128), target)
     (product,) = [node for node in model.graph if node.op_type == "Linear"]
-    made = [node for node in model.graph if ir.origin_name(node) == ir.origin_name(product)]
-    assert {str(node.name) for node in made} - {*collect_host_reasons(model)} == {str(product.name)}
-    assert len(collect_host_reasons(model)) == len(made) - 1 > 5
+    new_nodes = [node for node in model.graph if ir.origin_name(node) == ir.origin_name(product)]
+    assert {str(node.name) for node in new_nodes} - {*collect_host_reasons(model)} == {
+        str(product.name)
+    }
+    assert len(collect_host_reasons(model)) == len(new_nodes) - 1 > 5
 
 
 @pytest.mark.parametrize("platform", ("arcs", "venus", "venusA"))
@@ -105,14 +109,14 @@ def test_a_whisper_is_as_near_as_a_shout(platform):
     computes again.
     """
     model = front(32, 16, 128, outputs=12, last=24)
-    found = lo.quantize(model, {"x": line(128, 32)}, platform=platform, effort="fast", max_parts=9)
-    assert found.report.integer_macs == 1.0
-    assert not found.report.chip_ready
-    (layer,) = [node for node in found.graph.graph if node.op_type == "LinearInt"]
+    result = lo.quantize(model, {"x": line(128, 32)}, platform=platform, effort="fast", max_parts=9)
+    assert result.report.integer_macs == 1.0
+    assert not result.report.chip_ready
+    (layer,) = [node for node in result.graph.graph if node.op_type == "LinearInt"]
     assert ir.get_attr(layer, "o_bits") == 32
     (name,) = [str(v.name) for v in layer.outputs]
     x = line(128, 1)
-    session = found.session()
+    session = result.session()
     values = {factor: _real(session, name, x * np.float32(factor)) for factor in (1.0, 1e-3)}
     np.testing.assert_array_equal(values[1.0], values[1e-3])
 

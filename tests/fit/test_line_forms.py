@@ -19,7 +19,7 @@ from tests.packer import judge
 CHIPS = ("venus", "arcs", "venusA")
 
 
-def agreed(result, platform):
+def assert_ready(result, platform):
     """Assert that the graph is whole and ready, by both judges."""
     report = result.report
     assert not report.float_nodes
@@ -30,15 +30,17 @@ def agreed(result, platform):
 
 
 def outputs(model, result, feed):
-    """Return what the float and the integer graph give, one sample after the other."""
-    ones = [
-        {name: array[i : i + 1] for name, array in feed.items()}
-        for i in range(len(next(iter(feed.values()))))
-    ]
-    return (
-        np.concatenate([Session(m).run(["y"], one)[0] for one in ones])
-        for m in (model, result.graph)
-    )
+    """Return the outputs of the float and the integer graph, computed sample by sample."""
+    return _run_samples(model, feed), _run_samples(result.graph, feed)
+
+
+def _run_samples(model, feed):
+    session = Session(model)
+    results = []
+    for i in range(len(next(iter(feed.values())))):
+        sample = {name: array[i : i + 1] for name, array in feed.items()}
+        results.append(session.run(["y"], sample)[0])
+    return np.concatenate(results)
 
 
 def decibels(want, have):
@@ -48,20 +50,22 @@ def decibels(want, have):
 # ---- transposed convolutions of lines --------------------------------------------------------------------------------
 
 
-def transposed(kernel, stride, pads, output_padding=0, dilation=1, *, size=9, bias=True, group=1):
+def build_transposed_conv(
+    kernel, stride, pads, output_padding=0, dilation=1, *, size=9, bias=True, group=1
+):
     net = nets.Net(4, size, seed=3)
     a = net.node("Relu", net.conv("x", (6, 4, 3), pads=[1, 1]))
     weight = net.rng.standard_normal((6, 4 // group, kernel)) * np.sqrt(stride / (6 * kernel))
-    given = [net.const(weight.astype(np.float32))]
+    constants = [net.const(weight.astype(np.float32))]
     if bias:
-        given.append(net.const((0.1 * net.rng.standard_normal(4)).astype(np.float32)))
+        constants.append(net.const((0.1 * net.rng.standard_normal(4)).astype(np.float32)))
     sizes = {
         "strides": [stride],
         "pads": list(pads),
         "output_padding": [output_padding],
         "dilations": [dilation],
     }
-    b = net.node("Relu", net.node("ConvTranspose", a, *given, group=group, **sizes))
+    b = net.node("Relu", net.node("ConvTranspose", a, *constants, group=group, **sizes))
     return net.graph(net.conv(b, (3, 4, 1), out="y"))
 
 
@@ -81,7 +85,7 @@ def test_phases_are_the_transposed_convolution(kernel, stride, pads, extra, dila
     length = (size - 1) * stride - sum(pads) + (kernel - 1) * dilation + 1 + extra
     if length < 1:
         return
-    model = transposed(kernel, stride, pads, extra, dilation, size=size, bias=bias)
+    model = build_transposed_conv(kernel, stride, pads, extra, dilation, size=size, bias=bias)
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
@@ -95,7 +99,7 @@ def test_phases_are_the_transposed_convolution(kernel, stride, pads, extra, dila
 
 def test_groups_of_transposed_convolutions_stay():
     """As those of images do, which chips do not take."""
-    model = transposed(3, 2, (1, 1), group=2)
+    model = build_transposed_conv(3, 2, (1, 1), group=2)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
     assert not any("phases" in entry.what for entry in legalize_graph(model, ARCS))
 
@@ -107,13 +111,13 @@ def test_groups_of_transposed_convolutions_stay():
 )
 def test_transposed_convolutions_of_lines(sizes, platform):
     """Whole, and as near as eight bits are."""
-    model = transposed(*sizes)
+    model = build_transposed_conv(*sizes)
     feed = nets.samples(model, 8)
     result = quantize(model, feed, platform=platform, effort="fast")
     assert decibels(*outputs(model, result, feed)) > 24
     assert not result.report.float_nodes
     if platform in CHIPS:
-        agreed(result, platform)
+        assert_ready(result, platform)
         assert "ConvTranspose2dInt" not in result.report.layers
 
 
@@ -138,7 +142,7 @@ def test_long_kernels_of_lines(kernel, group, stride, platform):
     model = long_kernel(kernel, group=group, stride=stride)
     feed = nets.samples(model, 8)
     result = quantize(model, feed, platform=platform, effort="fast")
-    agreed(result, platform)
+    assert_ready(result, platform)
     assert decibels(*outputs(model, result, feed)) > 24
 
 
@@ -159,7 +163,7 @@ def test_the_sum_is_the_long_kernel(target):
 # ---- permutations of large tensors -----------------------------------------------------------------------------------
 
 
-def permuted(perm, width=200):
+def build_permutation(perm, width=200):
     """A convolution, a Transpose of 76,800 bytes, a layer over its last axis."""
     net = nets.Net(3, 8, width, seed=3)
     a = net.node("Relu", net.conv("x", (48, 3, 3, 3), pads=[1] * 4))
@@ -180,10 +184,10 @@ def permuted(perm, width=200):
 )
 def test_large_permutations_on_venus(perm, monkeypatch):
     """In parts of 65,536 bytes at most, with the integers of the permutation in one piece."""
-    model = permuted(perm)
+    model = build_permutation(perm)
     feed = nets.samples(model, 4)
     result = quantize(model, feed, platform="venus", effort="fast")
-    agreed(result, "venus")
+    assert_ready(result, "venus")
     moved = [node for node in result.graph.graph if node.op_type == "Transpose"]
     assert len(moved) >= 2
     assert all(np.prod(ir.get_shape(node.inputs[0])) <= 65536 for node in moved)
@@ -191,22 +195,22 @@ def test_large_permutations_on_venus(perm, monkeypatch):
     assert "iqCat" in entry.what
     assert entry.cost == "exact"
     monkeypatch.setattr("lingeronnx.ops.data_movement.shape._plan_transpose_parts", lambda *_: None)
-    whole = quantize(model, feed, platform="venus", effort="fast")
-    assert "iqCat" not in whole.report.layers
+    unsplit = quantize(model, feed, platform="venus", effort="fast")
+    assert "iqCat" not in unsplit.report.layers
     _, have = outputs(model, result, feed)
-    _, want = outputs(model, whole, feed)
+    _, want = outputs(model, unsplit, feed)
     np.testing.assert_array_equal(have, want)
 
 
 def test_small_permutations_stay_in_one_piece():
     """65,536 bytes are measured to be right."""
     result = quantize(
-        permuted([0, 2, 3, 1], width=170),
-        nets.samples(permuted([0, 2, 3, 1], width=170), 2),
+        build_permutation([0, 2, 3, 1], width=170),
+        nets.samples(build_permutation([0, 2, 3, 1], width=170), 2),
         effort="fast",
     )
     assert "iqCat" not in result.report.layers
-    agreed(result, "venus")
+    assert_ready(result, "venus")
 
 
 @pytest.mark.parametrize("platform", CHIPS)
@@ -227,13 +231,13 @@ def test_convolutions_before_a_recurrent_layer(platform):
         return net.const((net.rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32))
 
     t = net.node("Transpose", net.node("MatMul", t, weight(48 * 8, 16)), perm=[1, 0, 2])
-    given = (weight(1, 4 * hidden, 16), weight(1, 4 * hidden, hidden), weight(1, 8 * hidden))
-    net.node("LSTM", t, *given, hidden_size=hidden, out="all")
+    weights = (weight(1, 4 * hidden, 16), weight(1, 4 * hidden, hidden), weight(1, 8 * hidden))
+    net.node("LSTM", t, *weights, hidden_size=hidden, out="all")
     net.nodes[-1].output.append("last")
     model = net.graph(
         net.linear(net.node("Squeeze", "last", net.const(np.array([0]))), (hidden, 5), out="y")
     )
     feed = nets.samples(model, 4)
     result = quantize(model, feed, platform=platform, effort="fast")
-    agreed(result, platform)
+    assert_ready(result, platform)
     assert decibels(*outputs(model, result, feed)) > 17

@@ -14,18 +14,18 @@ from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
 from tests.case_selection import limit_examples
-from tests.fit.test_fit import conv, mends
-from tests.fit.test_line_forms import agreed
+from tests.fit.test_fit import assert_legalized, conv
+from tests.fit.test_line_forms import assert_ready
 from tests.nets import Net
 from tests.passes.helpers import ops
 
 
 def test_whole_rows_take_no_other_node():
     """40 positions in rows of 4; the padding is two rows ahead."""
-    (done,) = mends(
+    (rewrite,) = assert_legalized(
         conv((2, 40), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS, ["Reshape", "Conv", "Reshape"]
     )
-    assert (done.what, done.cost) == (
+    assert (rewrite.what, rewrite.cost) == (
         "kernel 3 with dilation 4 as 3x1 over rows of 4",
         "exact",
     )
@@ -33,12 +33,12 @@ def test_whole_rows_take_no_other_node():
 
 def test_rows_are_filled_up_and_the_rest_is_cut_off():
     """41 positions become 11 rows of 4, and 44 results 41."""
-    mends(
+    assert_legalized(
         conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]),
         VENUS,
         ["Pad", "Reshape", "Conv", "Reshape", "Slice"],
     )
-    mends(
+    assert_legalized(
         conv((2, 40), (3, 2, 3), dilations=[4], pads=[5, 3]),
         VENUS,
         ["Reshape", "Conv", "Reshape", "Slice"],
@@ -47,12 +47,12 @@ def test_rows_are_filled_up_and_the_rest_is_cut_off():
 
 def test_a_kernel_of_one_column_and_a_flat_image():
     """An image has its columns beside the phases; a row of an image is a line."""
-    mends(
+    assert_legalized(
         conv((2, 24, 5), (3, 2, 3, 1), dilations=[4, 1], pads=[4, 0, 4, 0]),
         VENUS,
         ["Reshape", "Conv", "Reshape"],
     )
-    mends(
+    assert_legalized(
         conv((2, 1, 24), (3, 2, 1, 3), dilations=[1, 4], pads=[0, 4, 0, 4]),
         VENUS,
         ["Reshape", "Conv", "Reshape"],
@@ -75,7 +75,7 @@ def test_a_kernel_of_one_column_and_a_flat_image():
 def test_what_is_spread_by_zeros_instead(shape, weight, kind):
     model = conv(shape, weight, **kind)
     trace_shapes(model, {"x": np.ones((1, *shape), np.float32)})
-    assert any("with zeros" in done.what for done in legalize_graph(model, VENUS))
+    assert any("with zeros" in rewrite.what for rewrite in legalize_graph(model, VENUS))
 
 
 def test_a_chip_that_dilates_images_needs_it_for_padding_alone():
@@ -83,7 +83,7 @@ def test_a_chip_that_dilates_images_needs_it_for_padding_alone():
     model = conv((2, 40), (3, 2, 3), dilations=[4], pads=[3, 3])
     trace_shapes(model, {"x": np.ones((1, 2, 40), np.float32)})
     assert legalize_graph(model, ARCS) == []
-    mends(
+    assert_legalized(
         conv((2, 40), (3, 2, 3), dilations=[4], pads=[4, 4]), ARCS, ["Reshape", "Conv", "Reshape"]
     )
 
@@ -111,8 +111,8 @@ def test_the_floats_are_the_same(length, taps, dilation, pads, grouped):
     x = np.random.default_rng(length).standard_normal((2, 4, length)).astype(np.float32)
     trace_shapes(model, {"x": x[:1]})
     want = Session(ir.clone(model)).run(["y"], {"x": x})[0]
-    done = legalize_graph(model, VENUS)
-    if any("over rows" in each.what for each in done):
+    rewrites = legalize_graph(model, VENUS)
+    if any("over rows" in rewrite.what for rewrite in rewrites):
         assert "Conv" in ops(model)
         np.testing.assert_allclose(Session(model).run(["y"], {"x": x})[0], want, rtol=0, atol=2e-5)
 
@@ -130,4 +130,4 @@ def test_a_causal_net_is_whole(platform, length):
         x = net.node("Add", x, net.conv(net.node("Relu", y), (4, 4, 1)))
     model = net.graph(net.conv(x, (2, 4, 1), out="y"))
     data = {"x": np.random.default_rng(1).standard_normal((8, 4, length)).astype(np.float32)}
-    agreed(quantize(model, data, platform=platform, effort="fast"), platform)
+    assert_ready(quantize(model, data, platform=platform, effort="fast"), platform)

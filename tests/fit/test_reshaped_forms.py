@@ -33,26 +33,26 @@ def slopes(net, kind, rank):
         return lambda x: net.node("PRelu", x, values(0.1, 0.5, 6, *[1] * (rank - 2)))
     if kind == "prelu_one":
         return lambda x: net.node("PRelu", x, values(0.1, 0.5, 1))
-    given = [values(0.5, 1.5, 6), values(-1, 1, 6), values(-1, 1, 6), values(0.5, 1.5, 6)]
-    return lambda x: net.node("BatchNormalization", x, *given)
+    parameters = [values(0.5, 1.5, 6), values(-1, 1, 6), values(-1, 1, 6), values(0.5, 1.5, 6)]
+    return lambda x: net.node("BatchNormalization", x, *parameters)
 
 
 def net_of(kind, rank, image=False):
     """Linear over all numbers, the operator on a tensor of `rank` (or an image of the same
     numbers), Linear again.
     """
-    rest = SHAPES[rank]
-    size = 6 * int(np.prod(rest, dtype=int))
+    trailing = SHAPES[rank]
+    size = 6 * int(np.prod(trailing, dtype=int))
     net = nets.Net(5, seed=rank)
     first = (
         net.node("Relu", net.linear("x", (5, size)))
         if kind == "norm"
         else net.linear("x", (5, size))
     )
-    shape = (6, 1, size // 6) if image else (6, *rest)
+    shape = (6, 1, size // 6) if image else (6, *trailing)
     held = net.node("Reshape", first, net.const(np.array([0, *shape])))
-    made = slopes(net, kind, 4 if image else rank)(held)
-    flat = net.node("Reshape", made, net.const(np.array([0, size])))
+    activated = slopes(net, kind, 4 if image else rank)(held)
+    flat = net.node("Reshape", activated, net.const(np.array([0, size])))
     return net.graph(net.linear(net.node("Relu", flat), (size, 3), out="y"))
 
 
@@ -64,11 +64,13 @@ def test_other_ranks(kind, rank, platform):
     """All in integers, ready, and the integers of the image."""
     model, twin = net_of(kind, rank), net_of(kind, rank, image=True)
     feed = nets.samples(model, 16)
-    result, other = (quantize(m, feed, platform=platform, effort="fast") for m in (model, twin))
+    result, image_result = (
+        quantize(m, feed, platform=platform, effort="fast") for m in (model, twin)
+    )
     report = result.report
     assert not report.float_nodes
     assert not report.host_part
-    (have,), (want,) = (Session(r.graph).run(["y"], feed) for r in (result, other))
+    (have,), (want,) = (Session(r.graph).run(["y"], feed) for r in (result, image_result))
     np.testing.assert_array_equal(have, want)
     (real,) = Session(model).run(["y"], feed)
     assert np.mean(np.square(real - have)) < 3e-3 * np.mean(np.square(real))

@@ -23,21 +23,21 @@ CHIPS = [target for target in PLATFORMS if target.has_packer]
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 
 
-def resized(factors, size=(5, 4), channels=3, **attributes):
+def build_resize(factors, size=(5, 4), channels=3, **attributes):
     """A convolution, a Resize by `factors`, a Relu."""
     results = tuple(int(n * k) for n, k in zip(size, factors, strict=True))
     held = onnx.numpy_helper.from_array(np.array([1, 1, *factors], np.float32), "s")
-    return _resized(size, results, channels, ["a", "", "s"], held, attributes)
+    return _build_resize_net(size, results, channels, ["a", "", "s"], held, attributes)
 
 
-def resized_to(size, results, channels=3, **attributes):
+def build_resize_to(size, results, channels=3, **attributes):
     """A convolution, a Resize to `results` rows and columns, a convolution."""
     held = onnx.numpy_helper.from_array(np.array([1, channels, *results], np.int64), "s")
     last = helper.make_node("Conv", ["r", "v"], ["y"], "last")
-    return _resized(size, results, channels, ["a", "", "", "s"], held, attributes, last)
+    return _build_resize_net(size, results, channels, ["a", "", "", "s"], held, attributes, last)
 
 
-def _resized(size, results, channels, inputs, held, attributes, last=None):
+def _build_resize_net(size, results, channels, inputs, held, attributes, last=None):
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
         helper.make_node("Resize", inputs, ["r"], "resize", **attributes),
@@ -83,10 +83,10 @@ def test_nearest_keeps_every_element(factors, size):
         "coordinate_transformation_mode": "asymmetric",
         "nearest_mode": "floor",
     }
-    model = resized(factors, size, **settings_)
+    model = build_resize(factors, size, **settings_)
     before = ir.clone(model)
-    done = legalize_graph(model, VENUS)
-    assert [(f.node, f.cost) for f in done] == [("resize", "exact")]
+    rewrites = legalize_graph(model, VENUS)
+    assert [(f.node, f.cost) for f in rewrites] == [("resize", "exact")]
     assert {node.op_type for node in model.graph} == {"Conv", "Reshape", "Concat", "Relu"}
     same(before, model, size)
     assert legalize_graph(model, VENUS) == []
@@ -97,7 +97,7 @@ def test_nearest_keeps_every_element(factors, size):
 @pytest.mark.parametrize("mode", COORDINATES)
 def test_linear_by_two_is_a_filter(target, factors, mode):
     """Also where the platform has a Resize: it takes the nearest element only."""
-    model = resized(factors, mode="linear", coordinate_transformation_mode=mode)
+    model = build_resize(factors, mode="linear", coordinate_transformation_mode=mode)
     before = ir.clone(model)
     assert [f.node for f in legalize_graph(model, target)] == ["resize"]
     assert "Resize" not in {node.op_type for node in model.graph}
@@ -114,7 +114,7 @@ def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, cou
     """
     size = tuple(stride * count for stride in strides)
     factors = tuple(1 / stride for stride in strides)
-    model = resized(factors, size, mode="linear", coordinate_transformation_mode=mode)
+    model = build_resize(factors, size, mode="linear", coordinate_transformation_mode=mode)
     before = ir.clone(model)
     assert "resize" in {f.node for f in legalize_graph(model, target)}
     assert "Resize" not in {node.op_type for node in model.graph}
@@ -124,18 +124,18 @@ def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, cou
 @pytest.mark.parametrize("size, factor", [((10, 10), 0.52), ((9, 10), 0.5)], ids=str)
 def test_other_parts_are_left_alone(size, factor):
     """A scale that is no whole part, though the sizes are; sizes that are none."""
-    assert legalize_graph(resized((factor, factor), size, mode="linear"), VENUS) == []
+    assert legalize_graph(build_resize((factor, factor), size, mode="linear"), VENUS) == []
 
 
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("mode", ["half_pixel", "asymmetric"])
 def test_chips_take_the_half(target, mode):
     x = np.random.default_rng(2).standard_normal((8, 2, 8, 4)).astype(np.float32)
-    model = resized((0.5, 0.5), (8, 4), mode="linear", coordinate_transformation_mode=mode)
+    model = build_resize((0.5, 0.5), (8, 4), mode="linear", coordinate_transformation_mode=mode)
     report = quantize(model, {"x": x}, platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
-    assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
+    assert min(fidelity["sqnr"] for fidelity in report.outputs.values()) > 25
 
 
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
@@ -146,11 +146,11 @@ def test_chips_take_it(target, mode):
     """
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
     report = quantize(
-        resized((2, 2), mode=mode), {"x": x}, platform=target.name, effort="fast"
+        build_resize((2, 2), mode=mode), {"x": x}, platform=target.name, effort="fast"
     ).report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
-    assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
+    assert min(fidelity["sqnr"] for fidelity in report.outputs.values()) > 25
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_chips_take_it(target, mode):
     ids=str,
 )
 def test_other_coordinates_are_left_alone(attributes):
-    model = resized((2, 2), **attributes)
+    model = build_resize((2, 2), **attributes)
     assert legalize_graph(model, VENUS) == []
 
 
@@ -171,7 +171,7 @@ def test_the_last_one_is_left_to_the_host():
     for mode in ("half_pixel", "align_corners"):
         assert (
             legalize_graph(
-                resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS
+                build_resize((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS
             )
             == []
         )
@@ -185,10 +185,10 @@ def test_the_last_one_is_left_to_the_host():
 )
 def test_linear_to_any_size_is_a_product_for_each_axis(size, results, mode):
     """Law: the float function stays, whatever the sizes and coordinates."""
-    model = resized_to(size, results, coordinate_transformation_mode=mode, mode="linear")
+    model = build_resize_to(size, results, coordinate_transformation_mode=mode, mode="linear")
     before = ir.clone(model)
-    done = legalize_graph(model, VENUS)
-    assert done
+    rewrites = legalize_graph(model, VENUS)
+    assert rewrites
     assert "Resize" not in {node.op_type for node in model.graph}
     same(before, model, size, tolerance=1e-5)
 
@@ -198,11 +198,11 @@ def test_linear_to_any_size_is_a_product_for_each_axis(size, results, mode):
 @pytest.mark.parametrize("results", [(9, 11), (15, 8), (3, 3)])
 def test_chips_take_any_size(target, mode, results):
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
-    model = resized_to((5, 4), results, coordinate_transformation_mode=mode, mode="linear")
+    model = build_resize_to((5, 4), results, coordinate_transformation_mode=mode, mode="linear")
     report = quantize(model, {"x": x}, platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
-    assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
+    assert min(fidelity["sqnr"] for fidelity in report.outputs.values()) > 25
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_chips_take_any_size(target, mode, results):
 )
 def test_generic_keeps_its_own(factors, size, mode):
     """The half stays in float there: a filter would round once more and save nothing."""
-    assert legalize_graph(resized(factors, size, mode=mode), GENERIC) == []
+    assert legalize_graph(build_resize(factors, size, mode=mode), GENERIC) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,7 +11,7 @@ from lingeronnx.graph import ir
 from lingeronnx.legalization import REWRITES, legalize_graph
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from tests.fit.test_fit import TIGHT, tightened
+from tests.fit.test_fit import TIGHT, tighten_conv_limits
 from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs
 
@@ -28,13 +28,13 @@ def pool(kind, shape, **attributes):
     return net.graph(net.node(kind, "x", out="y", **attributes))
 
 
-def transposed(shape, weight, **attributes):
+def build_transposed_conv(shape, weight, **attributes):
     net = Net(*shape)
     held = net.const(net.rng.standard_normal(weight).astype(np.float32))
     return net.graph(net.node("ConvTranspose", "x", held, out="y", **attributes))
 
 
-def doubled(shape):
+def build_upsampling(shape):
     net = Net(*shape)
     scales = net.const(np.array([1, 1, 2, 2], np.float32))
     how = {
@@ -74,12 +74,14 @@ OWN = {
         ["Reshape", "Transpose", "Reshape", "Conv"],
     ),
     "phases-of-lines": (
-        lambda: transposed((3, 7), (3, 2, 4), strides=[2], pads=[1, 1]),
+        lambda: build_transposed_conv((3, 7), (3, 2, 4), strides=[2], pads=[1, 1]),
         VENUS,
         ["Conv", "Reshape", "Transpose", "Reshape", "Slice"],
     ),
     "separate-groups": (
-        lambda: transposed((4, 3, 9), (4, 3, 1, 5), strides=[1, 2], pads=[0, 2, 0, 1], group=2),
+        lambda: build_transposed_conv(
+            (4, 3, 9), (4, 3, 1, 5), strides=[1, 2], pads=[0, 2, 0, 1], group=2
+        ),
         VENUS,
         ["Slice", "ConvTranspose"] * 2 + ["Concat"],
     ),
@@ -97,7 +99,7 @@ OWN = {
     ),
     "split-map": (
         lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4),
-        tightened(VENUS, line_buffer_bytes=2000),
+        tighten_conv_limits(VENUS, line_buffer_bytes=2000),
         ["Slice", "Conv"] * 3 + ["Concat"],
     ),
     "split-average": (
@@ -115,11 +117,11 @@ OWN = {
         VENUSA,
         ["Reshape", "Sigmoid", "Reshape"],
     ),
-    "repeat-elements": (lambda: doubled((3, 5, 4)), VENUS, None),
+    "repeat-elements": (lambda: build_upsampling((3, 5, 4)), VENUS, None),
 }
 
 
-def traced(make):
+def build_and_trace(make):
     model = make()
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     return model, next(iter(model.graph))
@@ -149,16 +151,16 @@ def test_one_step(name):
     """It says what it did and at which cost; same outputs, valid ONNX, the names of inputs and
     outputs.
     """
-    make, row, left = OWN[name]
-    model, node = traced(make)
+    make, row, expected_ops = OWN[name]
+    model, node = build_and_trace(make)
     feed, names = feeds(model), interface(model)
     want = outputs(model, feed)["y"]
-    what, cost = STEPS[name](model, node, row)
+    description, cost = STEPS[name](model, node, row)
     ir.assign_node_names(model)  # as `legalize_graph` does when it has done with all of them
-    assert what
+    assert description
     assert cost == "exact" or "half a step at most" in cost
-    if left is not None:
-        assert ops(model) == left
+    if expected_ops is not None:
+        assert ops(model) == expected_ops
     assert interface(model) == names
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
@@ -176,7 +178,7 @@ def test_what_is_within_the_limits_stays(name):
         lambda: pool("MaxPool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
         lambda: pool("AveragePool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
     ):
-        model, node = traced(make)
+        model, node = build_and_trace(make)
         before = ir.to_proto(model).SerializeToString()
         assert (
             (legalize_graph(model, VENUS) == [])
@@ -190,7 +192,7 @@ def test_what_is_within_the_limits_stays(name):
 def test_another_operator_stays(name):
     """A Relu, and what has no inputs."""
     net = Net(3, 8, 8)
-    model, node = traced(lambda: net.graph(net.node("Relu", "x", out="y")))
+    model, node = build_and_trace(lambda: net.graph(net.node("Relu", "x", out="y")))
     assert STEPS[name](model, node, VENUS) is None
     bare = ir.make_node("RandomNormal", [], {"shape": [3, 8, 8]}, name="bare", output="noise")
     assert STEPS[name](model, bare, VENUS) is None
@@ -207,7 +209,7 @@ def test_another_operator_stays(name):
 def test_a_weight_of_the_run_stays(name):
     """Nothing can be taken apart whose numbers are not known."""
     make, row, _ = OWN[name]
-    model, node = traced(make)
+    model, node = build_and_trace(make)
     weight = ir.require_input(node, 1)
     same = ir.make_node("Identity", [weight], name="run", output="weight_of_the_run", like=weight)
     model.graph.insert_before(node, same)
@@ -218,7 +220,7 @@ def test_a_weight_of_the_run_stays(name):
 def test_unknown_sizes_stay():
     """A map of open size."""
     make, row, _ = OWN["split-max-pool"]
-    model, node = traced(make)
+    model, node = build_and_trace(make)
     for value in (node.inputs[0], node.outputs[0]):
         value.shape = ir.make_shape(["N", 3, None, None])
     assert STEPS["split-max-pool"](model, node, row) is None

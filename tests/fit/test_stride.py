@@ -12,17 +12,17 @@ from lingeronnx.graph import ir
 from lingeronnx.legalization import legalize_graph
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.case_selection import limit_examples
+from tests.fit.test_line_forms import outputs
 from tests.packer import judge
 
 CHIPS = ("venus", "arcs", "venusA")
 ROWS = (VENUS, ARCS, VENUSA)
 
 
-def strided(kernel, strides, pads, size, *, group=1, dilations=None, channels=4):
+def build_strided_conv(kernel, strides, pads, size, *, group=1, dilations=None, channels=4):
     """A layer in front, the convolution in question, a layer behind; of as many dimensions as
     `kernel` has.
     """
@@ -38,14 +38,14 @@ def strided(kernel, strides, pads, size, *, group=1, dilations=None, channels=4)
     return net.graph(net.conv(b, (3, channels, *[1] * rank), out="y"))
 
 
-def fitted(model, row):
+def legalize_and_run(model, row):
     """Return what the float function was before and after, and what was done."""
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)
-    done = legalize_graph(model, row)
+    rewrites = legalize_graph(model, row)
     (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
-    return want, have, done
+    return want, have, rewrites
 
 
 @limit_examples(30)
@@ -69,8 +69,10 @@ def test_the_same_function(sizes, group, index):
     row = ROWS[index]
     kernel, strides, begin, end, size = zip(*sizes, strict=True)
     pads = [min(p, k) for p, k in zip((*begin, *end), (*kernel, *kernel), strict=True)]
-    want, have, done = fitted(strided(kernel, strides, pads, size, group=group), row)
-    assert any(entry.what.startswith("stride ") for entry in done) == any(
+    want, have, rewrites = legalize_and_run(
+        build_strided_conv(kernel, strides, pads, size, group=group), row
+    )
+    assert any(entry.what.startswith("stride ") for entry in rewrites) == any(
         s not in row.conv_limits.strides for s in strides
     )
     np.testing.assert_allclose(have, want, rtol=0, atol=5e-5)
@@ -78,16 +80,16 @@ def test_the_same_function(sizes, group, index):
 
 def test_a_dilated_kernel_with_a_stride():
     """It is thinned out: its taps lie in one phase or in several."""
-    model = strided((3, 3), (3, 3), (2,) * 4, (15, 15), dilations=(2, 2))
-    want, have, done = fitted(model, ARCS)
-    assert any("is kept" in entry.what for entry in done)
+    model = build_strided_conv((3, 3), (3, 3), (2,) * 4, (15, 15), dilations=(2, 2))
+    want, have, rewrites = legalize_and_run(model, ARCS)
+    assert any("is kept" in entry.what for entry in rewrites)
     np.testing.assert_allclose(have, want, rtol=0, atol=5e-5)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(
-    "kernel, stride, pad, size, group, what",
+    "kernel, stride, pad, size, group, expected_text",
     (
         (3, 3, 1, 24, 1, "phases"),
         (3, 3, 1, 25, 1, "is kept"),
@@ -99,23 +101,21 @@ def test_a_dilated_kernel_with_a_stride():
         (5, 5, 2, 25, 1, "phases"),
     ),
 )
-def test_ready(kernel, stride, pad, size, group, what, platform):
+def test_ready(kernel, stride, pad, size, group, expected_text, platform):
     """All in integers, by both judges."""
-    model = strided((kernel,) * 2, (stride,) * 2, (pad,) * 4, (size, size), group=group, channels=8)
+    model = build_strided_conv(
+        (kernel,) * 2, (stride,) * 2, (pad,) * 4, (size, size), group=group, channels=8
+    )
     feed = nets.samples(model, 4)
     result = quantize(model, feed, platform=platform, effort="fast")
     report = result.report
     assert not report.float_nodes
     assert not report.host_part
     assert report.chip_ready
-    assert any(what in entry.what for entry in report.fitted)
+    assert any(expected_text in entry.what for entry in report.fitted)
     verdict = judge(ir.to_proto(result.graph), platform, report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
-    ones = [{"x": feed["x"][i : i + 1]} for i in range(4)]
-    want, have = (
-        np.concatenate([Session(m).run(["y"], one)[0] for one in ones])
-        for m in (model, result.graph)
-    )
+    want, have = outputs(model, result, feed)
     assert np.square(want - have).sum() < 0.01 * np.square(want).sum()
 
 
@@ -142,15 +142,17 @@ def test_the_stem_of_large_pictures(platform):
 @pytest.mark.parametrize("target", ROWS, ids=lambda target: target.name)
 def test_where_a_sum_fits_it_stays_one(target):
     """A large kernel with a stride of 2 on a small map is a sum of smaller ones, as before."""
-    _, _, done = fitted(strided((7, 7), (2, 2), (3,) * 4, (16, 16)), target)
-    assert [entry.what for entry in done] == [
+    _, _, rewrites = legalize_and_run(
+        build_strided_conv((7, 7), (2, 2), (3,) * 4, (16, 16)), target
+    )
+    assert [entry.what for entry in rewrites] == [
         "kernel 7x7 split into 4 that are added (4x4, 4x3, 3x4, 3x3)"
     ]
 
 
 def test_a_stride_beyond_reason_stays():
     """Above 32 nothing is done."""
-    model = strided((3,), (40,), (0, 0), (90,))
+    model = build_strided_conv((3,), (40,), (0, 0), (90,))
     feed = nets.samples(model, 1)
     trace_shapes(model, feed)
     assert not any(entry.what.startswith("stride") for entry in legalize_graph(model, ARCS))

@@ -33,7 +33,7 @@ def between(rank=4, read=False):
     return net.graph(net.node("Add", last, layer(net, first, 4, rank), out="y") if read else last)
 
 
-def traced(model):
+def trace_and_normalize(model):
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     normalize(model)
     return model
@@ -46,11 +46,11 @@ def test_the_function_stays(rank, read, target):
     """Twice the weights where nothing else reads the layer, a factor of its own where something
     does.
     """
-    model = traced(between(rank, read))
+    model = trace_and_normalize(between(rank, read))
     feed = feeds(model)
     want, before = outputs(model, feed)["y"], ir.clone(model)
-    done = [f for f in legalize_graph(model, target) if "sigmoid" in f.what]
-    assert len(done) == 1
+    rewrites = [f for f in legalize_graph(model, target) if "sigmoid" in f.what]
+    assert len(rewrites) == 1
     assert "Tanh" not in ops(model)
     assert ops(model).count("BatchNormalization") == 1 + read
     assert sum(map(count_macs, model.graph)) == sum(map(count_macs, before.graph))
@@ -65,12 +65,12 @@ def test_chips_take_it(rank, read, target):
     report = quantize(model, samples(model, 32), platform=target.name, effort="fast").report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
-    assert min(seen["sqnr"] for seen in report.outputs.values()) > 28
+    assert min(fidelity["sqnr"] for fidelity in report.outputs.values()) > 28
 
 
 @pytest.mark.parametrize("target", [VENUS, GENERIC], ids=lambda target: target.name)
 def test_a_tanh_of_their_own_stays(target):
-    model = traced(between())
+    model = trace_and_normalize(between())
     legalize_graph(model, target)
     assert "Tanh" in ops(model)
 
@@ -81,7 +81,7 @@ def test_at_the_ends_the_host_computes_it(target):
     exact.
     """
     net = Net(6, 5, 8)
-    model = traced(
+    model = trace_and_normalize(
         net.graph(net.node("Tanh", net.conv(net.node("Tanh", "x"), (4, 6, 3, 3)), out="y"))
     )
     assert legalize_graph(model, target) == []

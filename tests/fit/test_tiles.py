@@ -10,7 +10,14 @@ from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
-from tests.fit.test_fit import broken, conv, mends, pool, refuses, tightened
+from tests.fit.test_fit import (
+    assert_legalized,
+    assert_rejected,
+    conv,
+    find_violations,
+    pool,
+    tighten_conv_limits,
+)
 from tests.passes.helpers import feeds
 
 # ---- convolutions ----------------------------------------------------------------------------------------------------
@@ -18,11 +25,11 @@ from tests.passes.helpers import feeds
 
 def test_a_wide_map_in_columns():
     """24 channels of 33 columns under 5 rows are 4800 bytes; of 8 columns 960."""
-    row = tightened(VENUS, line_buffer_bytes=2000)
-    done = mends(
+    row = tighten_conv_limits(VENUS, line_buffer_bytes=2000)
+    rewrites = assert_legalized(
         conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), row, ["Slice", "Conv"] * 3 + ["Concat"]
     )
-    assert (done[0].what, done[0].cost) == (
+    assert (rewrites[0].what, rewrites[0].cost) == (
         "Conv on a map of 24x40x33 split into 3 tiles",
         "exact",
     )
@@ -42,25 +49,25 @@ def test_tiles_of_any_size(seed):
         strides=strides,
         pads=[min(p, 4) for p in pads],
     )
-    row = tightened(
+    row = tighten_conv_limits(
         VENUS,
         line_buffer_bytes=64 * max(strides) * max(kernel),
         max_input_output_bytes=9000 if seed % 2 else 90000,
     )
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
-    assert broken(model, row)
+    assert find_violations(model, row)
     kinds = [n.op_type for n in ir.clone(model).graph]
     assert kinds == ["Conv"]
     copy = ir.clone(model)
     trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
     legalize_graph(copy, row)
-    mends(model, row, [n.op_type for n in copy.graph])
+    assert_legalized(model, row, [n.op_type for n in copy.graph])
 
 
 def test_stride_2_on_arcs_is_cut_where_axes_would_be_swapped():
     model = conv((8, 8, 1000), (8, 8, 3, 3), strides=[2, 2], pads=[1] * 4)
-    done = mends(model, ARCS, ["Slice", "Conv"] * 2 + ["Concat"])
-    assert "2 tiles" in done[0].what
+    rewrites = assert_legalized(model, ARCS, ["Slice", "Conv"] * 2 + ["Concat"])
+    assert "2 tiles" in rewrites[0].what
     stays = conv((8, 8, 1000), (8, 8, 3, 3), pads=[1] * 4)
     trace_shapes(stays, {"x": np.ones((1, 8, 8, 1000), np.float32)})
     assert legalize_graph(stays, ARCS) == []
@@ -74,26 +81,28 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
     model = net.graph(net.conv(a, (5, 8, 3, 3), pads=[1, 0, 1, 2], strides=[2, 1], out="y"))
     row = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}[platform]
     feed = nets.samples(model)
-    whole = quantize(model, feed, platform=platform, effort="fast")
-    small = tightened(row, line_buffer_bytes=8 * 16 * 3, second_line_buffer_bytes=8 * 16 * 3)
+    untiled = quantize(model, feed, platform=platform, effort="fast")
+    small = tighten_conv_limits(
+        row, line_buffer_bytes=8 * 16 * 3, second_line_buffer_bytes=8 * 16 * 3
+    )
     monkeypatch.setattr("lingeronnx.targets.PLATFORMS", (small,))
-    cut = quantize(model, feed, platform=platform, effort="fast")
-    assert cut.report.chip_ready
-    assert [n.op_type for n in cut.graph.graph].count("iqCat") == 2
-    for graph in (whole, cut):
+    tiled = quantize(model, feed, platform=platform, effort="fast")
+    assert tiled.report.chip_ready
+    assert [n.op_type for n in tiled.graph.graph].count("iqCat") == 2
+    for graph in (untiled, tiled):
         assert graph.report.integer_macs == 1
-    want, have = (Session(q.graph).run(None, feed)[0] for q in (whole, cut))
+    want, have = (Session(q.graph).run(None, feed)[0] for q in (untiled, tiled))
     np.testing.assert_array_equal(want, have)
 
 
 def test_groups_that_the_packer_would_pad_ahead():
     """Two groups of two channels under 3x3 are wrong on venus; each by itself is right."""
-    done = mends(
+    rewrites = assert_legalized(
         conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4),
         VENUS,
         ["Slice", "Conv", "Slice", "Conv", "Concat"],
     )
-    assert done[0].cost == "exact"
+    assert rewrites[0].cost == "exact"
     model = conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4)
     trace_shapes(model, {"x": np.ones((1, 4, 9, 9), np.float32)})
     assert legalize_graph(model, ARCS) == []
@@ -101,7 +110,7 @@ def test_groups_that_the_packer_would_pad_ahead():
 
 @pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA), ids=lambda target: target.name)
 def test_groups_of_one_output_each(target):
-    mends(
+    assert_legalized(
         conv((4, 9, 9), (2, 2, 1, 1), group=2), target, ["Slice", "Conv", "Slice", "Conv", "Concat"]
     )
 
@@ -111,32 +120,35 @@ def test_a_map_below_the_kernel_is_padded_before():
     net = nets.Net(4, 4, 4, seed=1)
     a = net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
     model = net.graph(net.conv(a, (4, 4, 3, 3), pads=[1] * 4, out="y"))
-    done = mends(model, VENUS, ["MaxPool", "Pad", "Conv"])
-    assert done[0].what == "pads [1, 1, 1, 1] reduced to [0, 0, 0, 0], the rest moved to a Pad"
+    rewrites = assert_legalized(model, VENUS, ["MaxPool", "Pad", "Conv"])
+    assert rewrites[0].what == "pads [1, 1, 1, 1] reduced to [0, 0, 0, 0], the rest moved to a Pad"
 
 
 def test_shares_of_the_weights():
     """On arcs the weights of two outputs have 8192 bytes: 512 channels under 3x3 are 9216."""
-    done = mends(
+    rewrites = assert_legalized(
         conv((512, 5, 5), (4, 512, 3, 3), pads=[1] * 4),
         ARCS,
         ["Slice", "Conv", "Slice", "Conv", "Add"],
         atol=1e-4,
     )
-    assert done[0].what == "512 input channels split into 2 parts that are added"
+    assert rewrites[0].what == "512 input channels split into 2 parts that are added"
 
 
 def test_many_shares_of_the_weights():
     """On arcs 43 shares are the most that ran; those of 256 channels under 3x3 have two outputs
     each, 88 are 44.
     """
-    done = mends(
+    rewrites = assert_legalized(
         conv((256, 6, 6), (88, 256, 3, 3), pads=[1] * 4),
         ARCS,
         ["Conv", "Conv", "Concat"],
         atol=1e-4,
     )
-    assert (done[0].what, done[0].cost) == ("88 output channels split into 2 parts", "exact")
+    assert (rewrites[0].what, rewrites[0].cost) == (
+        "88 output channels split into 2 parts",
+        "exact",
+    )
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------
@@ -166,8 +178,10 @@ def test_many_shares_of_the_weights():
 )
 def test_pools_in_parts(kind, shape, window, row, parts):
     """By channels where that is enough, else by rows."""
-    done = mends(pool(kind, shape, **window), row, ["Slice", kind] * parts + ["Concat"])
-    assert (done[0].what, done[0].cost) == (
+    rewrites = assert_legalized(
+        pool(kind, shape, **window), row, ["Slice", kind] * parts + ["Concat"]
+    )
+    assert (rewrites[0].what, rewrites[0].cost) == (
         f"{kind} on a map of {'x'.join(map(str, shape))} split into {parts} tiles",
         "exact",
     )
@@ -177,18 +191,20 @@ def test_a_window_with_no_next_does_not_move():
     net = nets.Net(8, 6, 5, seed=2)
     a = net.conv("x", (8, 8, 1, 1))
     model = net.graph(net.node("MaxPool", a, kernel_shape=[6, 5], strides=[6, 5], out="y"))
-    found = [
+    pools = [
         n for n in nets.quantized(model, platform="venusA").graph.graph if n.op_type == "MaxPool"
     ]
-    assert [ir.get_attr(n, "strides") for n in found] == [[1, 1]]
+    assert [ir.get_attr(n, "strides") for n in pools] == [[1, 1]]
 
 
 def test_a_whole_map_with_steps_of_another_size():
     """A stride smaller than the window, and one window only: the average is taken in two steps all
     the same.
     """
-    mends(pool("AveragePool", (17, 64, 64), kernel_shape=[64, 64]), VENUS, ["AveragePool"] * 2)
-    refuses(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
+    assert_legalized(
+        pool("AveragePool", (17, 64, 64), kernel_shape=[64, 64]), VENUS, ["AveragePool"] * 2
+    )
+    assert_rejected(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
 
 
 # ---- moves -----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from tests.packability import evaluate_result
 CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 
 
-def fitted(model, row):
-    """Return (the normalised model, the same fitted for `row`, what was done)."""
+def normalize_and_legalize(model, row):
+    """Return the normalized model, the same legalized for `row`, and the rewrites."""
     graph, _ = run_entry_passes(model)
     feeds = data(graph, 3)
     resolve_control_flow(
@@ -73,8 +73,8 @@ def test_same_function(name, row):
     fit rests.
     """
     build, arguments, attributes = MODELS[name]
-    before, after, done = fitted(build(*arguments, **attributes), row)
-    assert {entry.cost for entry in done} == {
+    before, after, rewrites = normalize_and_legalize(build(*arguments, **attributes), row)
+    assert {entry.cost for entry in rewrites} == {
         "every sum and product of a step is rounded to 8 bits"
     }
     assert not [n for n in after.graph if n.op_type.partition("_")[0] in ("LSTM", "GRU")]
@@ -94,13 +94,13 @@ def test_the_packer_takes_it(name):
     """Also after quantization, with weights still equal: steps whose biases differ have copies."""
     build, arguments, attributes = MODELS[name]
     model = build(*arguments, **attributes)
-    found = quantize(model, data(model), platform="venus", effort="fast")
-    assert found.report.chip_ready
-    assert evaluate_result(found, "venus").problems == []
-    linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
+    result = quantize(model, data(model), platform="venus", effort="fast")
+    assert result.report.chip_ready
+    assert evaluate_result(result, "venus").problems == []
+    linear = [n for n in result.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
     floats = {
         ir.constant_base_name(n)
-        for n in found.float_graph.graph
+        for n in result.float_graph.graph
         if n.op_type == "Linear" and "_gates_h" in n.name
     }
     assert len({ir.const_value(n.inputs[1]).tobytes() for n in linear}) == len(floats)
@@ -113,10 +113,10 @@ def test_one_step(row):
     start = net.enter("h", 1, "N", H)
     y, h = net.layer("GRU", net.time_first(), WIDTH, more=["", start])
     model = net.graph(net.node("Squeeze", y, net.ints(1)), net.node("Identity", h, out="h_out"))
-    found = quantize(model, data(model), platform=row, effort="fast")
-    assert found.report.chip_ready
+    result = quantize(model, data(model), platform=row, effort="fast")
+    assert result.report.chip_ready
     feeds = data(model, 3, seed=2)
-    sequence, state = found.session().run(None, feeds)
+    sequence, state = result.session().run(None, feeds)
     np.testing.assert_array_equal(sequence, state)
     np.testing.assert_allclose(state, float_outputs(model, feeds)["h_out"], rtol=0, atol=0.06)
 
@@ -127,7 +127,7 @@ def test_gates_together(row):
     net = Recurrent(2, WIDTH, seed=15)
     y, _ = net.layer("GRU", net.time_first(), WIDTH, units=64)
     model = net.graph(net.node("Squeeze", y, net.ints(1)))
-    _, after, _ = fitted(model, row)
+    _, after, _ = normalize_and_legalize(model, row)
     sizes = {
         ir.get_shape(n.outputs[0])[-1]
         for n in after.graph
@@ -145,8 +145,8 @@ def long_gru(steps):
 
 def test_limits():
     """What is not written out: longer sequences, lengths, layers of targets that have their own."""
-    assert fitted(long_gru(MAX_UNROLLED_STEPS), "venus")[2]
-    assert not fitted(long_gru(MAX_UNROLLED_STEPS + 1), "venus")[2]
+    assert normalize_and_legalize(long_gru(MAX_UNROLLED_STEPS), "venus")[2]
+    assert not normalize_and_legalize(long_gru(MAX_UNROLLED_STEPS + 1), "venus")[2]
     report = quantize(
         long_gru(MAX_UNROLLED_STEPS + 1),
         data(long_gru(MAX_UNROLLED_STEPS + 1)),
@@ -157,13 +157,13 @@ def test_limits():
         f"up to {MAX_UNROLLED_STEPS} steps" in n.why
         for n in (*report.float_nodes, *report.host_part)
     )
-    assert not fitted(forms.with_lengths("GRU"), "venus")[2]
-    assert not fitted(last_state("LSTM", "forward"), "venus")[2]
+    assert not normalize_and_legalize(forms.with_lengths("GRU"), "venus")[2]
+    assert not normalize_and_legalize(last_state("LSTM", "forward"), "venus")[2]
     net = Recurrent(3, 2, seed=17)
     _, h = net.layer("GRU", net.time_first(), 2, units=130)
     wide = net.graph(net.node("Identity", h))
-    before, after, done = fitted(wide, "venusA")
-    assert not done
+    before, after, rewrites = normalize_and_legalize(wide, "venusA")
+    assert not rewrites
     assert ir.to_proto(before).SerializeToString(deterministic=True) == ir.to_proto(
         after
     ).SerializeToString(deterministic=True)

@@ -50,7 +50,7 @@ KNOWN = {
 
 
 def faults(value, schema, root, where="$"):
-    """Yield what is wrong with a value; the words of JSON Schema that these schemas use."""
+    """Yield the violations of a schema, for the subset of JSON Schema that our schemas use."""
     assert schema.keys() <= KNOWN, schema.keys() - KNOWN
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
@@ -64,7 +64,9 @@ def faults(value, schema, root, where="$"):
             return
     if "enum" in schema and value not in schema["enum"]:
         yield f"{where}: {value!r} is none of {schema['enum']}"
-    if "anyOf" in schema and all(list(faults(value, one, root, where)) for one in schema["anyOf"]):
+    if "anyOf" in schema and all(
+        list(faults(value, alternative, root, where)) for alternative in schema["anyOf"]
+    ):
         yield f"{where}: {value!r} is none of the forms"
     limits = (
         ("minimum", lambda a, b: a >= b),
@@ -80,30 +82,30 @@ def faults(value, schema, root, where="$"):
         for index, item in enumerate(value):
             yield from faults(item, schema.get("items", {}), root, f"{where}[{index}]")
     if isinstance(value, dict):
-        more, fields = schema.get("additionalProperties", True), schema.get("properties", {})
+        additional, fields = schema.get("additionalProperties", True), schema.get("properties", {})
         yield from (
             f"{where}: no {name}" for name in schema.get("required", ()) if name not in value
         )
         for name, item in value.items():
             if name in fields:
                 yield from faults(item, fields[name], root, f"{where}.{name}")
-            elif more is False:
+            elif additional is False:
                 yield f"{where}: unknown {name}"
-            elif isinstance(more, dict):
-                yield from faults(item, more, root, f"{where}.{name}")
+            elif isinstance(additional, dict):
+                yield from faults(item, additional, root, f"{where}.{name}")
 
 
-def check(value, what):
-    schema = make_json_schema(what)
+def check(value, name):
+    schema = make_json_schema(name)
     return list(faults(value, schema, schema))
 
 
-@pytest.mark.parametrize("what", SCHEMA_DESCRIPTIONS)
-def test_command(what):
-    done = CliRunner().invoke(cli.main, ["schema", what])
-    assert done.exit_code == 0, done.output
-    body = json.loads(done.stdout)
-    assert body["title"] == what
+@pytest.mark.parametrize("name", SCHEMA_DESCRIPTIONS)
+def test_command(name):
+    result = CliRunner().invoke(cli.main, ["schema", name])
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
+    assert body["title"] == name
     assert body["$schema"].startswith("https://json-schema.org/")
 
 
@@ -134,7 +136,7 @@ def test_an_unknown_word_is_a_usage_error():
 def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).normal(size=(16, 2, 6, 6)).astype(np.float32))
-    words = [
+    argv = [
         "quantize",
         str(MODEL),
         "-o",
@@ -146,17 +148,17 @@ def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
         "--json",
         *arguments,
     ]
-    done = CliRunner().invoke(cli.main, words)
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(cli.main, argv)
+    assert result.exit_code == 0, result.output
     assert check(json.loads(Path("p.json").read_text()), "plan") == []
-    report = json.loads(done.stdout)
+    report = json.loads(result.stdout)
     assert check(report, "report") == []
     properties = make_json_schema("report")["properties"]
     assert set(properties) - {"deployment"} == set(report)
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     (
         ({"lingeronnx_plan": 3}, "none of"),
         ({"tensors": {"x": {"scale": 0, "bits": 8}}}, "forms"),
@@ -166,10 +168,10 @@ def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
         ({"more": 1}, "unknown more"),
     ),
 )
-def test_the_plans_schema_refuses(change, told):
+def test_the_plans_schema_refuses(change, message):
     plan = {"lingeronnx_plan": 2, "platform": "venus", "mode": "q-value", "tensors": {}}
     assert check(plan, "plan") == []
-    assert any(told in fault for fault in check({**plan, **change}, "plan"))
+    assert any(message in fault for fault in check({**plan, **change}, "plan"))
 
 
 def test_every_setting_is_in_the_configurations_schema():

@@ -41,20 +41,16 @@ def node_of(proto, op_type):
 
 
 def types(proto):
-    """Return (element type, sizes, None for a free one) by tensor, as ONNX infers them from the
-    inputs alone.
-    """
+    """Return the inferred (element type, sizes with None for free ones) of each tensor."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.value_info[:]
     graph = onnx.shape_inference.infer_shapes(copy, strict_mode=True).graph
-    return {
-        v.name: (
-            v.type.tensor_type.elem_type,
-            [d.dim_value or None for d in v.type.tensor_type.shape.dim],
-        )
-        for v in (*graph.value_info, *graph.output)
-    }
+    inferred = {}
+    for value in (*graph.value_info, *graph.output):
+        sizes = [dim.dim_value or None for dim in value.type.tensor_type.shape.dim]
+        inferred[value.name] = (value.type.tensor_type.elem_type, sizes)
+    return inferred
 
 
 # ---- what is right -------------------------------------------------------------------------------------------------
@@ -74,11 +70,11 @@ def test_what_quantize_writes(build, platform, tmp_path):
     lo.check_model(model.graph)
     proto = ir.to_proto(model.graph)
     onnx.checker.check_model(proto)
-    found = types(to_checkable_model(proto))
+    inferred = types(to_checkable_model(proto))
     for node in model.graph.graph:
         for value in node.outputs:
             declared = [d if isinstance(d, int) else None for d in value.shape]
-            assert found[value.name] == (int(value.dtype), declared), value.name
+            assert inferred[value.name] == (int(value.dtype), declared), value.name
 
 
 @pytest.mark.slow
@@ -115,15 +111,15 @@ def test_golden_graphs():
             continue
         lo.check_model(proto)
         copy = to_checkable_model(proto)
-        found, writers = (
+        inferred, writers = (
             types(copy),
             {name: node for node in copy.graph.node for name in node.output},
         )
-        for output, told in case["outputs"].items():
+        for output, expected in case["outputs"].items():
             tensor = writers[output].input[0] if writers[output].op_type == "Dequant" else output
-            elem, sizes = found[tensor]
-            assert sizes == told["shape"], case["name"]
-            assert helper.tensor_dtype_to_np_dtype(elem) == told["dtype"], case["name"]
+            elem, sizes = inferred[tensor]
+            assert sizes == expected["shape"], case["name"]
+            assert helper.tensor_dtype_to_np_dtype(elem) == expected["dtype"], case["name"]
         passed += 1
     assert passed >= 598
 
@@ -188,7 +184,7 @@ def proto():
     return ir.to_proto(quantized(NETS[0](), platform="venus", effort="fast").graph)
 
 
-def refused(proto, match, plain=True):
+def assert_rejected(proto, match, plain=True):
     """Both the helper and, where types do not matter, ONNX's checker alone refuse a graph."""
     with pytest.raises(lo.ModelError, match=match):
         lo.check_model(proto)
@@ -204,7 +200,7 @@ def test_missing_attribute(proto, op_type, name):
     """A required attribute."""
     node = node_of(proto, op_type)
     del node.attribute[[a.name for a in node.attribute].index(name)]
-    refused(proto, name)
+    assert_rejected(proto, name)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +210,13 @@ def test_wrong_attribute_type(proto, name, value):
     """An attribute of another type."""
     node = node_of(proto, "Conv2dInt")
     next(a for a in node.attribute if a.name == name).CopyFrom(helper.make_attribute(name, value))
-    refused(proto, name)
+    assert_rejected(proto, name)
 
 
 def test_misspelt_attribute(proto):
     """An attribute that no schema knows."""
     node_of(proto, "LinearInt").attribute.append(helper.make_attribute("scale_y", 2.0))
-    refused(proto, "scale_y")
+    assert_rejected(proto, "scale_y")
 
 
 def test_unknown_operator(proto):
@@ -228,16 +224,16 @@ def test_unknown_operator(proto):
     know.
     """
     node_of(proto, "LinearInt").op_type = "LinearIn"
-    refused(proto, "unknown operator; did you mean 'LinearInt'", plain=False)
+    assert_rejected(proto, "unknown operator; did you mean 'LinearInt'", plain=False)
 
 
 def test_wrong_number_of_inputs(proto):
     """A weight layer without a weight, and with too much."""
     node = node_of(proto, "Conv2dInt")
-    kept = list(node.input)
-    for inputs in (kept[:1], [*kept, kept[0]]):
+    original_inputs = list(node.input)
+    for inputs in (original_inputs[:1], [*original_inputs, original_inputs[0]]):
         node.input[:] = inputs
-        refused(proto, "input")
+        assert_rejected(proto, "input")
 
 
 def test_wrong_types(proto):
@@ -245,7 +241,7 @@ def test_wrong_types(proto):
     quant = node_of(proto, "Quant")
     node = node_of(proto, "Conv2dInt")
     node.input[0] = quant.input[0]
-    refused(proto, "float", plain=False)
+    assert_rejected(proto, "float", plain=False)
     node.input[0] = quant.output[0]
     lo.check_model(proto)
     weight = next(t for t in proto.graph.initializer if t.name == node.input[1])
@@ -254,7 +250,7 @@ def test_wrong_types(proto):
             onnx.numpy_helper.to_array(weight).astype(np.int32), weight.name
         )
     )
-    refused(proto, "type", plain=False)
+    assert_rejected(proto, "type", plain=False)
 
 
 def test_contradicting_shape(proto):
@@ -262,7 +258,7 @@ def test_contradicting_shape(proto):
     name = node_of(proto, "Conv2dInt").output[0]
     value = next(v for v in proto.graph.value_info if v.name == name)
     value.type.tensor_type.shape.dim[2].dim_value += 1
-    refused(proto, "shape", plain=False)
+    assert_rejected(proto, "shape", plain=False)
 
 
 def test_no_file(tmp_path):
@@ -272,9 +268,7 @@ def test_no_file(tmp_path):
 
 
 def test_a_float_gather_is_onnx_own():
-    """A table that stays in float is read by ONNX's operator; the check takes it in front of an
-    integer part.
-    """
+    """The check accepts a float Gather of ONNX before an integer part."""
     integers = helper.make_tensor_value_info("x", TensorProto.INT32, [1, 3])
     table = helper.make_tensor("table", TensorProto.FLOAT, [5, 2], np.ones(10))
     nodes = [
@@ -294,8 +288,8 @@ def test_the_reference_evaluator_can_be_imported_afterwards():
     imported.
     """
     code = "import lingeronnx as lo; lo.register_schemas(); import onnx.reference"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("op_type", ("LSTMInt", "GRUInt", "LinearInt"))

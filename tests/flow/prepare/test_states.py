@@ -26,7 +26,7 @@ from lingeronnx.ops.macs import count_macs
 from lingeronnx.targets import get_target
 from tests import nets
 from tests.case_selection import mark_rest_slow
-from tests.fit.test_unroll import fitted
+from tests.fit.test_unroll import normalize_and_legalize
 from tests.ops import test_recurrent_forms as forms
 
 RNG = np.random.default_rng(0)
@@ -396,7 +396,7 @@ def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
 
     All but the layers are the gates' then as with a Tanh, which is the mask's, too.
     """
-    _, model, _ = fitted(_gated("Tanh"), platform)
+    _, model, _ = normalize_and_legalize(_gated("Tanh"), platform)
     step = {str(n.name) for n in model.graph if not count_macs(n)}
     assert {"kept", "cell", "masked", "biased", "sum"} <= step
     assert set(find_gates(model, {"next": "c"}, get_target(platform), masks=True)) == step
@@ -435,7 +435,7 @@ def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> N
     """Of a layer that is written out all of a step is the cell's but its products: they are the
     chip's.
     """
-    _, model, _ = fitted(build(), chip)
+    _, model, _ = normalize_and_legalize(build(), chip)
     found = find_unrolled_steps(model, every_layer=True)
     rows = {
         str(node.name): (ir.get_shape(node.outputs[0]) or ())[1]
