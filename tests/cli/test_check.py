@@ -26,7 +26,10 @@ def test_command(tmp_path, integer):
     bad = run(tmp_path / "small.onnx", "-o", tmp_path / "out")
     assert bad.exit_code == 1
     verdict, first = bad.stdout.splitlines()[:2]
-    assert verdict == "venus: 1 limit is violated at 1 node; fixed by --fit (on by default in quantize)"
+    assert (
+        verdict
+        == "venus: 1 limit is violated at 1 node; fixed by --fit (on by default in quantize)"
+    )
     assert first.startswith("Conv Conv_short -> short: the stride must not exceed the kernel size")
     assert (
         (tmp_path / "out" / "check.txt")

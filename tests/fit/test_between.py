@@ -1,6 +1,4 @@
-"""Rewrites that look at what stands around a node: constants between layers, and the epsilon of
-layer norms.
-"""
+"""Rewrites that depend on a node's context: constants between layers, epsilons of layer norms."""
 
 import numpy as np
 import pytest
@@ -36,9 +34,7 @@ def between(step, size="4,6", **held):
 
 
 def same(model, target, expected_ops, atol=1e-5):
-    """Fit `model` to `target`: the operators `expected_ops`, the same function and names; a second time does
-    nothing.
-    """
+    """Legalize `model`; assert its operators, function and names, and an idle second run."""
     feed, names = feeds(model, 3), interface(model)
     want = outputs(model, feed)
     rewrites = legalize_graph(model, target)
@@ -145,7 +141,7 @@ def test_tables_need_no_rewrite():
     assert legalize_graph(between("Sub(k, s)", k=positive(1)), GENERIC) == []
 
 
-# ---- epsilon ---------------------------------------------------------------------------------------------------------
+# ---- epsilon -----------------------------------------------------------------------------------
 
 
 def build_layer_norm(front, epsilon, opset):

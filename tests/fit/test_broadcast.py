@@ -63,10 +63,8 @@ def test_the_floats_are_the_same(kind, data):
     """Any sizes that broadcast, of two or three axes."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     keep = st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes))
-    left_sizes, right_sizes = (
-        [n if is_full else 1 for n, is_full in zip(sizes, data.draw(keep), strict=True)]
-        for _ in range(2)
-    )
+    masks = data.draw(keep), data.draw(keep)
+    left_sizes, right_sizes = (np.where(mask, sizes, 1).tolist() for mask in masks)
     legalize_pair(kind, left_sizes, right_sizes)
 
 

@@ -76,7 +76,7 @@ def conv(shape, weight, **attributes):
     return net.graph(net.conv("x", weight, out="y", **attributes))
 
 
-# ---- kernels ---------------------------------------------------------------------------------------------------------
+# ---- kernels -----------------------------------------------------------------------------------
 
 
 def test_the_first_convolution_of_keyword_spotting():
@@ -132,9 +132,7 @@ def assert_split(model, expected_ops):
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_split_kernel_of_any_size(seed):
-    """Law: whatever the sizes, what is rewritten computes the same, and is within the kernel's
-    limits.
-    """
+    """Law: for any sizes, split kernels compute the same function and meet the limits."""
     rng = np.random.default_rng(seed)
     kernel = [int(k) for k in rng.integers(1, 13, 2)]
     kernel[seed % 2] = int(rng.integers(6, 13))
@@ -201,7 +199,7 @@ def test_enlarge_kernel():
     assert rewrites[0].what == "kernel 1x1 with stride 2 padded with zeros to 2x2"
 
 
-# ---- padding ---------------------------------------------------------------------------------------------------------
+# ---- padding -----------------------------------------------------------------------------------
 
 
 def test_padding_in_a_node_of_its_own():
@@ -228,7 +226,7 @@ def test_padding_stays_where_no_convolution_fits():
     assert move_padding_to_pad(model, model.graph.node(0), ARCS) is None
 
 
-# ---- channels --------------------------------------------------------------------------------------------------------
+# ---- channels ----------------------------------------------------------------------------------
 
 
 def tighten_conv_limits(row, **limits):
@@ -276,7 +274,7 @@ def test_a_map_that_is_too_large_for_the_memory_breaks_no_limit():
     assert find_violations(conv((40, 8, 8), (130, 40, 1, 1)), TIGHT) == []
 
 
-# ---- depthwise -------------------------------------------------------------------------------------------------------
+# ---- depthwise ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", (True, False))
@@ -296,7 +294,7 @@ def test_depthwise_multiplier(bias):
     assert legalize_graph(model, ARCS) == []  # which does it right
 
 
-# ---- pooling ---------------------------------------------------------------------------------------------------------
+# ---- pooling -----------------------------------------------------------------------------------
 
 
 def pool(kind, shape, **attributes):
@@ -336,7 +334,7 @@ def test_average():
     )
 
 
-# ---- the whole -------------------------------------------------------------------------------------------------------
+# ---- the whole ---------------------------------------------------------------------------------
 
 
 def test_every_rewrite_has_a_name_of_its_own():

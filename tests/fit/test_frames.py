@@ -20,7 +20,7 @@ from tests.case_selection import limit_examples
 def front(
     kernel, stride, length, *, channels=1, outputs=6, bias=True, behind="Pow", last=3, **attributes
 ):
-    """Return a convolution of a line and what reads it."""
+    """Return a 1-D convolution and its consumers."""
     net = nets.Net(channels, length, seed=7)
     a = net.conv("x", (outputs, channels, kernel), strides=[stride], bias=bias, **attributes)
     a = net.node("Pow", a, net.const(np.float32(2))) if behind == "Pow" else net.node(behind, a)
@@ -78,7 +78,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_others_stay_as_they_are(case):
-    """The host has no part in what the chip computes on, nor in what it does by itself."""
+    """Convolutions that the chip can run, or whose result it uses, are unchanged."""
     sizes = {"kernel": 32, "stride": 16, "length": 128, **CASES[case]}
     descriptions, want, have = both(front(**sizes), line(128, channels=sizes.get("channels", 1)))
     assert not any("frames" in description for description in descriptions)
@@ -102,11 +102,9 @@ def test_the_host_frames_and_the_chip_multiplies(target):
 
 @pytest.mark.parametrize("platform", ("arcs", "venus", "venusA"))
 def test_a_whisper_is_as_near_as_a_shout(platform):
-    """Eight bits serve both: a sample 1000 times weaker than those of calibration loses nothing at
-    the product.
+    """A sample 1000 times weaker than those of calibration loses no precision at the product.
 
-    In a program of parts it leaves the chip in 32 bits, since the host reads it for what the chip
-    computes again.
+    In a program of parts the product leaves the chip with 32 bits, because the host reads it.
     """
     model = front(32, 16, 128, outputs=12, last=24)
     result = lo.quantize(model, {"x": line(128, 32)}, platform=platform, effort="fast", max_parts=9)

@@ -47,7 +47,7 @@ def decibels(want, have):
     return 10 * np.log10(np.square(want).sum() / np.square(want - have).sum())
 
 
-# ---- transposed convolutions of lines --------------------------------------------------------------------------------
+# ---- transposed convolutions of lines ----------------------------------------------------------
 
 
 def build_transposed_conv(
@@ -121,7 +121,7 @@ def test_transposed_convolutions_of_lines(sizes, platform):
         assert "ConvTranspose2dInt" not in result.report.layers
 
 
-# ---- long kernels of lines -------------------------------------------------------------------------------------------
+# ---- long kernels of lines ---------------------------------------------------------------------
 
 
 def long_kernel(kernel, *, group=1, stride=1):
@@ -160,7 +160,7 @@ def test_the_sum_is_the_long_kernel(target):
     np.testing.assert_allclose(have, want, rtol=0, atol=2e-5)
 
 
-# ---- permutations of large tensors -----------------------------------------------------------------------------------
+# ---- permutations of large tensors -------------------------------------------------------------
 
 
 def build_permutation(perm, width=200):

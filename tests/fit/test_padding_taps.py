@@ -164,8 +164,9 @@ def test_what_stays(name, shape, weight, attributes):
 @pytest.mark.parametrize("kernel, size, pads", [(4, 2, (1, 2)), (4, 2, (2, 1)), (4, 2, (3, 1))])
 @pytest.mark.parametrize("inside", (True, False))
 def test_a_layer_within_the_limits_stays_within(kernel, size, pads, inside):
-    """The packer counts the pads of the rows to the columns, but for what reads an input: with
-    fewer they are few.
+    """A layer within the limits is not trimmed if it would exceed them afterwards.
+
+    The packer adds the pads of the rows to those of the columns, except for consumers of an input.
     """
     net = Net(3, size, 9, seed=2)
     source = net.node("Relu", "x") if inside else "x"

@@ -62,7 +62,7 @@ def test_padding_with_copies(pads, mode):
 @limit_examples(30)
 @given(st.integers(2, 3), st.integers(0, 4), st.integers(2, 4))
 def test_slices_with_steps(axis, start, step):
-    """Law: whole steps or not at the end, every element stays what it is."""
+    """Law: the function is kept, whether full steps end inside the axis or not."""
     model = build_slice([axis], [start], [1 << 40], [step])
     rewrites = legalize_and_compare(model)
     assert [rewrite.cost for rewrite in rewrites] == ["exact"]

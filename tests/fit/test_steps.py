@@ -1,6 +1,6 @@
-"""Each rewrite of `legalize_graph` by itself: one step keeps the function and the names, and each
-refuses what is not
-its own.
+"""Each rewrite of `legalize_graph` by itself.
+
+One step keeps the function and the names, and each rewrite ignores nodes that it is not for.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ def build_upsampling(shape):
     return net.graph(net.node("Resize", "x", "", scales, out="y", **how))
 
 
-#: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
+#: Rewrite -> (a model that exceeds its limit, the platform, the operators after one step).
 OWN = {
     "padding-taps": (lambda: conv((3, 1), (4, 3, 3), pads=[1, 1]), VENUSA, ["Conv"]),
     "rows-of-phases": (
@@ -128,9 +128,11 @@ def build_and_trace(make):
 
 
 def test_every_rewrite_stands_here():
-    """But for those that look at what stands around a node: test_unroll, test_between, test_frames,
-    test_tanh,
-    test_arithmetic, test_picked."""
+    """Every rewrite is tested here, except those that depend on a node's context.
+
+    These are tested in test_unroll, test_between, test_frames, test_tanh, test_arithmetic and
+    test_picked.
+    """
     around = {
         "unroll",
         "normalize-constant",
@@ -148,9 +150,7 @@ def test_every_rewrite_stands_here():
 
 @pytest.mark.parametrize("name", OWN)
 def test_one_step(name):
-    """It says what it did and at which cost; same outputs, valid ONNX, the names of inputs and
-    outputs.
-    """
+    """A step returns description and cost, and keeps outputs, validity and interface names."""
     make, row, expected_ops = OWN[name]
     model, node = build_and_trace(make)
     feed, names = feeds(model), interface(model)
@@ -190,7 +190,7 @@ def test_what_is_within_the_limits_stays(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_another_operator_stays(name):
-    """A Relu, and what has no inputs."""
+    """A Relu and a node without inputs are unchanged."""
     net = Net(3, 8, 8)
     model, node = build_and_trace(lambda: net.graph(net.node("Relu", "x", out="y")))
     assert STEPS[name](model, node, VENUS) is None

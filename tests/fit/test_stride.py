@@ -39,7 +39,7 @@ def build_strided_conv(kernel, strides, pads, size, *, group=1, dilations=None, 
 
 
 def legalize_and_run(model, row):
-    """Return what the float function was before and after, and what was done."""
+    """Return the float outputs before and after legalization, and the rewrites."""
     feed = nets.samples(model, 2)
     trace_shapes(model, {"x": feed["x"][:1]})
     before = ir.clone(model)

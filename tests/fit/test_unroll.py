@@ -85,7 +85,8 @@ def test_same_function(name, row):
     read = [n for n in after.graph if n.op_type == "Linear" and "_gates_h" in n.name]
     assert len({ir.input_name(n, 1) for n in read}) == len({ir.constant_base_name(n) for n in read})
     assert legalize_graph(after, get_target(row)) == []
-    assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
+    for node in after.graph:
+        assert all(value.uses() or value.is_graph_output() for value in node.outputs)
 
 
 @pytest.mark.slow
@@ -144,7 +145,7 @@ def long_gru(steps):
 
 
 def test_limits():
-    """What is not written out: longer sequences, lengths, layers of targets that have their own."""
+    """Longer sequences, lengths, and layers that a target supports are not unrolled."""
     assert normalize_and_legalize(long_gru(MAX_UNROLLED_STEPS), "venus")[2]
     assert not normalize_and_legalize(long_gru(MAX_UNROLLED_STEPS + 1), "venus")[2]
     report = quantize(

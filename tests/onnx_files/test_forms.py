@@ -221,7 +221,9 @@ def test_open_sizes_come_from_the_data(tmp_path):
         for note in found.report.notes
     )
     assert found.report.chip_ready
-    with pytest.raises(LingerOnnxError, match="unknown dimensions: input '.*'; pass calibration data"):
+    with pytest.raises(
+        LingerOnnxError, match="unknown dimensions: input '.*'; pass calibration data"
+    ):
         quantized(model, tmp_path)
     with pytest.raises(LingerOnnxError, match="shape"):
         quantized(model, tmp_path, [{"x": images(3, 7, 9)}, {"x": images(3, 8, 9)}])

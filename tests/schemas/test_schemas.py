@@ -1,6 +1,4 @@
-"""Laws: ONNX's checker takes every graph that we write, and every measured one, and refuses what is
-wrong with it.
-"""
+"""Laws: ONNX's checker accepts every graph that we write or measured, and rejects invalid ones."""
 
 import json
 import os
@@ -53,7 +51,7 @@ def types(proto):
     return inferred
 
 
-# ---- what is right -------------------------------------------------------------------------------------------------
+# ---- what is right -----------------------------------------------------------------------------
 
 
 @pytest.mark.sweep
@@ -91,7 +89,7 @@ def test_shipped_model(platform):
 
 @pytest.mark.parametrize("platform", NAMES)
 def test_float_fallbacks(platform):
-    """Layers left in float, and what stands between them."""
+    """Layers left in float, and the nodes between them."""
     model = NETS[0]()
     skip = [str(node.name) for node in model.graph if node.op_type == "Conv"][1:]
     graph = quantized(model, platform=platform, skip=skip, effort="fast").graph
@@ -175,7 +173,7 @@ def test_other_names():
         lo.check_model(proto)
 
 
-# ---- what is wrong -------------------------------------------------------------------------------------------------
+# ---- what is wrong -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -295,9 +293,7 @@ def test_the_reference_evaluator_can_be_imported_afterwards():
 @pytest.mark.parametrize("op_type", ("LSTMInt", "GRUInt", "LinearInt"))
 @pytest.mark.parametrize("declared", (TensorProto.FLOAT, TensorProto.INT8))
 def test_last_states_are_real_where_the_graph_says_so(op_type, declared):
-    """A recurrent node says so by its attribute; the outputs of other operators are what they
-    are.
-    """
+    """Recurrent nodes declare float states by an attribute; other nodes do not."""
     node = helper.make_node(op_type, ["x"], ["y", "h"], domain=SCHEMA_DOMAIN)
     values = [
         helper.make_tensor_value_info(name, kind, [1])

@@ -40,9 +40,7 @@ def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
     found, wanted = lo.check(held, platform="venus"), lo.check(small(), platform="venus")
     assert found.verdict == wanted.verdict
     assert [f.op_type for f in found.host_part] == [f.op_type for f in wanted.host_part]
-    assert any(
-        "already (QuantizeLinear): checking the float model" in note for note in found.notes
-    )
+    assert any("already (QuantizeLinear): checking the float model" in note for note in found.notes)
 
 
 def test_all_violations_of_a_node_and_fallbacks():

@@ -1,4 +1,4 @@
-"""What holds for all tests of the last rewrites."""
+"""Fixtures of all tests of the backend passes."""
 
 import pytest
 

@@ -46,35 +46,31 @@ from tests.targets.luna.packer.integer_nets import IntNet
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 
-def written(model, *rewrites, platform="arcs"):
-    """Write every node that a rewrite takes in its form, whatever it costs; return the graph and
-    how many were.
-    """
+def apply_rewrites(model, *rewrites, platform="arcs"):
+    """Apply rewrites to every node, regardless of cost; return the graph and their number."""
     graph, count = ir.from_proto(model), 0
-    sheet = RewriteEditor(graph, get_target(platform), NodeCostModel(ARCS))
+    editor = RewriteEditor(graph, get_target(platform), NodeCostModel(ARCS))
     for rewrite in rewrites:
         for node in list(graph.graph):
-            form = rewrite(sheet, node)
-            if form is not None:
-                assert form.cycles >= 0
-                form.write()
+            proposal = rewrite(editor, node)
+            if proposal is not None:
+                assert proposal.cycles >= 0
+                proposal.write()
                 count += 1
-    sheet.remove_unused()
+    editor.remove_unused()
     names = [node.name for node in graph.graph]
     assert len(set(names)) == len(names)
     return graph, count
 
 
 def assert_same(model, graph, seed=0):
-    """Assert that both graphs give the same numbers on random integers, the ends of the range among
-    them.
-    """
+    """Assert that both graphs compute equal outputs for random integers."""
     before, after = Session(ir.from_proto(model)), Session(graph)
     rng = np.random.default_rng(seed)
-    feed = {
-        value.name: (rng.integers(-140, 141, [int(d) for d in value.shape]) / 16).astype(np.float32)
-        for value in before.get_inputs()
-    }
+    feed = {}
+    for value in before.get_inputs():
+        integers = rng.integers(-140, 141, [int(dim) for dim in value.shape])
+        feed[value.name] = (integers / 16).astype(np.float32)
     for name, have, want in zip(
         [v.name for v in before.get_outputs()],
         after.run(None, feed),
@@ -100,23 +96,23 @@ def model_of(net, *outputs):
     return model
 
 
-def kinds(graph):
+def get_op_types(graph):
     return [node.op_type for node in graph.graph]
 
 
-def drawn(net, rng):
-    """Replace the constants of ones by random ones of the same kinds."""
-    for index, held in enumerate(net.constants):
-        array = numpy_helper.to_array(held)
-        top = 120 if array.dtype == np.int8 else 3000
+def randomize_constants(net, rng):
+    """Replace constants of ones by random ones of the same types."""
+    for index, constant in enumerate(net.constants):
+        array = numpy_helper.to_array(constant)
+        max_value = 120 if array.dtype == np.int8 else 3000
         net.constants[index].CopyFrom(
             numpy_helper.from_array(
-                rng.integers(-top, top, array.shape).astype(array.dtype), held.name
+                rng.integers(-max_value, max_value, array.shape).astype(array.dtype), constant.name
             )
         )
 
 
-# ---- transposes ----------------------------------------------------------------------------------------------------
+# ---- transposes --------------------------------------------------------------------------------
 
 
 @limit_examples(60)
@@ -130,11 +126,11 @@ def test_a_transpose_is_one_of_matrices(sizes, order):
     order.shuffle(perm)
     net = IntNet("arcs", (1, *sizes))
     model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *perm], "y"))
-    graph, count = written(model, propose_matrix_transposes)
+    graph, count = apply_rewrites(model, propose_matrix_transposes)
     assert_same(model, graph)
     if count:
-        made = [node for node in graph.graph if node.op_type == "Transpose"]
-        assert all(list(ir.get_attr(node, "perm")) == [1, 0] for node in made)
+        transposes = [node for node in graph.graph if node.op_type == "Transpose"]
+        assert all(list(ir.get_attr(node, "perm")) == [1, 0] for node in transposes)
 
 
 @pytest.mark.parametrize("perm", [p for p in itertools.permutations(range(3)) if p != (0, 1, 2)])
@@ -143,7 +139,7 @@ def test_all_orders_of_three_axes(perm):
     model = model_of(
         net, net.transpose(net.relu("xq", "a"), [0, *(axis + 1 for axis in perm)], "y")
     )
-    graph, count = written(model, propose_matrix_transposes)
+    graph, count = apply_rewrites(model, propose_matrix_transposes)
     assert count == 1
     assert_same(model, graph)
 
@@ -151,7 +147,7 @@ def test_all_orders_of_three_axes(perm):
 def test_more_axes_than_three_stay():
     net = IntNet("arcs", (2, 3, 4, 5))
     model = model_of(net, net.transpose(net.relu("xq", "a"), [3, 2, 1, 0], "y"))
-    assert written(model, propose_matrix_transposes)[1] == 0
+    assert apply_rewrites(model, propose_matrix_transposes)[1] == 0
 
 
 def test_what_one_turns_the_next_turns_back():
@@ -159,12 +155,12 @@ def test_what_one_turns_the_next_turns_back():
     net = IntNet("arcs", (1, 6, 8))
     back = net.transpose(net.transpose(net.relu("xq", "a"), [0, 2, 1], "b"), [0, 2, 1], "y")
     model = model_of(net, back)
-    graph, _ = written(model, propose_matrix_transposes)
-    assert "Transpose" not in kinds(graph)
+    graph, _ = apply_rewrites(model, propose_matrix_transposes)
+    assert "Transpose" not in get_op_types(graph)
     assert_same(model, graph)
 
 
-# ---- concatenations and slices -------------------------------------------------------------------------------------
+# ---- concatenations and slices -----------------------------------------------------------------
 
 
 @limit_examples(40)
@@ -182,12 +178,12 @@ def test_a_concatenation_of_matrices_that_are_turned(lengths, before, behind, sc
         scale = 32.0 if scales else 16.0
         parts.append(net.input(f"x{index}", (1, *before, length, *behind), scale))
     model = model_of(net, net.cat(parts, 1 + len(before), "y"))
-    graph, count = written(model, propose_transposed_concat)
+    graph, count = apply_rewrites(model, propose_transposed_concat)
     assert count == 1
     assert_same(model, graph)
 
 
-def sliced(net, x, axis, start, end, name):
+def add_slice(net, x, axis, start, end, name):
     """Add a Slice."""
     held = [net.const(np.array([number], np.int64)) for number in (start, end, axis, 1)]
     shape = list(net.shapes[x])
@@ -203,46 +199,47 @@ def test_a_slice_of_a_matrix_that_is_turned(data):
     start = data.draw(st.integers(0, shape[axis] - 1))
     end = data.draw(st.integers(start + 1, shape[axis]))
     net = IntNet("arcs", shape)
-    model = model_of(net, sliced(net, net.relu("xq", "a"), axis, start, end, "y"))
-    graph, count = written(model, propose_transposed_slice)
+    model = model_of(net, add_slice(net, net.relu("xq", "a"), axis, start, end, "y"))
+    graph, count = apply_rewrites(model, propose_transposed_slice)
     assert count == 1
     assert_same(model, graph)
 
 
-def joined(scale=16.0):
-    """Return a net in which two tensors of 6 and 4 columns are joined, the second held at
-    `scale`.
-    """
+def build_concat(scale=16.0):
+    """Build a concatenation of 6 and 4 columns; the second input has scale `scale`."""
     net = IntNet("arcs", (1, 5, 6))
     net.cat([net.relu("xq", "a"), net.input("x1", (1, 5, 4), scale)], 2, "c")
     return net
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "whole"), [(0, 6, True), (6, 10, True), (0, 5, False), (2, 8, False)]
+    ("start", "end", "is_part"), [(0, 6, True), (6, 10, True), (0, 5, False), (2, 8, False)]
 )
-def test_a_slice_of_what_was_joined(start, end, whole):
-    """A whole part is what was joined; a piece of one, or of two, is not."""
-    net = joined()
-    model = model_of(net, sliced(net, "c", 2, start, end, "y"))
-    graph, count = written(model, propose_slice_bypass)
-    assert count == whole
+def test_a_slice_of_what_was_joined(start, end, is_part):
+    """A Slice of a complete part is bypassed; a Slice of less or of two parts is not."""
+    net = build_concat()
+    model = model_of(net, add_slice(net, "c", 2, start, end, "y"))
+    graph, count = apply_rewrites(model, propose_slice_bypass)
+    assert count == is_part
     assert_same(model, graph)
 
 
 def test_a_part_at_another_scale_is_no_whole_one():
-    net = joined(32.0)
-    assert written(model_of(net, sliced(net, "c", 2, 6, 10, "y")), propose_slice_bypass)[1] == 0
+    net = build_concat(32.0)
+    assert (
+        apply_rewrites(model_of(net, add_slice(net, "c", 2, 6, 10, "y")), propose_slice_bypass)[1]
+        == 0
+    )
 
 
 def test_a_slice_and_a_concatenation_share_what_is_turned():
     """Of one joined tensor two slices are taken: it is turned once, and nothing is turned back in
     between.
     """
-    net = joined()
-    model = model_of(net, sliced(net, "c", 2, 0, 3, "y"), sliced(net, "c", 2, 4, 9, "z"))
-    graph, count = written(model, propose_transposed_concat, propose_transposed_slice)
-    assert (count, kinds(graph).count("Transpose")) == (3, 4)
+    net = build_concat()
+    model = model_of(net, add_slice(net, "c", 2, 0, 3, "y"), add_slice(net, "c", 2, 4, 9, "z"))
+    graph, count = apply_rewrites(model, propose_transposed_concat, propose_transposed_slice)
+    assert (count, get_op_types(graph).count("Transpose")) == (3, 4)
     assert_same(model, graph)
 
 
@@ -250,53 +247,57 @@ def test_what_a_reader_further_behind_turns_is_there_for_one_before_it():
     """A map with its edges beside it: the join, which reads the map last, is written first."""
     net = IntNet("arcs", (1, 5, 6))
     x = net.relu("xq", "a")
-    first = sliced(net, x, 2, 0, 1, "f")
-    net.cat([first, x, sliced(net, x, 2, 5, 6, "l")], 2, "c")
+    first = add_slice(net, x, 2, 0, 1, "f")
+    net.cat([first, x, add_slice(net, x, 2, 5, 6, "l")], 2, "c")
     model = model_of(net, "c")
-    graph, count = written(model, propose_transposed_concat, propose_transposed_slice)
+    graph, count = apply_rewrites(model, propose_transposed_concat, propose_transposed_slice)
     assert count == 3
-    made = set()
+    visited = set()
     for node in graph.graph:
         assert all(
-            ir.producer(value) is None or ir.producer(value) in made for value in node.inputs
+            ir.producer(value) is None or ir.producer(value) in visited for value in node.inputs
         )
-        made.add(node)
+        visited.add(node)
     assert_same(model, graph)
 
 
-# ---- copies --------------------------------------------------------------------------------------------------------
+# ---- copies ------------------------------------------------------------------------------------
 
 
-def nearest(net, x, down, across, name):
+def add_upsampling(net, x, down, across, name):
     """Add an enlargement by copies, as the quantizer writes it: of lines, then of single
     elements.
     """
     n, c, h, w = net.shapes[x]
     shape = [n, c, h, w]
 
-    def seen(value, sizes, output):
+    def add_reshape(value, sizes, output):
         held = net.const(np.array(sizes, np.int64))
         return net.node("Reshape", [value, held], output, sizes, net.scales[x])
 
     value = x
     if down > 1:
-        lines = seen(value, (n, c * h, w), f"{name}_rows")
+        lines = add_reshape(value, (n, c * h, w), f"{name}_rows")
         value = net.cat([lines] * down, 2, f"{name}_joined")
         shape[2] *= down
     if across > 1:
-        single = seen(value, (n, c * shape[2] * w, 1), f"{name}_columns")
+        single = add_reshape(value, (n, c * shape[2] * w, 1), f"{name}_columns")
         value = net.cat([single] * across, 2, f"{name}_joined_2")
         shape[3] *= across
-    return seen(value, shape, name)
+    return add_reshape(value, shape, name)
 
 
 @pytest.mark.parametrize(("down", "across"), [(2, 2), (4, 2), (2, 4), (2, 1), (1, 2), (1, 4)])
 @pytest.mark.parametrize("channels", [1, 3, 8, 16])
 def test_an_enlargement_by_copies_is_a_transposed_convolution(channels, down, across):
     net = IntNet("arcs", (1, channels, 5, 6))
-    model = model_of(net, nearest(net, net.relu("xq", "a"), down, across, "y"))
-    graph, count = written(model, propose_conv_transpose)
-    assert (count, kinds(graph).count("ConvTranspose2dInt"), kinds(graph).count("iqCat")) == (
+    model = model_of(net, add_upsampling(net, net.relu("xq", "a"), down, across, "y"))
+    graph, count = apply_rewrites(model, propose_conv_transpose)
+    assert (
+        count,
+        get_op_types(graph).count("ConvTranspose2dInt"),
+        get_op_types(graph).count("iqCat"),
+    ) == (
         1,
         1,
         0,
@@ -308,8 +309,9 @@ def test_three_copies_stay():
     """A stride of 3 is none that the chip takes."""
     net = IntNet("arcs", (1, 4, 5, 6))
     assert (
-        written(
-            model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), propose_conv_transpose
+        apply_rewrites(
+            model_of(net, add_upsampling(net, net.relu("xq", "a"), 1, 3, "y")),
+            propose_conv_transpose,
         )[1]
         == 0
     )
@@ -318,12 +320,14 @@ def test_three_copies_stay():
 def test_a_repeated_tensor_at_another_scale_stays():
     net = IntNet("arcs", (1, 8, 1))
     assert (
-        written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), propose_conv_transpose)[1]
+        apply_rewrites(
+            model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), propose_conv_transpose
+        )[1]
         == 0
     )
 
 
-# ---- layers --------------------------------------------------------------------------------------------------------
+# ---- layers ------------------------------------------------------------------------------------
 
 
 @limit_examples(30)
@@ -334,10 +338,10 @@ def test_a_repeated_tensor_at_another_scale_stays():
 def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
     net = IntNet("arcs", (1, *shape))
     y = net.batch_norm(net.relu("xq", "a"), "y")
-    drawn(net, np.random.default_rng(seed))
+    randomize_constants(net, np.random.default_rng(seed))
     model = model_of(net, y)
-    graph, count = written(model, propose_depthwise_conv)
-    assert (count, "BatchNorm2dInt" in kinds(graph)) == (1, False)
+    graph, count = apply_rewrites(model, propose_depthwise_conv)
+    assert (count, "BatchNorm2dInt" in get_op_types(graph)) == (1, False)
     assert_same(model, graph, seed)
 
 
@@ -345,7 +349,7 @@ def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
 def test_one_factor_for_all_is_seen_with_other_channels(shape):
     net = IntNet("arcs", (1, *shape))
     model = model_of(net, net.batch_norm(net.relu("xq", "a"), "y"))
-    graph, count = written(model, propose_depthwise_conv)
+    graph, count = apply_rewrites(model, propose_depthwise_conv)
     assert count == 1
     assert_same(model, graph)
 
@@ -354,10 +358,10 @@ def test_very_many_channels_are_convolved_in_parts():
     """More than a convolution takes at once."""
     net = IntNet("arcs", (1, 8840, 1, 1))
     y = net.batch_norm(net.relu("xq", "a"), "y")
-    drawn(net, np.random.default_rng(0))
+    randomize_constants(net, np.random.default_rng(0))
     model = model_of(net, y)
-    graph, _ = written(model, propose_depthwise_conv)
-    assert 1 < kinds(graph).count("Conv2dInt") <= 5
+    graph, _ = apply_rewrites(model, propose_depthwise_conv)
+    assert 1 < get_op_types(graph).count("Conv2dInt") <= 5
     assert_same(model, graph)
 
 
@@ -371,10 +375,10 @@ def test_very_many_channels_are_convolved_in_parts():
 def test_a_product_of_one_row_is_a_convolution_over_a_point(inputs, outputs, bias, seed):
     net = IntNet("arcs", (1, 1, inputs))
     y = net.linear(net.relu("xq", "a"), outputs, "y", bias=bias)
-    drawn(net, np.random.default_rng(seed))
+    randomize_constants(net, np.random.default_rng(seed))
     model = model_of(net, y)
-    graph, count = written(model, propose_pointwise_conv)
-    assert (count, "LinearInt" in kinds(graph)) == (1, False)
+    graph, count = apply_rewrites(model, propose_pointwise_conv)
+    assert (count, "LinearInt" in get_op_types(graph)) == (1, False)
     assert_same(model, graph, seed)
 
 
@@ -383,7 +387,7 @@ def test_a_diagonal_product_keeps_channels_apart():
     y = net.linear(net.relu("xq", "a"), 24, "y")
     net.constants[0].raw_data = np.diag(np.arange(-12, 12)).astype(np.int8).tobytes()
     model = model_of(net, y)
-    graph, _ = written(model, propose_pointwise_conv)
+    graph, _ = apply_rewrites(model, propose_pointwise_conv)
     assert (
         next(ir.get_attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt")
         == 24
@@ -409,7 +413,7 @@ def test_steps_share_their_constants_still():
         scale_o=16.0,
     )
     assert a == "a"
-    graph, _ = written(model_of(net, "b"), propose_pointwise_conv)
+    graph, _ = apply_rewrites(model_of(net, "b"), propose_pointwise_conv)
     convolutions = [node for node in graph.graph if node.op_type == "Conv2dInt"]
     assert len({node.inputs[1].name for node in convolutions}) == 1
 
@@ -417,10 +421,10 @@ def test_steps_share_their_constants_still():
 @pytest.mark.parametrize("shape", [(1, 2, 16), (1, 7, 16)])
 def test_a_product_of_several_rows_stays(shape):
     net = IntNet("arcs", shape)
-    assert written(model_of(net, net.linear("xq", 8, "y")), propose_pointwise_conv)[1] == 0
+    assert apply_rewrites(model_of(net, net.linear("xq", 8, "y")), propose_pointwise_conv)[1] == 0
 
 
-# ---- the choice ----------------------------------------------------------------------------------------------------
+# ---- the choice --------------------------------------------------------------------------------
 
 
 def detector(platform):
@@ -432,7 +436,7 @@ def detector(platform):
     held = net.const(np.array([1, 432, 2], np.int64))
     boxes = net.node("Reshape", [a, held], "boxes", (1, 432, 2), 16.0)
     net.cat([boxes, net.relu(boxes, "c")], 2, "d")
-    model = model_of(net, sliced(net, "d", 2, 0, 1, "y"))
+    model = model_of(net, add_slice(net, "d", 2, 0, 1, "y"))
     model.metadata_props.add(key=OBJECTIVE_KEY, value="time")
     return model
 
@@ -440,11 +444,11 @@ def detector(platform):
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_whole_is_promised_and_faster(platform):
     target, model = get_target(platform), detector(platform)
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), target))
-    assert done
-    assert saved.before > 2 * saved.after
-    assert saved.assumed == (platform != "arcs")
-    assert ("assumed" in saved.summary) == saved.assumed
+    graph, rewrites, savings = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), target))
+    assert rewrites
+    assert savings.before > 2 * savings.after
+    assert savings.assumed == (platform != "arcs")
+    assert ("assumed" in savings.summary) == savings.assumed
     assert_same(model, graph)
     words = target.evaluate_packing(graph).argv
     assert judge(ir.to_proto(graph), platform, list(words)).right
@@ -453,34 +457,38 @@ def test_the_whole_is_promised_and_faster(platform):
 def test_what_is_not_promised_is_not_taken(monkeypatch):
     """A form that the packer refuses: the graph stays as it was, and so do its cycles."""
 
-    def refused(sheet, node):
-        form = propose_matrix_transposes(sheet, node)
+    def propose_invalid(editor, node):
+        form = propose_matrix_transposes(editor, node)
         if form is None:
             return None
 
         def write():
-            value = sheet.add_operator("Conv2dInt", [ir.require_input(node)], {}, [1], node)
-            sheet.replace_output(value, node)
+            value = editor.add_operator("Conv2dInt", [ir.require_input(node)], {}, [1], node)
+            editor.replace_output(value, node)
 
         return selection.RewriteProposal("no form at all", 0.0, write)
 
-    monkeypatch.setattr(selection, "_REWRITES", (refused,))
+    monkeypatch.setattr(selection, "_REWRITES", (propose_invalid,))
     model = detector("arcs")
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert not done
-    assert saved.before >= saved.after  # by arguments alone
-    assert kinds(graph) == kinds(ir.from_proto(model))
+    assert not rewrites
+    assert savings.before >= savings.after  # by arguments alone
+    assert get_op_types(graph) == get_op_types(ir.from_proto(model))
 
 
 def test_plain_nodes_keep_their_forms():
     model = detector("arcs")
     model.metadata_props[0].value = "plain"
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+    assert (rewrites, savings, get_op_types(graph)) == (
+        [],
+        None,
+        get_op_types(ir.from_proto(model)),
+    )
 
 
 @pytest.mark.parametrize("objective", ["accuracy", "time", "memory"])
@@ -488,52 +496,51 @@ def test_matrices_are_turned_whatever_else_decides(objective):
     """Equal integers: time decides, by default too."""
     model = detector("arcs")
     model.metadata_props[0].value = objective
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert any("transposed as matrices" in fitted.what for fitted in done)
-    assert saved.before > 1.05 * saved.after
+    assert any("transposed as matrices" in fitted.what for fitted in rewrites)
+    assert savings.before > 1.05 * savings.after
     assert_same(model, graph)
 
 
-def scaled(platform="arcs"):
-    """Return a net of factors of channels, a form of which keeps a batch; nothing is said of what
-    decides.
-    """
+def build_batch_norm(platform="arcs"):
+    """Build a BatchNorm2dInt whose cheaper form keeps the batch; no objective is set."""
     net = IntNet(platform, (1, 24, 6, 5))
     return model_of(net, net.batch_norm(net.conv("xq", 24, 1, "a"), "y"))
 
 
 @pytest.mark.parametrize(
-    ("objective", "taken"), [(None, True), ("accuracy", True), ("memory", True), ("plain", False)]
+    ("objective", "is_rewritten"),
+    [(None, True), ("accuracy", True), ("memory", True), ("plain", False)],
 )
-def test_forms_are_chosen_by_default(objective, taken):
-    """What computes over samples at once still does so, and the packer promises it."""
-    graph = ir.from_proto(scaled())
+def test_forms_are_chosen_by_default(objective, is_rewritten):
+    """Samples are still computed together, and the verdict is as good."""
+    graph = ir.from_proto(build_batch_norm())
     if objective is not None:
         graph.metadata_props[OBJECTIVE_KEY] = objective
-    made, done, saved = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
-    assert [fitted.node for fitted in done] == ["y"] * taken
-    assert "BatchNorm2dInt" in kinds(graph)
-    if not taken:
-        assert (made, saved) == (graph, None)
+    rewritten, rewrites, savings = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
+    assert [fitted.node for fitted in rewrites] == ["y"] * is_rewritten
+    assert "BatchNorm2dInt" in get_op_types(graph)
+    if not is_rewritten:
+        assert (rewritten, savings) == (graph, None)
         return
-    assert saved.before > 2 * saved.after
-    assert_same(scaled(), made)
-    assert IntegerRunner(made).per_sample
+    assert savings.before > 2 * savings.after
+    assert_same(build_batch_norm(), rewritten)
+    assert IntegerRunner(rewritten).per_sample
     assert judge(
-        ir.to_proto(made), "arcs", list(get_target("arcs").evaluate_packing(made).argv)
+        ir.to_proto(rewritten), "arcs", list(get_target("arcs").evaluate_packing(rewritten).argv)
     ).right
 
 
 @pytest.mark.parametrize("platform", ["venus", "venusA"])
 def test_another_chips_prices_do_not_decide_by_default(platform):
-    graph = ir.from_proto(scaled(platform))
+    graph = ir.from_proto(build_batch_norm(platform))
     assert apply_cost_rewrites(PackerGraphView(graph, get_target(platform))) == (graph, [], None)
     graph.metadata_props[OBJECTIVE_KEY] = "time"
-    made, _, saved = apply_cost_rewrites(PackerGraphView(graph, get_target(platform)))
-    assert "BatchNorm2dInt" not in kinds(made)
-    assert saved.assumed
+    rewritten, _, savings = apply_cost_rewrites(PackerGraphView(graph, get_target(platform)))
+    assert "BatchNorm2dInt" not in get_op_types(rewritten)
+    assert savings.assumed
 
 
 def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
@@ -547,45 +554,55 @@ def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
         net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"),
     )
     monkeypatch.setattr(PackerGraphView, "fastest_arguments", None)
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+    assert (rewrites, savings, get_op_types(graph)) == (
+        [],
+        None,
+        get_op_types(ir.from_proto(model)),
+    )
 
 
 def test_what_saves_little_of_the_whole_is_not_taken(monkeypatch):
     monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.99)
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(detector("arcs")), get_target("arcs"))
     )
-    assert not done
-    assert saved.before >= saved.after  # by arguments alone
-    assert kinds(graph) == kinds(ir.from_proto(detector("arcs")))
+    assert not rewrites
+    assert savings.before >= savings.after  # by arguments alone
+    assert get_op_types(graph) == get_op_types(ir.from_proto(detector("arcs")))
 
 
 def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
-    def refused(sheet, node):
+    def propose_invalid(editor, node):
         if node.op_type != "Slice":
             return None
         return selection.RewriteProposal(
             "no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2])
         )
 
-    monkeypatch.setattr(selection, "_REWRITES", (refused, propose_matrix_transposes))
+    monkeypatch.setattr(selection, "_REWRITES", (propose_invalid, propose_matrix_transposes))
     monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.0)
     model = detector("arcs")
-    graph, done, _ = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
-    assert [fitted.node for fitted in done] == ["b"]
+    graph, rewrites, _ = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
+    assert [fitted.node for fitted in rewrites] == ["b"]
     assert_same(model, graph)
 
 
 def test_what_does_not_run_stays_as_it_is():
     net = IntNet("arcs", (1, 600, 700))
     model = model_of(net, net.softmax(net.relu("xq", "a"), "y"))
-    graph, done, saved = apply_cost_rewrites(
+    graph, rewrites, savings = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
+    assert (rewrites, savings, get_op_types(graph)) == (
+        [],
+        None,
+        get_op_types(ir.from_proto(model)),
+    )
 
 
 def test_what_was_saved_stands_in_the_graph():
@@ -606,8 +623,10 @@ def test_added_nodes_leave_names_to_the_users():
     """
     model = detector("arcs")
     next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
-    graph, done, _ = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
-    assert done
+    graph, rewrites, _ = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
+    assert rewrites
     names = [node.name for node in graph.graph]
     assert len(set(names)) == len(names)
     assert next(node.name for node in graph.graph if node.op_type == "Conv2dInt") == "b_turned"
@@ -637,7 +656,7 @@ def test_forms_take_a_batch(form):
     elif form is propose_pointwise_conv:
         y = net.linear(net.relu(net.input("row", (1, 32)), "b"), 8, "y")
     elif form is propose_conv_transpose:
-        y = nearest(net, source, 2, 2, "y")
+        y = add_upsampling(net, source, 2, 2, "y")
     elif form is propose_matrix_transposes:
         y = net.transpose(source, [0, 2, 3, 1], "y")
     else:
@@ -645,10 +664,10 @@ def test_forms_take_a_batch(form):
         y = (
             y
             if form is propose_transposed_concat
-            else sliced(net, y, 3, 0, 6 if form is propose_slice_bypass else 4, "y")
+            else add_slice(net, y, 3, 0, 6 if form is propose_slice_bypass else 4, "y")
         )
     model = model_of(net, y)
-    graph, count = written(model, form)
+    graph, count = apply_rewrites(model, form)
     runners = IntegerRunner(ir.from_proto(model)), IntegerRunner(graph)
     rng = np.random.default_rng(0)
     feed = {
@@ -656,13 +675,13 @@ def test_forms_take_a_batch(form):
         for v in runners[0].inputs
     }
     name = str(graph.graph.outputs[0].name)
-    before, after = ([array for _, array, _ in runner.run(feed, keep={name})] for runner in runners)
+    before, after = (list(runner.run(feed, keep={name})) for runner in runners)
     assert count == 1
     assert all(runner.per_sample for runner in runners)
-    np.testing.assert_array_equal(before[0], after[0])
+    np.testing.assert_array_equal(before[0][1], after[0][1])
 
 
-# ---- what decides --------------------------------------------------------------------------------------------------
+# ---- what decides ------------------------------------------------------------------------------
 
 
 def layers(platform="arcs"):
@@ -673,8 +692,8 @@ def layers(platform="arcs"):
     )
 
 
-def decided(model, objective):
-    """Return the verdict on a graph that says what decides."""
+def evaluate_with_objective(model, objective):
+    """Return the verdict on a graph with this objective."""
     graph = ir.from_proto(model)
     if objective is not None:
         graph.metadata_props[OBJECTIVE_KEY] = objective
@@ -684,18 +703,18 @@ def decided(model, objective):
 def test_constants_lie_in_shared_memory_where_that_saves_waiting():
     """By default and for time; memory leaves them outside."""
     assert (
-        decided(layers(), None).command_line
-        == decided(layers(), "time").command_line
+        evaluate_with_objective(layers(), None).command_line
+        == evaluate_with_objective(layers(), "time").command_line
         == "-p arcs -d False -m params:share-mem"
     )
-    assert decided(layers(), "memory").command_line == "-p arcs -d False"
+    assert evaluate_with_objective(layers(), "memory").command_line == "-p arcs -d False"
 
 
 def test_a_graph_is_not_judged_twice(monkeypatch):
     """The answer is kept for the same graph and the same that decides."""
     asked = []
     monkeypatch.setattr(
-        arguments, "prepare_graph", lambda *given: asked.append(given) or prepare_graph(*given)
+        arguments, "prepare_graph", lambda *args: asked.append(args) or prepare_graph(*args)
     )
     model = layers()
     model.graph.name = "judged_once"
@@ -709,7 +728,10 @@ def test_a_graph_is_not_judged_twice(monkeypatch):
 
 def test_an_unknown_objective_is_that_of_accuracy():
     assert get_objective(ir.from_proto(layers())) == "accuracy"
-    assert decided(layers(), "speed").command_line == decided(layers(), "accuracy").command_line
+    assert (
+        evaluate_with_objective(layers(), "speed").command_line
+        == evaluate_with_objective(layers(), "accuracy").command_line
+    )
 
 
 def test_one_of_several_parts_keeps_no_constants():
@@ -735,5 +757,7 @@ def test_memory_takes_no_form_that_needs_more():
     graph = ir.from_proto(detector("arcs"))
     graph.metadata_props[OBJECTIVE_KEY] = "memory"  # in place of time
     before = get_target("arcs").evaluate_packing(graph).verdict.memory_plan.required_bytes
-    made, _, _ = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
-    assert get_target("arcs").evaluate_packing(made).verdict.memory_plan.required_bytes <= before
+    rewritten, _, _ = apply_cost_rewrites(PackerGraphView(graph, get_target("arcs")))
+    assert (
+        get_target("arcs").evaluate_packing(rewritten).verdict.memory_plan.required_bytes <= before
+    )

@@ -1,6 +1,4 @@
-"""The form that a packer wants: what was judged wrong before is right after, and no integer has
-changed.
-"""
+"""Graphs that were judged wrong become right by the workarounds, without changing an integer."""
 
 import importlib
 from pathlib import Path
@@ -23,8 +21,8 @@ LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pip
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 
-def named(model):
-    """Return the integer graph as a protobuf whose names the packer can read."""
+def to_packer_proto(model):
+    """Return the integer graph as a protobuf with names that the packer accepts."""
     text = ir.to_proto(model)
     graph = text.graph
     for node in graph.node:
@@ -35,49 +33,50 @@ def named(model):
     return text
 
 
-def judged(result, platform, *arguments):
-    """Return the verdict on a quantized model; LINEAR stands for what must lie in PSRAM.
+def judge_result(result, platform, *arguments):
+    """Return the verdict on a quantized model; LINEAR stands for the tensors to place in PSRAM.
 
-    That is the outputs of fully connected layers, and the iqCat that makes room for a softmax.
+    These are the outputs of fully connected layers, and the iqCat that enlarges a softmax's input.
     """
-    names = [n.output[0] for n in named(result.graph).graph.node if n.op_type == "LinearInt"]
-    names += [
-        n.output[0] for n in named(result.graph).graph.node if n.output[0].endswith("_repeated")
-    ]
-    arguments = [
-        ",".join(f"{name}:psram" for name in names) if word == "LINEAR" else word
-        for word in arguments
-    ]
-    return judge(named(result.graph), platform, ["-d", "False", "-p", CHIPS[platform], *arguments])
+    proto = to_packer_proto(result.graph)
+    nodes = proto.graph.node
+    names = [node.output[0] for node in nodes if node.op_type == "LinearInt"]
+    names += [node.output[0] for node in nodes if node.output[0].endswith("_repeated")]
+    placements = ",".join(f"{name}:psram" for name in names)
+    arguments = [placements if word == "LINEAR" else word for word in arguments]
+    return judge(proto, platform, ["-d", "False", "-p", CHIPS[platform], *arguments])
 
 
-def mended(monkeypatch, model, platform, text, *arguments):
-    """Quantize with and without the remedies and compare; `text` is what is wrong without. Return
-    (before, after).
-    """
+def assert_fixed(monkeypatch, model, platform, text, *arguments):
+    """Quantize without and with the workarounds; `text` is the problem without. Return both."""
     feed = nets.samples(model, 12)
     after = quantize(model, feed, platform=platform, effort="fast")
     with monkeypatch.context() as patch:
         patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, row: [])
         before = quantize(model, feed, platform=platform, effort="fast")
-    wrong = judged(before, platform, *arguments)
+    wrong = judge_result(before, platform, *arguments)
     assert not wrong.right
     assert any(text in problem for problem in wrong.problems), wrong.problems
-    assert judged(after, platform, *arguments).problems == []
+    assert judge_result(after, platform, *arguments).problems == []
     assert len(after.report.fitted) > len(before.report.fitted)
     old, new = Session(before.graph), Session(after.graph)
-    fed = {spec.name: feed[spec.name] for spec in new.inputs}
-    tensors = {name: array for name, array, _ in new.taps(fed)}
-    kept = [(name, array) for name, array, _ in old.taps(feed) if name in fed or name not in feed]
-    for name, array in kept:
+    new_feed = {spec.name: feed[spec.name] for spec in new.inputs}
+    tensors = {name: array for name, array, _ in new.taps(new_feed)}
+    old_tensors = [
+        (name, array) for name, array, _ in old.taps(feed) if name in new_feed or name not in feed
+    ]
+    for name, array in old_tensors:
         np.testing.assert_array_equal(tensors[name], array)
     onnx.checker.check_model(
-        helper.make_model(named(after.graph).graph, opset_imports=named(after.graph).opset_import)
+        helper.make_model(
+            to_packer_proto(after.graph).graph,
+            opset_imports=to_packer_proto(after.graph).opset_import,
+        )
     )
     return before, after
 
 
-def kinds(result):
+def get_op_types(result):
     return [node.op_type for node in result.graph.graph]
 
 
@@ -89,23 +88,26 @@ def test_constants_shared_in_part_are_copied(monkeypatch, platform):
     biases = [net.const(net.rng.standard_normal(4).astype(np.float32)) for _ in range(2)]
     a = net.node("Relu", net.node("Conv", "x", weight, biases[0]))
     model = net.graph(net.node("Relu", net.node("Conv", a, weight, biases[1]), out="y"))
-    _, after = mended(monkeypatch, model, platform, "shared by nodes whose other constants differ")
+    _, after = assert_fixed(
+        monkeypatch, model, platform, "shared by nodes whose other constants differ"
+    )
     users = {}
     for node in after.graph.graph:
         if node.op_type == "Conv2dInt":
-            for value in node.inputs[1:]:
-                users.setdefault(value.name, set()).add(tuple(v.name for v in node.inputs[1:]))
+            names = tuple(value.name for value in node.inputs[1:])
+            for name in names:
+                users.setdefault(name, set()).add(names)
     assert all(len(groups) == 1 for groups in users.values())
 
 
 def test_nodes_that_share_all_constants_share_them_still():
     net = nets.Net(4, 5, 5, seed=1)
     weight = net.const(np.ones((4, 4, 1, 1), np.float32))
-    left, right = (net.node("Conv", "x", weight) for _ in range(2))
+    first, second = (net.node("Conv", "x", weight) for _ in range(2))
     result = nets.quantized(
-        net.graph(net.node("Add", left, right, out="y")), platform="arcs", effort="fast"
+        net.graph(net.node("Add", first, second, out="y")), platform="arcs", effort="fast"
     )
-    assert (kinds(result).count("Conv2dInt"), result.report.fitted) == (2, [])
+    assert (get_op_types(result).count("Conv2dInt"), result.report.fitted) == (2, [])
 
 
 def test_every_reader_has_an_iqpad_of_its_own(monkeypatch):
@@ -114,21 +116,21 @@ def test_every_reader_has_an_iqpad_of_its_own(monkeypatch):
     """
     net = nets.Net(1, 29, 10, seed=2)
     model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
-    before, after = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
-    assert (kinds(before).count("iqPad"), kinds(after).count("iqPad")) == (1, 2)
+    before, after = assert_fixed(monkeypatch, model, "venus", "several readers of a padded tensor")
+    assert (get_op_types(before).count("iqPad"), get_op_types(after).count("iqPad")) == (1, 2)
 
 
 def test_added_nodes_have_names_of_their_own(monkeypatch):
     """Copies of an iqPad are numbered, and so is a node of the user's."""
     net = nets.Net(1, 29, 10, seed=2)
     model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
-    before, _ = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
+    before, _ = assert_fixed(monkeypatch, model, "venus", "several readers of a padded tensor")
     pad, last = (
         next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant")
     )
     last.name = f"{pad.name}_2"
-    made, _ = get_target("venus").run_backend_passes(before.graph)
-    names = [node.name for node in made.graph]
+    rewritten, _ = get_target("venus").run_backend_passes(before.graph)
+    names = [node.name for node in rewritten.graph]
     assert len(set(names)) == len(names)
     assert f"{pad.name}_2_2" in names
 
@@ -139,10 +141,10 @@ def test_padding_that_is_moved_has_an_input_of_its_own(monkeypatch):
     a = net.conv("x", (2, 3, 3, 3))
     b = net.conv(a, (2, 2, 3, 3), pads=[1] * 4)
     model = net.graph(net.node("Add", a, b, out="y"))
-    before, after = mended(monkeypatch, model, "venus", "")
-    assert kinds(after).count("Conv2dInt") == kinds(before).count("Conv2dInt") + 1
+    before, after = assert_fixed(monkeypatch, model, "venus", "")
+    assert get_op_types(after).count("Conv2dInt") == get_op_types(before).count("Conv2dInt") + 1
     assert (
-        kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
+        get_op_types(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
             "Conv2dInt"
         )
         == 2
@@ -168,15 +170,15 @@ def test_a_graph_without_a_weight_gets_one(monkeypatch, platform, shape):
         else net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
     )
     model = net.graph(net.node("Relu", y, out="y"))
-    _, after = mended(monkeypatch, model, platform, "constant")
-    assert kinds(after).count("Conv2dInt") == 1
+    _, after = assert_fixed(monkeypatch, model, platform, "constant")
+    assert get_op_types(after).count("Conv2dInt") == 1
 
 
 def test_an_input_that_nobody_reads_is_left_out(monkeypatch):
     net = nets.Net(3, 8, 8, seed=5)
     net.inputs.append(helper.make_tensor_value_info("idle", 1, ["N", 4]))
     model = net.graph(net.conv("x", (4, 3, 3, 3), out="y"))
-    _, after = mended(monkeypatch, model, "arcs", "idle")
+    _, after = assert_fixed(monkeypatch, model, "arcs", "idle")
     assert [v.name for v in after.graph.graph.inputs] == ["x"]
     generic = quantize(model, nets.samples(model), platform="generic", effort="fast")
     assert [v.name for v in generic.graph.graph.inputs] == ["x", "idle"]
@@ -189,9 +191,11 @@ def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
             "MatMul", "x", net.const(net.rng.standard_normal((16, 48)).astype(np.float32)), out="y"
         )
     )
-    _, after = mended(monkeypatch, model, "venusA", "past the planned memory", "--threshold4", "1")
-    assert kinds(after) == ["Quant", "LinearInt", "LinearInt", "iqCat", "Dequant"]
-    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")) == [
+    _, after = assert_fixed(
+        monkeypatch, model, "venusA", "past the planned memory", "--threshold4", "1"
+    )
+    assert get_op_types(after) == ["Quant", "LinearInt", "LinearInt", "iqCat", "Dequant"]
+    assert get_op_types(quantize(model, nets.samples(model), platform="arcs", effort="fast")) == [
         "Quant",
         "LinearInt",
         "Dequant",
@@ -199,23 +203,23 @@ def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("turned", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"]
+    ("is_transposed", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"]
 )
-def test_rows_of_32_bits_stay_whole(turned, outputs):
+def test_rows_of_32_bits_stay_whole(is_transposed, outputs):
     """An iqCat of parts, and a convolution in a layer's place, write 8 bits: sums of 32 would be
     cut off.
     """
     net = nets.Net(6, 16, seed=6)
-    source = net.node("Transpose", "x", perm=[0, 2, 1]) if turned else "x"
-    weight = net.rng.standard_normal((6 if turned else 16, outputs)).astype(np.float32)
+    source = net.node("Transpose", "x", perm=[0, 2, 1]) if is_transposed else "x"
+    weight = net.rng.standard_normal((6 if is_transposed else 16, outputs)).astype(np.float32)
     model = net.graph(net.node("MatMul", source, net.const(weight), out="y"))
     feed = nets.samples(model, 12)
     result = quantize(
         model, feed, platform="venusA", effort="fast", overrides={"y": {"out_bits": 32}}
     )
-    assert kinds(result).count("LinearInt") == 1
-    assert judged(result, "venusA", "-m", "LINEAR").problems == []
-    x = feed["x"][:1].swapaxes(1, 2) if turned else feed["x"][:1]
+    assert get_op_types(result).count("LinearInt") == 1
+    assert judge_result(result, "venusA", "-m", "LINEAR").problems == []
+    x = feed["x"][:1].swapaxes(1, 2) if is_transposed else feed["x"][:1]
     (y,) = Session(result.graph).run(None, {"x": feed["x"][:1]})
     assert np.abs(y - x @ weight).max() < 0.02 * np.abs(y).max()
 
@@ -225,10 +229,10 @@ def test_a_softmax_has_its_work_area(monkeypatch):
     weights = [net.const(net.rng.standard_normal((16, 16)).astype(np.float32)) for _ in range(2)]
     soft = net.node("Softmax", net.node("MatMul", "x", weights[0]), axis=-1)
     model = net.graph(net.node("MatMul", soft, weights[1], out="y"))
-    _, after = mended(monkeypatch, model, "venusA", "SoftmaxInt", "-m", "LINEAR")
-    assert kinds(after).count("SoftmaxInt") == kinds(after).count("Slice") > 1
+    _, after = assert_fixed(monkeypatch, model, "venusA", "SoftmaxInt", "-m", "LINEAR")
+    assert get_op_types(after).count("SoftmaxInt") == get_op_types(after).count("Slice") > 1
     assert (
-        kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
+        get_op_types(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
             "SoftmaxInt"
         )
         == 1
@@ -238,19 +242,19 @@ def test_a_softmax_has_its_work_area(monkeypatch):
 def test_an_lstm_has_its_work_area(monkeypatch):
     """8 steps of 8 pixels: the layer that changes nothing is widened, and cut again."""
     model = ir.load(Path(__file__).resolve().parents[3] / "models" / "digits_lstm.onnx")
-    _, after = mended(
+    _, after = assert_fixed(
         monkeypatch, model, "venus", "LSTMInt", "--dma_prefetch", "False", "--threshold4", "1"
     )
-    start = kinds(after).index("LSTMInt")
-    assert kinds(after)[start + 1 : start + 3] == ["LinearInt", "Slice"]
+    start = get_op_types(after).index("LSTMInt")
+    assert get_op_types(after)[start + 1 : start + 3] == ["LinearInt", "Slice"]
     arcs = quantize(model, nets.samples(model, 12), platform="arcs", effort="fast")
-    assert kinds(arcs).count("LinearInt") == kinds(after).count("LinearInt") - 1
+    assert get_op_types(arcs).count("LinearInt") == get_op_types(after).count("LinearInt") - 1
 
 
 def test_the_last_state_of_an_lstm_has_room(monkeypatch):
     """It takes four bytes per unit, one is planned."""
     model = ir.load(Path(__file__).resolve().parents[3] / "models" / "digits_lstm.onnx")
-    _, after = mended(
+    _, after = assert_fixed(
         monkeypatch,
         model,
         "venusA",
@@ -260,8 +264,8 @@ def test_the_last_state_of_an_lstm_has_room(monkeypatch):
         "-m",
         "input:psram,/Squeeze_output_0:psram",
     )
-    start = kinds(after).index("LSTMInt")
-    assert kinds(after)[start + 1 : start + 4] == ["Slice", "Slice", "iqCat"]
+    start = get_op_types(after).index("LSTMInt")
+    assert get_op_types(after)[start + 1 : start + 4] == ["Slice", "Slice", "iqCat"]
 
 
 def test_two_that_are_joined_have_names_of_their_own():
@@ -269,8 +273,10 @@ def test_two_that_are_joined_have_names_of_their_own():
     net = nets.Net(4, 6)
     graph = net.graph(net.node("Relu", "x", out="y"))
     node = graph.graph[0]
-    made = [
+    concats = [
         insert_concat(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer()
         for _ in range(2)
     ]
-    assert len({node.name for node in made}) == len({node.outputs[0].name for node in made}) == 2
+    assert (
+        len({node.name for node in concats}) == len({node.outputs[0].name for node in concats}) == 2
+    )

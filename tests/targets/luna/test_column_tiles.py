@@ -1,6 +1,4 @@
-"""Runs in strips of columns, each in tiles of rows: the same integers, and what had to be mended
-before.
-"""
+"""Cascades in strips of columns, each in tiles of rows, have the same integers."""
 
 import dataclasses
 import itertools
@@ -39,9 +37,13 @@ def tiles_of(run, bounds):
     return [run.tile(part) for part in itertools.pairwise(bounds)]
 
 
-def bounds_of(whole, rng):
+def bounds_of(length, rng):
     """Return where one to three parts begin and end."""
-    return sorted({0, whole, *map(int, rng.integers(1, whole, 2))})
+    return sorted({0, length, *map(int, rng.integers(1, length, 2))})
+
+
+def get_op_types(graph):
+    return [node.op_type for node in graph.graph]
 
 
 def windows(rng, seed):
@@ -71,15 +73,15 @@ def test_strips_and_tiles_of_any_size_are_the_whole(seed):
     rng = np.random.default_rng(seed)
     model = windows(rng, seed)
     feed = nets.samples(model, 2)
-    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
-    one = {"x": feed["x"][:1]}
-    want = Session(whole).run(None, one)[0]
-    nodes, done = list(whole.graph), 0
+    untiled = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
+    sample = {"x": feed["x"][:1]}
+    want = Session(untiled).run(None, sample)[0]
+    nodes, tiled_strips = list(untiled.graph), 0
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
     for run in find_cascades(nodes, first, nodes[first]):
         if run.along_columns is None:
             continue
-        copy, twin = twin_of(run, whole)
+        copy, twin = twin_of(run, untiled)
         strips = tiles_of(twin.along_columns, bounds_of(axis_length(run.result, 3), rng))
         if None in strips:
             continue
@@ -87,9 +89,9 @@ def test_strips_and_tiles_of_any_size_are_the_whole(seed):
             tiles = tiles_of(strip, bounds_of(axis_length(strip.result, 2), rng))
             if None not in tiles:
                 emit_tiles(copy, strip, tiles)
-                done += 1
-        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
-    assert done
+                tiled_strips += 1
+        np.testing.assert_array_equal(Session(copy).run(None, sample)[0], want)
+    assert tiled_strips
 
 
 def wide():
@@ -100,18 +102,20 @@ def wide():
 
 
 def test_windows_side_by_side_are_whole_again():
-    """What --fit put side by side is one window again, with the same integers."""
+    """Windows that legalization tiled are merged, with the same integers."""
     model = wide()
     feed = nets.samples(model, 2)
-    made = quantize(model, feed, platform="arcs", effort="fast").graph
-    whole = merge_tiled_windows(made)
-    kinds = [[node.op_type for node in graph.graph] for graph in (made, whole)]
+    tiled = quantize(model, feed, platform="arcs", effort="fast").graph
+    merged = merge_tiled_windows(tiled)
+    kinds = [get_op_types(graph) for graph in (tiled, merged)]
     assert "iqCat" in kinds[0]
     assert "iqCat" not in kinds[1]
     assert kinds[1].count("Conv2dInt") == 2
-    one = {"x": feed["x"][:1]}
-    np.testing.assert_array_equal(Session(whole).run(None, one)[0], Session(made).run(None, one)[0])
-    assert merge_tiled_windows(whole) is None
+    sample = {"x": feed["x"][:1]}
+    np.testing.assert_array_equal(
+        Session(merged).run(None, sample)[0], Session(tiled).run(None, sample)[0]
+    )
+    assert merge_tiled_windows(merged) is None
 
 
 @pytest.mark.sweep
@@ -119,19 +123,19 @@ def test_windows_side_by_side_are_whole_again():
 def test_what_only_looks_like_tiles_stays(change):
     """Windows with another weight, a padding in between or in another order are no tiles of one."""
     model = wide()
-    made = quantize(model, nets.samples(model, 2), platform="arcs", effort="fast").graph
-    join = next(node for node in made.graph if node.op_type == "iqCat")
+    tiled = quantize(model, nets.samples(model, 2), platform="arcs", effort="fast").graph
+    join = next(node for node in tiled.graph if node.op_type == "iqCat")
     tiles = [value.producer() for value in join.inputs]
     if change == "pads":
         ir.set_attr(tiles[1], "pads", [1, 1, 1, 0])
     if change == "weight":
-        twice = ir.add_initializer(made, "other", 1 - ir.const_value(tiles[1].inputs[1]))
+        twice = ir.add_initializer(tiled, "other", 1 - ir.const_value(tiles[1].inputs[1]))
         tiles[1].replace_input_with(1, twice)
     if change == "order":
         first, second = join.inputs[:2]
         join.replace_input_with(0, second)
         join.replace_input_with(1, first)
-    assert merge_tiled_windows(made) is None
+    assert merge_tiled_windows(tiled) is None
 
 
 def heavy():
@@ -148,18 +152,20 @@ def test_convolutions_in_parts_of_their_outputs(chip):
     """
     model = heavy()
     feed = nets.samples(model, 2)
-    made = quantize(model, feed, platform=chip, effort="fast").graph
-    nodes = list(made.graph)
+    quantized = quantize(model, feed, platform=chip, effort="fast").graph
+    nodes = list(quantized.graph)
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
     run = find_cascades(nodes, first, nodes[first])[-1]
-    read = PackerGraphView(made, ROWS[chip])
-    copy, twin = twin_of(run, made)
-    parts = split_oversized_convs(copy, twin, read)
+    view = PackerGraphView(quantized, ROWS[chip])
+    copy, twin = twin_of(run, quantized)
+    parts = split_oversized_convs(copy, twin, view)
     assert len(parts.nodes) == len(run.nodes) + (5 if chip == "venus" else 0)
-    one = {"x": feed["x"][:1]}
-    np.testing.assert_array_equal(Session(copy).run(None, one)[0], Session(made).run(None, one)[0])
-    assert any(step.created_as == "part" for step in read.prepared.net.steps) == (chip == "venus")
-    assert not any(step.created_as == "part" for step in read.for_graph(copy).prepared.net.steps)
+    sample = {"x": feed["x"][:1]}
+    np.testing.assert_array_equal(
+        Session(copy).run(None, sample)[0], Session(quantized).run(None, sample)[0]
+    )
+    assert any(step.created_as == "part" for step in view.prepared.net.steps) == (chip == "venus")
+    assert not any(step.created_as == "part" for step in view.for_graph(copy).prepared.net.steps)
 
 
 @pytest.mark.sweep
@@ -177,20 +183,20 @@ def test_a_net_of_which_no_row_fits(chip, memory):
         net.conv(net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (4, 8, 1, 1), out="y")
     )
     feed = nets.samples(model, 2)
-    whole = quantize(model, feed, platform=chip, effort="fast", fit=False)
+    untiled = quantize(model, feed, platform=chip, effort="fast", fit=False)
     target = dataclasses.replace(ROWS[chip], shared_memory=memory)
-    found = iterative_search.search_iteratively(PackerGraphView(whole.graph, target))
-    assert found is not None
-    assert any(cut.strips for cut in found[1])
-    one = {"x": feed["x"][:1]}
+    tiled = iterative_search.search_iteratively(PackerGraphView(untiled.graph, target))
+    assert tiled is not None
+    assert any(schedule.strips for schedule in tiled[1])
+    sample = {"x": feed["x"][:1]}
     np.testing.assert_array_equal(
-        Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0]
+        Session(tiled[0].graph).run(None, sample)[0], Session(untiled.graph).run(None, sample)[0]
     )
-    words = found[0].fastest_arguments.argv
-    assert judge(found[0].proto, chip, [*words, "-r", str(memory)]).right
+    argv = tiled[0].fastest_arguments.argv
+    assert judge(tiled[0].proto, chip, [*argv, "-r", str(memory)]).right
 
 
-def sliced(kind):
+def build_sliced_conv(kind):
     """A convolution of which Slices take all outputs, two readers the same ones, or of which a sum
     reads, too.
     """
@@ -211,15 +217,16 @@ def test_slices_behind_a_convolution_are_convolutions(kind):
     """A convolution for each Slice gives the same integers; none where products would be computed
     twice.
     """
-    model = sliced(kind)
+    model = build_sliced_conv(kind)
     feed = nets.samples(model, 2)
-    made = quantize(model, feed, platform="venusA", effort="fast").graph
-    copy = ir.clone(made)
-    assert [one.node for one in replace_slices_by_convs(copy)] == [made.graph[1].name] * (
-        kind == "apart"
-    )
-    counts = [[node.op_type for node in graph.graph].count("Slice") for graph in (made, copy)]
+    quantized = quantize(model, feed, platform="venusA", effort="fast").graph
+    copy = ir.clone(quantized)
+    assert [rewrite.node for rewrite in replace_slices_by_convs(copy)] == [
+        quantized.graph[1].name
+    ] * (kind == "apart")
+    counts = [get_op_types(graph).count("Slice") for graph in (quantized, copy)]
     assert counts == [2, 0 if kind == "apart" else 2]
-    one = {"x": feed["x"][:1]}
-    for want, got in zip(Session(made).run(None, one), Session(copy).run(None, one), strict=True):
+    sample = {"x": feed["x"][:1]}
+    wants, gots = Session(quantized).run(None, sample), Session(copy).run(None, sample)
+    for want, got in zip(wants, gots, strict=True):
         np.testing.assert_array_equal(got, want)

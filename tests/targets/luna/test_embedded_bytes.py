@@ -34,9 +34,9 @@ def reader(*, cast, softmax):
         return net.const((0.4 * net.rng.standard_normal(shape)).astype(np.float32))
 
     steps = net.node("Transpose", net.node("Gather", weight(256, WIDTH), index), perm=[1, 0, 2])
-    given = (weight(1, 4 * HIDDEN, WIDTH), weight(1, 4 * HIDDEN, HIDDEN), weight(1, 8 * HIDDEN))
+    weights = (weight(1, 4 * HIDDEN, WIDTH), weight(1, 4 * HIDDEN, HIDDEN), weight(1, 8 * HIDDEN))
     net.nodes.append(
-        helper.make_node("LSTM", [steps, *given], ["", "last"], "lstm", hidden_size=HIDDEN)
+        helper.make_node("LSTM", [steps, *weights], ["", "last"], "lstm", hidden_size=HIDDEN)
     )
     last = net.node("Squeeze", "last", net.const(np.array([0])))
     y = net.linear(last, (HIDDEN, 5), out=None if softmax else "y")
@@ -77,37 +77,33 @@ def test_the_part_for_the_chip(platform, cast, softmax):
 
 
 def test_host_and_chip_together(tmp_path, monkeypatch):
-    """What the folder for a board holds computes the whole graph, part by part; C of host parts
-    takes long.
-    """
+    """The files for a board compute the same as the whole graph, part by part."""
     monkeypatch.setattr(host_source, "explain_missing_generator", lambda: "no C is asked for")
     feed = letters(True)
     result = api.quantize(reader(cast=True, softmax=True), feed, platform="arcs", effort="fast")
-    done = api.deploy(result, tmp_path / "board", feed, stem="reader", samples=1)
-    known = {"x": feed["x"][:1]}
+    deployment = api.deploy(result, tmp_path / "board", feed, stem="reader", samples=1)
+    tensors = {"x": feed["x"][:1]}
     for part in ("host_head", "chip", "host_tail"):
-        file = done.folder / f"reader_{part}.onnx"
+        file = deployment.folder / f"reader_{part}.onnx"
         session = (
             Session(file)
             if part == "chip"
             else ort.InferenceSession(file, providers=["CPUExecutionProvider"])
         )
         names = [value.name for value in session.get_outputs()]
-        given = {value.name: known[value.name] for value in session.get_inputs()}
-        known |= dict(zip(names, session.run(names, given), strict=True))
+        part_feed = {value.name: tensors[value.name] for value in session.get_inputs()}
+        tensors |= dict(zip(names, session.run(names, part_feed), strict=True))
     np.testing.assert_array_equal(
-        known["y"], Session(result.graph).run(["y"], {"x": feed["x"][:1]})[0]
+        tensors["y"], Session(result.graph).run(["y"], {"x": feed["x"][:1]})[0]
     )
     assert (
-        onnx.load(done.folder / "reader_chip.onnx").graph.input[0].type.tensor_type.elem_type
+        onnx.load(deployment.folder / "reader_chip.onnx").graph.input[0].type.tensor_type.elem_type
         == TensorProto.INT64
     )
 
 
 def test_a_float_operator_on_integers_is_still_named():
-    """Only a Cast of what is fed reads integers rightly: a Cast of an integer layer's output does
-    not.
-    """
+    """A Cast of an integer layer's output stays a problem, unlike a Cast of an input."""
     feed = letters(False)
     result = api.quantize(reader(cast=False, softmax=False), feed, platform="arcs", effort="fast")
     proto = ir.to_proto(result.graph)

@@ -1,4 +1,4 @@
-"""The last rewrites are made once for each graph, and what was made belongs to who asked."""
+"""The backend passes run once per graph, whose result may be changed by the caller."""
 
 import dataclasses
 
@@ -15,44 +15,46 @@ from tests import nets
 
 
 @pytest.fixture
-def made(monkeypatch):
+def evaluated_graphs(monkeypatch):
     """Return the graphs that rewrites are made of from here on."""
-    seen = []
-    make = module._run_passes
+    graphs = []
+    run_passes = module._run_passes
     monkeypatch.setattr(
-        module, "_run_passes", lambda graph, target: seen.append(graph) or make(graph, target)
+        module,
+        "_run_passes",
+        lambda graph, target: graphs.append(graph) or run_passes(graph, target),
     )
     monkeypatch.setattr(module, "_CACHE", ResultCache())
-    return seen
+    return graphs
 
 
-def test_a_graph_is_finished_once(made):
+def test_a_graph_is_finished_once(evaluated_graphs):
     """Asked again for the same graph and chip the answer is the same, and nothing is made; another
     chip is asked.
     """
     model = nets.residual()
     feed = nets.samples(model)
     graph = quantize(model, feed, platform="venus", effort="fast", fit=False).graph
-    made.clear()
+    evaluated_graphs.clear()
     first, lines = VENUS.run_backend_passes(graph)
     want = Session(first).run(None, {"x": feed["x"][:1]})[0]
     conv = next(node for node in first.graph if node.op_type == "Conv2dInt")
     ir.set_attr(conv, "pads", [0, 0, 0, 0])  # what was returned may be changed
     again, same = VENUS.run_backend_passes(graph)
-    assert len(made) == 1
+    assert len(evaluated_graphs) == 1
     assert list(same) == list(lines)
     np.testing.assert_array_equal(Session(again).run(None, {"x": feed["x"][:1]})[0], want)
     ARCS.run_backend_passes(graph)
-    assert len(made) == 2
+    assert len(evaluated_graphs) == 2
 
 
-def test_settings_of_a_graph_are_part_of_it(made):
+def test_settings_of_a_graph_are_part_of_it(evaluated_graphs):
     """With another objective in its metadata a graph is finished anew, as it is for another row."""
     model = nets.line()
     graph = quantize(model, nets.samples(model), platform="arcs", effort="fast").graph
-    made.clear()
+    evaluated_graphs.clear()
     ARCS.run_backend_passes(graph)
     graph.metadata_props["lingeronnx.anything"] = "other"
     ARCS.run_backend_passes(graph)
     dataclasses.replace(ARCS, shared_memory=ARCS.shared_memory // 2).run_backend_passes(graph)
-    assert len(made) == 3
+    assert len(evaluated_graphs) == 3

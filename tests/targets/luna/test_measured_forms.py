@@ -1,5 +1,4 @@
-"""What a packer refused or an executor computed wrong, quantized again: the graph has a form that
-was measured right.
+"""Models whose graphs a packer rejected or an executor computed wrong now get correct forms.
 
 Each net is the float net behind a wrong measured row, or a relative. The integers are those of the
 graph without the rewrite, and both judges, which share no code, call the graph right with the
@@ -7,7 +6,6 @@ arguments that are printed.
 """
 
 import importlib
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -30,7 +28,7 @@ def weight(net, *shape):
     return net.const((net.rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
 
 
-def kinds(result):
+def get_op_types(result):
     return [
         node.op_type
         for node in result.graph.graph
@@ -46,7 +44,7 @@ def shape(value):
     return tuple(ir.get_shape(value))
 
 
-def right(result, platform):
+def assert_right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
     ours = evaluate_graph(
@@ -56,12 +54,8 @@ def right(result, platform):
     assert evaluate_result(result, platform).problems == []
 
 
-def rewritten(monkeypatch, model, platform, **patches):
-    """Quantize with and without rewrites; return both results. Their integers are the same, and the
-    first is right.
-
-    Nodes keep their forms otherwise, whatever they cost.
-    """
+def assert_rewritten(monkeypatch, model, platform, **patches):
+    """Quantize without and with rewrites; assert equal integers; return both results."""
     feed = nets.samples(model, 12)
     after = quantize(model, feed, platform=platform, effort="fast", objective="plain")
     with monkeypatch.context() as patch:
@@ -69,18 +63,20 @@ def rewritten(monkeypatch, model, platform, **patches):
         for name, function in patches.items():
             patch.setattr(LAYER_NORM, name, function)
         before = quantize(model, feed, platform=platform, effort="fast", objective="plain")
-    old, new = (
-        {name: array for name, array, _ in Session(r.graph).taps(feed)} for r in (before, after)
-    )
+    old, new = _collect_tensors(before.graph, feed), _collect_tensors(after.graph, feed)
     shared = set(old) & set(new)
     assert {str(v.name) for v in before.graph.graph.outputs} <= shared
     for name in shared:
         np.testing.assert_array_equal(old[name], new[name])
-    right(after, platform)
+    assert_right(after, platform)
     return before, after
 
 
-# ---- a graph input in several operands ------------------------------------------------------------------------------
+def _collect_tensors(graph, feed):
+    return {name: array for name, array, _ in Session(graph).taps(feed)}
+
+
+# ---- a graph input in several operands ---------------------------------------------------------
 
 
 def squares():
@@ -90,7 +86,7 @@ def squares():
     return net.graph("m", net.conv("x", (4, 4, 3, 3), pads=[1] * 4, out="y"))
 
 
-def doubled():
+def build_concat_of_two():
     """The row twice_cat_8."""
     net = nets.Net(8, seed=1)
     return net.graph(net.linear(net.node("Concat", "x", "x", axis=1), (16, 5), out="y"))
@@ -102,30 +98,28 @@ def product():
     return net.graph(net.node("MatMul", net.node("MatMul", "x", "x"), weight(net, 4, 5), out="y"))
 
 
-def tripled():
+def build_concat_of_three():
     net = nets.Net(4, 6, seed=1)
     return net.graph(
         net.node("MatMul", net.node("Concat", "x", "x", "x", axis=2), weight(net, 18, 5), out="y")
     )
 
 
-def added():
+def build_add():
     """Channels that are too many for an image of their own."""
     net = nets.Net(24, 5, 7, seed=1)
     return net.graph(net.conv(net.node("Add", "x", "x"), (3, 24, 1, 1), out="y"))
 
 
-def reread(graph):
-    """Return the nodes that read what a Quant writes in several operands."""
-    makers = [[ir.producer(value) for value in node.inputs] for node in graph.graph]
-    quants = [
-        Counter(id(m) for m in row if m is not None and m.op_type == "Quant") for row in makers
-    ]
-    return [
-        node.op_type
-        for node, count in zip(graph.graph, quants, strict=True)
-        if any(n > 1 for n in count.values())
-    ]
+def find_duplicate_operands(graph):
+    """Return the operators that read a graph input as several operands."""
+    op_types = []
+    for node in graph.graph:
+        producers = [ir.producer(value) for value in node.inputs]
+        quants = [id(p) for p in producers if p is not None and p.op_type == "Quant"]
+        if len(set(quants)) < len(quants):
+            op_types.append(node.op_type)
+    return op_types
 
 
 @pytest.mark.sweep
@@ -134,10 +128,10 @@ def reread(graph):
     ("net", "op_type", "row"),
     (
         (squares, "iqMul", "ew_add_self"),
-        (doubled, "iqCat", "cat_twice"),
+        (build_concat_of_two, "iqCat", "cat_twice"),
         (product, "BmmInt", "ew_add_self"),
-        (tripled, "iqCat", "cat_twice"),
-        (added, "iqAdd", "ew_add_self"),
+        (build_concat_of_three, "iqCat", "cat_twice"),
+        (build_add, "iqAdd", "ew_add_self"),
     ),
 )
 def test_operands_that_read_one_graph_input_read_a_copy(monkeypatch, platform, net, op_type, row):
@@ -148,15 +142,18 @@ def test_operands_that_read_one_graph_input_read_a_copy(monkeypatch, platform, n
         measured_rows.has_correct_row(name, platform)
         for name in (row, "reshape_first", "squeeze_attr", "consumers_input_c1")
     )
-    before, after = rewritten(monkeypatch, net(), platform)
-    assert (reread(before.graph), reread(after.graph)) == ([op_type], [])
+    before, after = assert_rewritten(monkeypatch, net(), platform)
+    assert (find_duplicate_operands(before.graph), find_duplicate_operands(after.graph)) == (
+        [op_type],
+        [],
+    )
     (node,) = (n for n in nodes(after, op_type) if n.inputs[0] is n.inputs[1])
     maker = ir.producer(node.inputs[0])
     while maker.op_type == "Reshape":
         maker = ir.producer(maker.inputs[0])
     assert maker.op_type == "Conv2dInt"
     assert maker.inputs[1].shape[:2] == maker.inputs[1].shape[:1] * 2
-    assert kinds(after).count("Conv2dInt") == kinds(before).count("Conv2dInt") + 1
+    assert get_op_types(after).count("Conv2dInt") == get_op_types(before).count("Conv2dInt") + 1
 
 
 def test_one_copy_of_an_input_is_enough():
@@ -165,12 +162,15 @@ def test_one_copy_of_an_input_is_enough():
     result = nets.quantized(
         net.graph(net.conv(both, (3, 8, 1, 1), out="y")), platform="arcs", effort="fast"
     )
-    assert kinds(result).count("Conv2dInt") == 2
+    assert get_op_types(result).count("Conv2dInt") == 2
 
 
 def test_no_copy_where_the_packer_has_no_say():
     assert (
-        kinds(nets.quantized(doubled(), platform="generic", effort="fast")).count("Conv2dInt") == 0
+        get_op_types(
+            nets.quantized(build_concat_of_two(), platform="generic", effort="fast")
+        ).count("Conv2dInt")
+        == 0
     )
 
 
@@ -184,14 +184,14 @@ def test_a_softmax_of_a_graph_input_reads_it_once(monkeypatch, steps, width):
         net.node("MatMul", net.node("Softmax", "x", axis=-1), weight(net, width, 5), out="y")
     )
     assert measured_rows.has_correct_row("cat_twice", "venusA")
-    _, after = rewritten(monkeypatch, model, "venusA")
-    assert reread(after.graph) == []
+    _, after = assert_rewritten(monkeypatch, model, "venusA")
+    assert find_duplicate_operands(after.graph) == []
 
 
-# ---- layer norm -----------------------------------------------------------------------------------------------------
+# ---- layer norm --------------------------------------------------------------------------------
 
 
-def normed(*sizes, outputs=5):
+def build_layer_norm(*sizes, outputs=5):
     """A layer norm of the last axis, and a linear layer."""
     net = nets.Net(*sizes, seed=1, opset=17)
     gamma, beta = (
@@ -211,7 +211,9 @@ def test_layer_norm_has_an_axis_of_rows(monkeypatch, platform, sizes, outputs):
     three.
     """
     assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
-    before, after = rewritten(monkeypatch, normed(*sizes, outputs=outputs), platform, **AS_IT_IS)
+    before, after = assert_rewritten(
+        monkeypatch, build_layer_norm(*sizes, outputs=outputs), platform, **AS_IT_IS
+    )
     assert [shape(n.inputs[0])[1:] for n in nodes(before, "LayerNormInt")] == [sizes]
     assert [shape(n.inputs[0]) for n in nodes(after, "LayerNormInt")] == [
         (1, int(np.prod(sizes[:-1])), sizes[-1])
@@ -230,17 +232,17 @@ def test_short_lines_stand_several_times_side_by_side(monkeypatch, sizes, wide):
     """
     assert measured_rows.has_correct_row("ln_venus_t4_m4", "venus")
     assert measured_rows.has_correct_row("layernorm_8", "venus")
-    _, after = rewritten(monkeypatch, normed(*sizes), "venus", **AS_IT_IS)
+    _, after = assert_rewritten(monkeypatch, build_layer_norm(*sizes), "venus", **AS_IT_IS)
     (norm,) = nodes(after, "LayerNormInt")
     assert shape(norm.inputs[0]) == (1, int(np.prod(sizes[:-1])), wide)
-    assert kinds(after)[:2] == ["LinearInt", "LayerNormInt"]
-    assert "Slice" in kinds(after)
+    assert get_op_types(after)[:2] == ["LinearInt", "LayerNormInt"]
+    assert "Slice" in get_op_types(after)
 
 
 def test_lines_of_four_elements_stay_as_they_are():
     for platform, sizes in (("venus", (4, 4)), ("arcs", (4, 3))):
-        result = nets.quantized(normed(*sizes), platform=platform, effort="fast")
-        assert kinds(result)[0] == "LayerNormInt"
+        result = nets.quantized(build_layer_norm(*sizes), platform=platform, effort="fast")
+        assert get_op_types(result)[0] == "LayerNormInt"
         assert shape(nodes(result, "LayerNormInt")[0].inputs[0]) == (1, *sizes)
 
 
@@ -254,8 +256,10 @@ def test_a_layer_norm_has_its_work_area(platform, sizes, outputs):
     """
     assert measured_rows.has_correct_row("layernorm_64", "venus")
     assert measured_rows.has_correct_row("ew_bn", platform)
-    result = nets.quantized(normed(*sizes, outputs=outputs), platform=platform, effort="fast")
-    right(result, platform)
+    result = nets.quantized(
+        build_layer_norm(*sizes, outputs=outputs), platform=platform, effort="fast"
+    )
+    assert_right(result, platform)
     for node in nodes(result, "BatchNorm2dInt"):
         assert set(np.ravel(ir.const_value(node.inputs[1]))) == {64}
         assert not ir.const_value(node.inputs[2]).any()
@@ -263,7 +267,7 @@ def test_a_layer_norm_has_its_work_area(platform, sizes, outputs):
         assert 4 * np.prod(shape(node.inputs[0])[2:]) >= need
 
 
-# ---- LSTM -----------------------------------------------------------------------------------------------------------
+# ---- LSTM --------------------------------------------------------------------------------------
 
 
 def lstm(units, steps, width, direction="forward", layers=1, last=False):
@@ -296,6 +300,10 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
     return net.graph("y", net.linear(state, (width, 3), out="z"))
 
 
+def _get_hidden_sizes(result):
+    return [int(ir.get_attr(node, "hidden_size")) for node in nodes(result, "LSTMInt")]
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "model",
@@ -314,11 +322,8 @@ def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
     it.
     """
     assert measured_rows.has_correct_row("lstm_h6_t4_f8", "venus")
-    before, after = rewritten(monkeypatch, model, "venus")
-    sizes = [
-        [int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")]
-        for result in (before, after)
-    ]
+    before, after = assert_rewritten(monkeypatch, model, "venus")
+    sizes = [_get_hidden_sizes(result) for result in (before, after)]
     assert all(size % 2 for size in sizes[0])
     assert sizes[1] == [size + 1 for size in sizes[0]]
     for node, units in zip(nodes(after, "LSTMInt"), sizes[1], strict=True):
@@ -330,13 +335,13 @@ def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
 def test_an_even_lstm_and_other_chips_stay_as_they_are():
     for units, platform in ((6, "venus"), (5, "arcs"), (5, "venusA")):
         result = nets.quantized(lstm(units, 8, 8), platform=platform, effort="fast")
-        assert [int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] == [units]
+        assert _get_hidden_sizes(result) == [units]
 
 
-# ---- rows of a linear layer on venusA -------------------------------------------------------------------------------
+# ---- rows of a linear layer on venusA ----------------------------------------------------------
 
 
-def embedded(steps, width, outputs, constant):
+def build_linear_sum(steps, width, outputs, constant):
     """A linear layer of several rows, a sum with a constant, an activation and another linear
     layer.
     """
@@ -352,15 +357,16 @@ def embedded(steps, width, outputs, constant):
 def test_rows_that_a_batch_norm_reads_are_joined_in_shared_memory(
     monkeypatch, steps, width, outputs
 ):
-    """The row bn_m4_n8_printed: a LinearInt of several rows writes outside, what a BatchNorm2dInt
-    reads lies inside.
+    """The row bn_m4_n8_printed: a LinearInt writes outside, a BatchNorm2dInt reads inside.
 
     Parts that were written outside and joined inside were right, and so was a BatchNorm2dInt that
     reads inside.
     """
     assert measured_rows.has_correct_row("ln_linear_t8_m5_l32", "venusA")
     assert measured_rows.has_correct_row("ew_bn", "venusA")
-    _, after = rewritten(monkeypatch, embedded(steps, width, outputs, (steps, outputs)), "venusA")
+    _, after = assert_rewritten(
+        monkeypatch, build_linear_sum(steps, width, outputs, (steps, outputs)), "venusA"
+    )
     node = next(
         n
         for n in nodes(after, "BatchNorm2dInt")
@@ -369,26 +375,23 @@ def test_rows_that_a_batch_norm_reads_are_joined_in_shared_memory(
     maker = ir.producer(ir.producer(node.inputs[0]).inputs[0])
     assert maker.op_type == "iqCat"
     assert {ir.producer(value).op_type for value in maker.inputs} == {"LinearInt"}
-    outside = [
-        word
-        for words in get_printed_arguments(after.report)
-        for word in words.split(",")
-        if word.endswith(":psram")
-    ]
-    assert {f"{value.name}:psram" for value in maker.inputs} <= set(outside)
-    assert f"{maker.outputs[0].name}:psram" not in outside
+    placements = ",".join(get_printed_arguments(after.report)).split(",")
+    assert {f"{value.name}:psram" for value in maker.inputs} <= set(placements)
+    assert f"{maker.outputs[0].name}:psram" not in placements
 
 
 @pytest.mark.parametrize("constant", ((8,), (1, 8), (1, 1, 8)))
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_constant_for_each_output_is_a_bias(platform, constant):
     """No BatchNorm2dInt where the linear layer itself can add."""
-    result = nets.quantized(embedded(4, 8, 8, constant), platform=platform, effort="fast")
-    assert kinds(result).count("LinearInt") + kinds(result).count("Relu") == len(kinds(result))
-    right(result, platform)
+    result = nets.quantized(build_linear_sum(4, 8, 8, constant), platform=platform, effort="fast")
+    assert get_op_types(result).count("LinearInt") + get_op_types(result).count("Relu") == len(
+        get_op_types(result)
+    )
+    assert_right(result, platform)
 
 
-def averaged(steps, width, before=True):
+def build_mean(steps, width, before=True):
     """A mean over steps, of the input or of a linear layer."""
     net = nets.Net(steps, width, seed=1)
     y = net.node("MatMul", "x", weight(net, width, width)) if before else "x"
@@ -405,20 +408,22 @@ def test_a_mean_over_steps_is_a_convolution(monkeypatch, steps, width, before):
     right.
     """
     assert measured_rows.has_correct_row("squeeze_attr", "venusA")
-    old, after = rewritten(monkeypatch, averaged(steps, width, before), "venusA")
+    old, after = assert_rewritten(monkeypatch, build_mean(steps, width, before), "venusA")
     assert any(shape(n.inputs[1])[0] == 1 for n in nodes(old, "LinearInt"))
     assert all(shape(n.inputs[1])[0] > 1 for n in nodes(after, "LinearInt"))
     assert [shape(n.inputs[0]) for n in nodes(after, "Conv2dInt")] == [(1, steps, 1, width)]
-    assert "Transpose" not in kinds(after)
+    assert "Transpose" not in get_op_types(after)
 
 
 def test_a_mean_over_steps_stays_elsewhere():
     for platform in ("venus", "arcs"):
-        result = nets.quantized(averaged(6, 8), platform=platform, effort="fast", objective="plain")
-        assert "Conv2dInt" not in kinds(result)
+        result = nets.quantized(
+            build_mean(6, 8), platform=platform, effort="fast", objective="plain"
+        )
+        assert "Conv2dInt" not in get_op_types(result)
 
 
-# ---- nothing is forgotten -------------------------------------------------------------------------------------------
+# ---- nothing is forgotten ----------------------------------------------------------------------
 
 
 @pytest.mark.skipif(

@@ -1,9 +1,8 @@
-"""What was wrong only as it was placed, quantized again: the printed arguments place it another
-way.
+"""Models whose graphs were wrong only as they were placed now get arguments with other placements.
 
-Each net is the float net behind wrong measured rows. Both judges call the graph right with what is
-printed, and the place that was wrong is not in it. The rules for places are the judge's
-(`lingeronnx/targets/luna/packer`).
+Each net is the float net behind wrong measured rows. Both judges call the graph right with the
+printed arguments, which lack the wrong placement. The rules for placements are those of
+`lingeronnx/targets/luna/packer`.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ def dense(net, x, *shape):
     )
 
 
-def outside(report):
+def get_psram_names(report):
     """Return the names that the printed arguments place in PSRAM."""
     words = get_printed_arguments(report)
     if "--threshold4" in words:
@@ -38,7 +37,7 @@ def outside(report):
     return {name.removesuffix(":psram") for name in placed if name.endswith(":psram")}
 
 
-def right(result, platform):
+def assert_right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
     ours = evaluate_graph(
@@ -48,7 +47,7 @@ def right(result, platform):
     assert evaluate_result(result, platform).problems == []
 
 
-def quantized(model, platform):
+def quantize_fast(model, platform):
     return quantize(model, nets.samples(model, 12), platform=platform, effort="fast")
 
 
@@ -56,15 +55,15 @@ def nodes(result, op_type):
     return [node for node in result.graph.graph if node.op_type == op_type]
 
 
-def places(result, node):
-    """Return whether the computed inputs, and the output, of a node lie in PSRAM, as far as -m says
-    it.
-    """
-    moved = outside(result.report)
+def get_psram_placements(result, node):
+    """Return whether the inputs and the output of a node are in PSRAM according to -m."""
+    psram_names = get_psram_names(result.report)
     values = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
     names = [str(value.name).removesuffix("_q") for value in (*values, node.outputs[0])]
-    found = [moved is None or name in moved or f"{name}_q" in moved for name in names]
-    return found[:-1], found[-1]
+    is_in_psram = [
+        psram_names is None or name in psram_names or f"{name}_q" in psram_names for name in names
+    ]
+    return is_in_psram[:-1], is_in_psram[-1]
 
 
 def residual(seed):
@@ -83,10 +82,10 @@ def test_operands_of_a_sum_lie_side_by_side(platform, seed):
     if platform != "venus":
         assert measured_rows.has_correct_row("add_m4_n8_s0_both", platform)
         assert measured_rows.has_correct_row("add_m4_n8_s0_second_out", platform)
-    result = quantized(residual(seed), platform)
-    right(result, platform)
+    result = quantize_fast(residual(seed), platform)
+    assert_right(result, platform)
     (node,) = nodes(result, "iqAdd")
-    operands, output = places(result, node)
+    operands, output = get_psram_placements(result, node)
     alike = (
         float(ir.get_attr(node, "scale_x"))
         == float(ir.get_attr(node, "scale_y"))
@@ -96,7 +95,7 @@ def test_operands_of_a_sum_lie_side_by_side(platform, seed):
         assert output or operands[0] == operands[1]
 
 
-def turned(perm, *sizes):
+def build_transpose(perm, *sizes):
     """The rows t021_5x8 and t0231_4x6x5: a Transpose as the last node."""
     net = nets.Net(*sizes, seed=1)
     x = net.conv("x", (4, 4, 3, 3), pads=[1] * 4) if len(sizes) == 3 else dense(net, "x", 8, 8)
@@ -111,10 +110,10 @@ def turned(perm, *sizes):
 def test_a_transpose_writes_to_psram_only_from_there(platform, perm, sizes, row):
     """The other way it crashes."""
     assert measured_rows.has_correct_row(row, platform)
-    result = quantized(turned(perm, *sizes), platform)
-    right(result, platform)
+    result = quantize_fast(build_transpose(perm, *sizes), platform)
+    assert_right(result, platform)
     for node in nodes(result, "Transpose"):
-        (source,), output = places(result, node)
+        (source,), output = get_psram_placements(result, node)
         assert source or not output
 
 
@@ -129,14 +128,14 @@ def side_by_side():
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_concatenation_of_unlike_scales_stays_in_shared_memory_on_venus(platform):
     assert measured_rows.has_correct_row("cat_c4_n8_none", platform)
-    result = quantized(side_by_side(), platform)
-    right(result, platform)
+    result = quantize_fast(side_by_side(), platform)
+    assert_right(result, platform)
     for node in nodes(result, "iqCat"):
         scales = {float(ir.get_attr(node, key)) for key in ("scale_x_0", "scale_x_1", "scale_o")}
-        assert platform != "venus" or len(scales) == 1 or not places(result, node)[1]
+        assert platform != "venus" or len(scales) == 1 or not get_psram_placements(result, node)[1]
 
 
-def embedded():
+def build_batch_norm():
     """The rows bn_m4_n8: a BatchNorm2dInt between two linear layers."""
     net = nets.Net(4, 8, seed=1)
     y = net.node(
@@ -150,13 +149,13 @@ def test_a_batch_norm_reads_and_writes_in_shared_memory(platform):
     assert measured_rows.has_correct_row(
         "bn_m4_n8_printed" if platform != "venusA" else "ew_bn", platform
     )
-    result = quantized(embedded(), platform)
-    right(result, platform)
+    result = quantize_fast(build_batch_norm(), platform)
+    assert_right(result, platform)
     for node in nodes(result, "BatchNorm2dInt") if platform != "venus" else []:
-        assert places(result, node) == ([False], False)
+        assert get_psram_placements(result, node) == ([False], False)
 
 
-def normed(steps, width, outputs):
+def build_layer_norm(steps, width, outputs):
     """The rows ln_linear: a layer norm of the graph input, and a linear layer."""
     net = nets.Net(steps, width, seed=1, opset=17)
     gamma, beta = (net.const(net.rng.uniform(0.5, 1.5, width).astype(np.float32)) for _ in range(2))
@@ -171,14 +170,14 @@ def test_a_layer_norm_is_not_packed_with_its_constants_in_shared_memory(
 ):
     """It writes among them, and over an input that lies behind its area."""
     assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
-    result = quantized(normed(steps, width, outputs), platform)
-    right(result, platform)
+    result = quantize_fast(build_layer_norm(steps, width, outputs), platform)
+    assert_right(result, platform)
     assert platform == "venus" or "params:share-mem" not in " ".join(
         get_printed_arguments(result.report)
     )
 
 
-def softened(steps, width):
+def build_softmax(steps, width):
     """The rows softmax_cat: a softmax while another tensor lives."""
     net = nets.Net(steps, width, seed=1)
     both = net.node("Concat", net.node("Relu", "x"), net.node("Softmax", "x", axis=-1), axis=2)
@@ -188,8 +187,10 @@ def softened(steps, width):
 def block(net, x, count):
     """Append attention of `count` heads, a residual and a layer norm over [16, 8]."""
     parts = net.node("MatMul", x, weight(net, 8, 24))
-    bounds = [tuple(net.const(np.array([n])) for n in (8 * i, 8 * i + 8, 2)) for i in range(3)]
-    split = [net.node("Slice", parts, *bound) for bound in bounds]
+    split = []
+    for start in (0, 8, 16):
+        bounds = [net.const(np.array([n])) for n in (start, start + 8, 2)]
+        split.append(net.node("Slice", parts, *bounds))
     sizes = net.const(np.array([0, 16, count, 8 // count]))
     q, k, v = (
         net.node("Transpose", net.node("Reshape", part, sizes), perm=perm)
@@ -214,11 +215,13 @@ def attention():
 
 
 @pytest.mark.parametrize(
-    "model", (softened(3, 32), softened(2, 16), attention()), ids=("m3_n32", "m2_n16", "attention")
+    "model",
+    (build_softmax(3, 32), build_softmax(2, 16), attention()),
+    ids=("m3_n32", "m2_n16", "attention"),
 )
 def test_a_softmax_writes_over_nothing_that_lives(model):
     """22 bytes for each element are written."""
-    right(quantized(model, "venusA"), "venusA")
+    assert_right(quantize_fast(model, "venusA"), "venusA")
 
 
 @pytest.mark.parametrize("platform", ("arcs", "venusA"))
@@ -227,7 +230,7 @@ def test_whole_models_of_attention(name, platform):
     """As they were printed, one hung and one stopped on venusA."""
     if name.startswith("shared") and not (packability.SHARED / "models").is_dir():
         pytest.skip("the model is not beside the repository")
-    right(packability.quantize_net(name, platform), platform)
+    assert_right(packability.quantize_net(name, platform), platform)
 
 
 @pytest.mark.skipif(
@@ -242,12 +245,11 @@ def test_every_wrong_place_is_quantized_here():
         "softmax_area",
         "whole_models",
     )
-    found = {name for topic in topics for name, *_ in measured_rows.get_wrong_rows(topic)}
-    found |= {
-        name
-        for name, *_ in measured_rows.get_wrong_rows("layernorm")
-        if name.startswith("ln_linear")
-    }
+    names = set()
+    for topic in topics:
+        names |= {name for name, *_ in measured_rows.get_wrong_rows(topic)}
+    layer_norm_names = {name for name, *_ in measured_rows.get_wrong_rows("layernorm")}
+    names |= {name for name in layer_norm_names if name.startswith("ln_linear")}
     known = (
         "add_m4_n8_",
         "t021_5x8_",
@@ -257,7 +259,7 @@ def test_every_wrong_place_is_quantized_here():
         "attention_seed10025",
         "ln_linear_",
     )
-    assert {name for name in found if not name.startswith(known)} == {
+    assert {name for name in names if not name.startswith(known)} == {
         "digits_attention",
         "fsdd_attention",
     }

@@ -1,6 +1,4 @@
-"""4-bit weights on the chips: what is written packs, is right by both judges, and has the integers
-it had before.
-"""
+"""4-bit weights on the chips: graphs pack, both judges call them right, integers are unchanged."""
 
 import importlib
 
@@ -19,13 +17,13 @@ LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pip
 CHIPS = ("arcs", "venusA")
 
 
-def quantized(model, platform, **settings):
+def quantize_int4(model, platform, **settings):
     """Return `model` with 4-bit weights, quantized on random samples without effort."""
     settings = {"weight_bits": 4, "effort": "fast", **settings}
     return lo.quantize(model, nets.samples(model, 8), platform=platform, **settings)
 
 
-def widths(result):
+def get_weight_bits(result):
     """Return {node: (operator, bits of its weights)} of a result."""
     nodes = [node for node in result.graph.graph if "parameter_bits" in node.attributes]
     return {
@@ -33,33 +31,32 @@ def widths(result):
     }
 
 
-def right(result, platform):
-    """Whether both judges call what would be packed right, with the printed arguments."""
+def is_right(result, platform):
+    """Whether both judges call the packed part right, with the printed arguments."""
     part = result.chip or result.graph
     words = result.report.packer_args.split()
     verdict = judge(ir.to_proto(part), platform, words)
     return result.report.chip_ready and verdict.packs and len(verdict.problems) == len(verdict.past)
 
 
-def unchanged(monkeypatch, model, platform, **settings):
-    """Return the result; every tensor has the integers that it has where nothing is rewritten for
-    the packer.
-    """
-    after = quantized(model, platform, **settings)
+def assert_unchanged(monkeypatch, model, platform, **settings):
+    """Assert that workarounds change no integer of a tensor; return the result with them."""
+    after = quantize_int4(model, platform, **settings)
     with monkeypatch.context() as patch:
         patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, target: [])
-        before = quantized(model, platform, **settings)
+        before = quantize_int4(model, platform, **settings)
     old, new = Session(before.graph), Session(after.graph)
     feed = {spec.name: nets.samples(model, 3)[spec.name] for spec in new.inputs}
-    taps = [{name: array for name, array, _ in session.taps(feed)} for session in (old, new)]
-    shared = taps[0].keys() & taps[1].keys()
+    old_taps = {name: array for name, array, _ in old.taps(feed)}
+    new_taps = {name: array for name, array, _ in new.taps(feed)}
+    shared = old_taps.keys() & new_taps.keys()
     assert shared
     for name in shared:
-        assert np.array_equal(taps[0][name], taps[1][name]), name
+        assert np.array_equal(old_taps[name], new_taps[name]), name
     return after
 
 
-def odd(kernel, channels=8, outputs=2, group=1, bias=True):
+def build_odd_conv(kernel, channels=8, outputs=2, group=1, bias=True):
     """A convolution whose 4-bit weights fill nothing on arcs, in front of another."""
     net = nets.Net(channels, 9, 8, seed=3)
     weight = (outputs, channels // group, *kernel)
@@ -67,7 +64,7 @@ def odd(kernel, channels=8, outputs=2, group=1, bias=True):
     return net.graph(net.conv(net.node("Relu", y), (4, outputs, 1, 1), out="y"))
 
 
-def rows(count, inputs, outputs):
+def build_linear_rows(count, inputs, outputs):
     """Fully connected layers over several rows, or one."""
     net = nets.Net(*([count] if count > 1 else []), inputs, seed=4)
     weights = [
@@ -89,15 +86,15 @@ NETS = {
     "branches": nets.branches,
     "line": nets.line,
     "asymmetric": nets.asymmetric,
-    "odd": lambda: odd((3, 3)),
-    "odd 1x3": lambda: odd((1, 3)),
-    "odd depthwise": lambda: odd((3, 3), 8, 8, 8),
-    "odd 1x1": lambda: odd((1, 1)),
-    "odd 5x5": lambda: odd((5, 5)),
-    "groups": lambda: odd((3, 3), 16, 4, 2),
-    "row": lambda: rows(1, 33, 16),
-    "rows": lambda: rows(6, 33, 16),
-    "rows of one": lambda: rows(6, 16, 1),
+    "odd": lambda: build_odd_conv((3, 3)),
+    "odd 1x3": lambda: build_odd_conv((1, 3)),
+    "odd depthwise": lambda: build_odd_conv((3, 3), 8, 8, 8),
+    "odd 1x1": lambda: build_odd_conv((1, 1)),
+    "odd 5x5": lambda: build_odd_conv((5, 5)),
+    "groups": lambda: build_odd_conv((3, 3), 16, 4, 2),
+    "row": lambda: build_linear_rows(1, 33, 16),
+    "rows": lambda: build_linear_rows(6, 33, 16),
+    "rows of one": lambda: build_linear_rows(6, 16, 1),
 }
 
 
@@ -108,8 +105,8 @@ def test_what_is_written_is_right(monkeypatch, net, platform):
     """And no integer has changed on the way; weights said to have 4 bits are integers from -8 to
     7.
     """
-    result = unchanged(monkeypatch, NETS[net](), platform)
-    assert right(result, platform), result.report.findings
+    result = assert_unchanged(monkeypatch, NETS[net](), platform)
+    assert is_right(result, platform), result.report.findings
     for node in result.graph.graph:
         if "parameter_bits" in node.attributes and ir.get_attr(node, "parameter_bits") == 4:
             held = ir.require_const_value(node.inputs[1])
@@ -122,7 +119,7 @@ def test_a_kernel_gets_zeros():
     """3x3 becomes 3x4, which takes fewer bytes than at 8 bits; a 1x1 would not, and stays at 8 by a
     note.
     """
-    result = quantized(odd((3, 3)), "arcs")
+    result = quantize_int4(build_odd_conv((3, 3)), "arcs")
     shapes = [
         ir.require_const_value(n.inputs[1]).shape
         for n in result.graph.graph
@@ -130,8 +127,8 @@ def test_a_kernel_gets_zeros():
     ]
     assert shapes[0] in ((2, 8, 3, 4), (2, 8, 4, 3))
     assert any("padded with zeros to" in fitted.what for fitted in result.report.fitted)
-    stays = quantized(odd((1, 1)), "arcs")
-    assert [bits for _, bits in widths(stays).values()] == [8, 4]
+    stays = quantize_int4(build_odd_conv((1, 1)), "arcs")
+    assert [bits for _, bits in get_weight_bits(stays).values()] == [8, 4]
     assert any(
         "stay at 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes
     )
@@ -141,20 +138,23 @@ def test_layers_of_rows():
     """LinearInt on arcs where it is right there, 1x1 convolutions elsewhere; rows are turned before
     and after.
     """
-    assert {op for op, _ in widths(quantized(rows(1, 32, 16), "arcs")).values()} == {"LinearInt"}
+    assert {
+        op
+        for op, _ in get_weight_bits(quantize_int4(build_linear_rows(1, 32, 16), "arcs")).values()
+    } == {"LinearInt"}
     for platform, count in (("venusA", 1), ("venusA", 6)):
-        result = quantized(rows(count, 32, 16), platform)
-        assert set(widths(result).values()) == {("Conv2dInt", 4)}
+        result = quantize_int4(build_linear_rows(count, 32, 16), platform)
+        assert set(get_weight_bits(result).values()) == {("Conv2dInt", 4)}
         assert any("1x1 convolution" in fitted.what for fitted in result.report.fitted)
 
 
 def test_an_override_of_one_layer():
     """The others keep 8 bits; the constants of both lie where they are."""
-    result = quantized(
+    result = quantize_int4(
         nets.plain(), "arcs", weight_bits=8, overrides={"Conv_t0": {"weight_bits": 4}}
     )
-    assert sorted(bits for _, bits in widths(result).values())[:2] == [4, 8]
-    assert right(result, "arcs")
+    assert sorted(bits for _, bits in get_weight_bits(result).values())[:2] == [4, 8]
+    assert is_right(result, "arcs")
 
 
 @pytest.mark.parametrize("platform", CHIPS)
@@ -169,8 +169,8 @@ def test_what_has_no_four_bits_stays(platform):
         {},
         {"weight_bits": 8, "overrides": {"type:ConvTranspose": {"weight_bits": 4}}},
     ):
-        result = quantized(model, platform, **settings)
-        assert all(bits == 8 for _, bits in widths(result).values())
+        result = quantize_int4(model, platform, **settings)
+        assert all(bits == 8 for _, bits in get_weight_bits(result).values())
         assert any(
             "stay at 8 bits: the chip does not support 4-bit weights" in note
             for note in result.report.notes
@@ -179,17 +179,19 @@ def test_what_has_no_four_bits_stays(platform):
 
 def test_wide_outputs_stay():
     """A layer whose output has 32 bits keeps weights of 8."""
-    result = quantized(rows(1, 32, 16), "arcs", overrides={"y": {"out_bits": 32}})
-    assert sorted(widths(result).values()) == [("LinearInt", 4), ("LinearInt", 8)]
-    assert right(result, "arcs")
+    result = quantize_int4(build_linear_rows(1, 32, 16), "arcs", overrides={"y": {"out_bits": 32}})
+    assert sorted(get_weight_bits(result).values()) == [("LinearInt", 4), ("LinearInt", 8)]
+    assert is_right(result, "arcs")
 
 
 def test_the_package_is_smaller():
     """By nearly half, and the cost says 8x4."""
-    whole, few = (quantized(nets.residual(), "arcs", weight_bits=bits) for bits in (8, 4))
-    assert few.report.cost.weights < 0.75 * whole.report.cost.weights
+    int8_result, int4_result = (
+        quantize_int4(nets.residual(), "arcs", weight_bits=bits) for bits in (8, 4)
+    )
+    assert int4_result.report.cost.weights < 0.75 * int8_result.report.cost.weights
     assert (
-        few.report.cost.macs["8x4"] > 100 * few.report.cost.macs["8x8"]
+        int4_result.report.cost.macs["8x4"] > 100 * int4_result.report.cost.macs["8x8"]
     )  # the mean has weights of its own
 
 
@@ -197,7 +199,7 @@ def test_nothing_is_fetched_ahead():
     """With biases the constants lie in shared memory: nothing waits. Read outside they have no
     price, which is told.
     """
-    result = quantized(nets.plain(), "arcs")
+    result = quantize_int4(nets.plain(), "arcs")
     assert "params:share-mem" in result.report.packer_args
     assert lo.latency(result.graph).waits == 0
     outside = lo.latency(result.graph, packer_args="-p arcs -d False --dma_prefetch False")
@@ -206,15 +208,17 @@ def test_nothing_is_fetched_ahead():
 
 def test_a_plan_comes_back():
     """Its widths are those of the text, and it makes the same graph again."""
-    result = quantized(nets.plain(), "arcs")
+    result = quantize_int4(nets.plain(), "arcs")
     plan = lo.Plan.from_json(result.plan.to_json())
-    assert widths(quantized(nets.plain(), "arcs", weight_bits=8, plan=plan)) == widths(result)
+    assert get_weight_bits(
+        quantize_int4(nets.plain(), "arcs", weight_bits=8, plan=plan)
+    ) == get_weight_bits(result)
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_as_standard_operators(tmp_path, platform):
     """Weights of 4 bits are INT4, which opset 21 knows."""
-    result = quantized(nets.plain(), platform)
+    result = quantize_int4(nets.plain(), platform)
     result.save(tmp_path / "g.onnx")
     lo.convert(tmp_path / "g.onnx", to="qdq").save(tmp_path / "q.onnx")
     model = onnx.load(tmp_path / "q.onnx")

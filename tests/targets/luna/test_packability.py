@@ -1,5 +1,4 @@
-"""Law: what `quantize` writes packs with the command it prints, runs, and comes out right, as
-tests/packer judges it.
+"""Law: the output of `quantize` packs with the printed command, runs, and is right by tests/packer.
 
 Each net is quantized with defaults for each chip and must be chip-ready with all its MACs in
 integers. `READY_NOT` names the exceptions with their reasons.
@@ -25,7 +24,7 @@ READY_NOT = {
 #: random nets hold layers that no chip takes; of these the judge only asks that the report says so
 RANDOM = tuple(f"zoo/stress{seed}" for seed in range(12))
 
-#: nets whose outputs the host decodes by products of its own, and the share of all that the chip has
+#: nets whose outputs the host decodes by products, and the fraction of MACs that the chip computes
 DECODED = {"models/shapes_detector": 0.999}
 
 OWN = sorted(f"models/{path.stem}" for path in packability.MODELS.glob("*.onnx"))
@@ -89,13 +88,11 @@ def test_conv1d_stays_one_dimensional():
     assert packability.verdict("zoo/conv1d", "venus")[0].layers["Conv1dInt"] == 2
 
 
-# ---- the judge itself can fail ---------------------------------------------------------------------------------------
+# ---- the judge itself can fail -----------------------------------------------------------------
 
 
 def measured_form(net, platform):
-    """Return the graph of a net with names that a packer takes, so that only what a test spoils is
-    wrong.
-    """
+    """Return the graph of a net with names that the packer accepts."""
     result = quantized(net(), platform, effort="fast")
     model = ir.to_proto(result.graph if result.chip is None else result.chip)
     graph = model.graph
@@ -113,7 +110,9 @@ def good():
     zoo = (nets.plain, nets.residual, nets.depthwise, nets.concat, nets.branches)
     models = [measured_form(net, "venus") for net in zoo]
     assert [judge(model, "venus", "-p venus").problems for model in models] == [[]] * len(models)
-    ops = {node.op_type for model in models for node in model.graph.node}
+    ops = set()
+    for model in models:
+        ops |= {node.op_type for node in model.graph.node}
     assert ops >= {
         "Conv2dInt",
         "LinearInt",
@@ -158,11 +157,11 @@ def retype(index, dtype):
     return change
 
 
-def rename(op_type, other):
+def rename(op_type, new_op_type):
     """Return a change of the first such node to another operator."""
 
     def change(model):
-        next(n for n in model.graph.node if n.op_type == op_type).op_type = other
+        next(n for n in model.graph.node if n.op_type == op_type).op_type = new_op_type
 
     return change
 
@@ -213,15 +212,15 @@ SPOILED = {
 def test_the_judge_can_fail(name, good):
     """Each kind of mistake is found in some graph that was right before."""
     change, text = SPOILED[name]
-    found = []
+    problems = []
     for model in good:
         spoiled = copy.deepcopy(model)
         try:
             change(spoiled)
         except StopIteration:
             continue
-        found += judge(spoiled, "venus", "-d False -p venus").problems
-    assert any(text in line for line in found), found
+        problems += judge(spoiled, "venus", "-d False -p venus").problems
+    assert any(text in line for line in problems), problems
 
 
 ARGUMENTS = {

@@ -1,9 +1,8 @@
-"""Runs of layers in tiles of rows: the same integers, chip-ready, and what does not fit at all is
-named.
-"""
+"""Cascades in tiles of rows: equal integers, chip-ready; layers that cannot fit are named."""
 
 import dataclasses
 import importlib
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +34,7 @@ LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.backend_passes.pip
 READ = importlib.import_module("lingeronnx.targets.luna.backend_passes.packer_view")
 
 
-def three(size, channels=16):
+def build_three_convs(size, channels=16):
     """Three 3x3 convolutions on maps of one size."""
     net = nets.Net(channels, size, size, seed=1, batch=1)
     a = net.node("Relu", net.conv("x", (channels, channels, 3, 3), pads=[1] * 4))
@@ -43,22 +42,24 @@ def three(size, channels=16):
     return net.graph(net.conv(b, (channels, channels, 3, 3), pads=[1] * 4, out="y"))
 
 
-def ends(net, x):
-    """A pool over what is left and a layer behind it."""
+def append_classifier(net, x):
+    """Append a pool and a fully connected layer, and return the graph."""
     pooled = net.node("Flatten", net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]))
     return net.graph(net.linear(pooled, (8 * 4 * 4, 5), out="y"))
 
 
-def residual():
+def build_residual():
     """A block with a shortcut, depthwise and pooled, on a map of 32x32."""
     net = nets.Net(8, 32, 32, seed=2, batch=1)
     a = net.node("Relu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
     b = net.node("Relu", net.conv(a, (8, 1, 3, 3), group=8, pads=[1] * 4))
     c = net.node("Add", net.conv(b, (8, 8, 1, 1)), a)
-    return ends(net, net.node("MaxPool", net.node("Relu", c), kernel_shape=[2, 2], strides=[2, 2]))
+    return append_classifier(
+        net, net.node("MaxPool", net.node("Relu", c), kernel_shape=[2, 2], strides=[2, 2])
+    )
 
 
-def strided():
+def build_strided():
     """Strides, uneven pads, an average."""
     net = nets.Net(8, 31, 32, seed=3, batch=1)
     a = net.node("Relu", net.conv("x", (16, 8, 5, 3), pads=[2, 1, 2, 1]))
@@ -69,23 +70,25 @@ def strided():
     return net.graph(net.conv(c, (8, 8, 3, 3), dilations=[1, 1], pads=[1] * 4, out="y"))
 
 
-def both(model, platform, monkeypatch, row=None):
-    """Return the result with tiles, and that without."""
+def quantize_tiled_and_untiled(model, platform, monkeypatch, target=None):
+    """Return the samples and the results with and without tiles."""
     feed = nets.samples(model, 2)
     with monkeypatch.context() as patch:
-        if row is not None:
-            patch.setattr("lingeronnx.targets.PLATFORMS", (row,))
+        if target is not None:
+            patch.setattr("lingeronnx.targets.PLATFORMS", (target,))
         tiled = quantize(model, feed, platform=platform, effort="fast")
         patch.setattr(LAST_STAGE, "tile_large_layers", lambda read: (read, []))
-        whole = quantize(model, feed, platform=platform, effort="fast")
-    return feed, tiled, whole
+        untiled = quantize(model, feed, platform=platform, effort="fast")
+    return feed, tiled, untiled
 
 
-def same(feed, tiled, whole):
+def assert_same(feed, tiled, untiled):
     """Assert that both give the same integers."""
-    one = {name: array[:1] for name, array in feed.items()}
+    sample = {name: array[:1] for name, array in feed.items()}
     for have, want in zip(
-        Session(tiled.graph).run(None, one), Session(whole.graph).run(None, one), strict=True
+        Session(tiled.graph).run(None, sample),
+        Session(untiled.graph).run(None, sample),
+        strict=True,
     ):
         np.testing.assert_array_equal(have, want)
 
@@ -96,12 +99,12 @@ def test_three_convolutions_on_160x160(platform, monkeypatch):
     """Chip-ready by tiles, as both judges say, and equal to the layers in one piece, which are
     not.
     """
-    feed, tiled, whole = both(three(160), platform, monkeypatch)
+    feed, tiled, untiled = quantize_tiled_and_untiled(build_three_convs(160), platform, monkeypatch)
     report = tiled.report
     assert report.chip_ready
     assert report.integer_macs == 1
     assert report.findings == ()
-    assert report.layers == whole.report.layers
+    assert report.layers == untiled.report.layers
     kinds = [node.op_type for node in tiled.graph.graph]
     assert (kinds.count("iqCat"), kinds.count("Conv2dInt") // 3) == (1, kinds.count("Slice"))
     assert [f.cost[:5] for f in report.fitted] == ["exact"]
@@ -109,11 +112,11 @@ def test_three_convolutions_on_160x160(platform, monkeypatch):
     assert (verdict.problems, verdict.warnings) == ([], [])
     assert verdict.packs
     assert verdict.right
-    same(feed, tiled, whole)
+    assert_same(feed, tiled, untiled)
     assert report.cost.shared <= report.cost.shared_limit
 
 
-def pyramid(size, channels):
+def build_pyramid(size, channels):
     """Two levels of a pyramid: the smaller one's map is enlarged by copies side by side and
     added.
     """
@@ -137,37 +140,36 @@ def pyramid(size, channels):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ("venus",))
 def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
-    """What is reshaped in place may have a block that it does not use: it is moved away, though
-    fuller nodes stand
-    elsewhere.
-    """
-    feed, tiled, whole = both(pyramid(152, 64), platform, monkeypatch)
+    """A tensor reshaped in place may hold a block that it does not use, and is moved."""
+    feed, tiled, untiled = quantize_tiled_and_untiled(build_pyramid(152, 64), platform, monkeypatch)
     report = tiled.report
     assert report.chip_ready
-    assert not whole.report.chip_ready
+    assert not untiled.report.chip_ready
     verdict = judge(ir.to_proto(tiled.graph), platform, report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
-    same(feed, tiled, whole)
+    assert_same(feed, tiled, untiled)
 
 
-def leaky():
+def build_leaky():
     """A LeakyRelu, which a chip writes with factors per channel, between a layer and a pool whose
     windows overlap.
     """
     net = nets.Net(8, 32, 32, seed=5, batch=1)
     a = net.node("LeakyRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
-    return ends(net, net.node("MaxPool", a, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
+    return append_classifier(
+        net, net.node("MaxPool", a, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4)
+    )
 
 
 @pytest.mark.parametrize("platform", ROWS)
-@pytest.mark.parametrize("net", (residual, strided, leaky))
+@pytest.mark.parametrize("net", (build_residual, build_strided, build_leaky))
 def test_runs_of_other_layers(net, platform, monkeypatch):
-    """On a chip with less memory: what is tiled is ready, and equal to the whole."""
+    """On a chip with less memory, tiled graphs are ready and have equal integers."""
     target = dataclasses.replace(ROWS[platform], shared_memory=14000)
-    feed, tiled, whole = both(net(), platform, monkeypatch, target)
+    feed, tiled, untiled = quantize_tiled_and_untiled(net(), platform, monkeypatch, target)
     assert tiled.report.chip_ready
     assert any("tiles of" in f.what for f in tiled.report.fitted)
-    same(feed, tiled, whole)
+    assert_same(feed, tiled, untiled)
 
 
 @pytest.mark.sweep
@@ -194,25 +196,25 @@ def test_any_run_in_any_number_of_tiles(seed):
         x = net.node("Relu", net.node("Add", y, y) if rng.random() < 0.3 else y)
     model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
     feed = nets.samples(model)
-    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False)
-    one = {name: array[:1] for name, array in feed.items()}
-    want = Session(whole.graph).run(None, one)
-    nodes = list(whole.graph.graph)
+    untiled = quantize(model, feed, platform="venusA", effort="fast", fit=False)
+    sample = {name: array[:1] for name, array in feed.items()}
+    want = Session(untiled.graph).run(None, sample)
+    nodes = list(untiled.graph.graph)
     layers = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
-    done = 0
+    tiled_cascades = 0
     for run in find_cascades(nodes, layers[0], nodes[layers[0]]):
         height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(1, height, 3))})
-        copy = ir.clone(whole.graph)
-        twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
+        copy = ir.clone(untiled.graph)
+        twins = dict(zip(untiled.graph.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
         if None in tiles:
             continue
         emit_tiles(copy, twin, tiles)
-        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want[0])
-        done += 1
-    assert done
+        np.testing.assert_array_equal(Session(copy).run(None, sample)[0], want[0])
+        tiled_cascades += 1
+    assert tiled_cascades
 
 
 @pytest.mark.sweep
@@ -233,26 +235,26 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
         )
     model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
     feed = nets.samples(model)
-    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
-    one = {name: array[:1] for name, array in feed.items()}
-    want = Session(whole).run(None, one)[0]
-    nodes = list(whole.graph)
+    untiled = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
+    sample = {name: array[:1] for name, array in feed.items()}
+    want = Session(untiled).run(None, sample)[0]
+    nodes = list(untiled.graph)
     first = next(i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt")
     runs = find_cascades(nodes, first, nodes[first])
     assert {"BatchNorm2dInt", "MaxPool"} <= {node.op_type for node in runs[-1].nodes}
     for run in runs:
         height = ir.get_shape(run.result)[2]
         cuts = sorted({0, height, *map(int, rng.integers(0, height, 2))})
-        copy = ir.clone(whole)
-        twins = dict(zip(whole.graph, copy.graph, strict=True))
+        copy = ir.clone(untiled)
+        twins = dict(zip(untiled.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         tiles = [twin.tile(rows) for rows in zip(cuts, cuts[1:], strict=False)]
         if None not in tiles:
             emit_tiles(copy, twin, tiles)
-            np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
+            np.testing.assert_array_equal(Session(copy).run(None, sample)[0], want)
 
 
-def shuffled(blocks=3, side=32):
+def build_shuffled(blocks=3, side=32):
     """Blocks on maps of one size, of which each is too large, between shuffles of channels, which
     are not cut.
     """
@@ -274,14 +276,16 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
     rounds they are.
     """
     target = dataclasses.replace(ROWS[platform], shared_memory=22500)
-    feed, tiled, whole = both(shuffled(), platform, monkeypatch, target)
+    feed, tiled, untiled = quantize_tiled_and_untiled(
+        build_shuffled(), platform, monkeypatch, target
+    )
     assert tiled.report.chip_ready
     assert sum("tiles of" in f.what for f in tiled.report.fitted) > 2
     assert tiled.report.cost.shared <= 22500
     verdict = judge(ir.to_proto(tiled.graph), platform, tiled.report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
-    same(feed, tiled, whole)
-    assert not whole.report.chip_ready
+    assert_same(feed, tiled, untiled)
+    assert not untiled.report.chip_ready
 
 
 @pytest.fixture
@@ -297,7 +301,7 @@ def quantize_small_shuffled(row):
     """Quantize two small shuffled blocks for a chip with 5800 bytes of shared memory; return the
     samples, too.
     """
-    model = shuffled(2, 16)
+    model = build_shuffled(2, 16)
     feed = nets.samples(model, 2)
     target = dataclasses.replace(row, shared_memory=5800)
     return feed, quantize(model, feed, platform=target, effort="fast", objective="plain")
@@ -315,9 +319,9 @@ def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_r
     verdict = judge(ir.to_proto(tiled.graph), platform, tiled.report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
     monkeypatch.setattr(LAST_STAGE, "tile_large_layers", lambda read: (read, []))
-    _, whole = quantize_small_shuffled(ROWS[platform])
-    same(feed, tiled, whole)
-    assert not whole.report.chip_ready
+    _, untiled = quantize_small_shuffled(ROWS[platform])
+    assert_same(feed, tiled, untiled)
+    assert not untiled.report.chip_ready
 
 
 def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
@@ -329,11 +333,11 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
     )
     tried, best = [], rounds._find_schedule
 
-    def counted(now, layer):
+    def record_layer(now, layer):
         tried.append(layer.op_type)
         return best(now, layer)
 
-    monkeypatch.setattr(rounds, "_find_schedule", counted)
+    monkeypatch.setattr(rounds, "_find_schedule", record_layer)
     monkeypatch.setattr(rounds, "_MAX_FAILED_LAYERS", 1)
     _, tiled = quantize_small_shuffled(ARCS)
     assert tiled.report.chip_ready
@@ -352,19 +356,25 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
 
     def cut_down(now):
         asked.append(now.memory_fraction)
-        said = SimpleNamespace(is_chip_ready=len(asked) == 2)
-        return SimpleNamespace(view=now.view, verdict=said, is_near_fit=near), []
+        verdict = SimpleNamespace(is_chip_ready=len(asked) == 2)
+        return SimpleNamespace(view=now.view, verdict=verdict, is_near_fit=near), []
 
     monkeypatch.setattr(rounds, "_tile_until_fit", cut_down)
     read = READ.PackerGraphView(
-        quantize(three(8), nets.samples(three(8), 2), platform="arcs", effort="fast").graph, ARCS
+        quantize(
+            build_three_convs(8),
+            nets.samples(build_three_convs(8), 2),
+            platform="arcs",
+            effort="fast",
+        ).graph,
+        ARCS,
     )
     assert rounds.search_iteratively(read) == ((read, [], []) if near else None)
     assert asked == sorted(asked, reverse=True)
     assert len(asked) == 1 + near
 
 
-def large_maps():
+def build_large_maps():
     """Three layers that fit and are wrong with their maps in PSRAM, before rows of outputs that may
     not fit.
     """
@@ -385,12 +395,14 @@ def test_what_has_no_room_is_told_alone():
     """A layer without room does not make others wrong that have it: they are not said to lie in the
     wrong place.
     """
-    result = quantize(large_maps(), nets.samples(large_maps(), 2), platform="venus", effort="fast")
+    result = quantize(
+        build_large_maps(), nets.samples(build_large_maps(), 2), platform="venus", effort="fast"
+    )
     assert result.report.chip_ready
-    said = select_fastest_arguments(
+    verdict = select_fastest_arguments(
         result.graph, dataclasses.replace(VENUS, shared_memory=300000)
     ).verdict
-    assert {finding.node for finding in said.findings} == {"shared memory"}
+    assert {finding.node for finding in verdict.findings} == {"shared memory"}
 
 
 def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
@@ -405,7 +417,7 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
         monkeypatch.setattr(
             importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None
         )
-    for build, row in ((residual, ARCS), (strided, VENUSA)):
+    for build, row in ((build_residual, ARCS), (build_strided, VENUSA)):
         target = dataclasses.replace(row, shared_memory=14000)
         assert quantize(
             build(), nets.samples(build(), 2), platform=target, effort="fast"
@@ -419,11 +431,11 @@ def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     )
     sizes = []
 
-    def counted(ready, *args, **kinds):
+    def record_size(ready, *args, **kinds):
         sizes.append(len(ready.net.steps))
         return move_back_to_shared(ready, *args, **kinds)
 
-    monkeypatch.setattr(rounds, "move_back_to_shared", counted)
+    monkeypatch.setattr(rounds, "move_back_to_shared", record_size)
     monkeypatch.setattr(rounds, "SEARCH_BUDGET_NODES", 100)
     _, result = quantize_small_shuffled(ARCS)
     assert not result.report.chip_ready
@@ -431,7 +443,7 @@ def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     assert sum(sizes) - sizes[-1] <= 100
 
 
-def uneven():
+def build_uneven():
     """A large first map, and behind it two depthwise layers that need as much as the tiles of the
     first leave.
     """
@@ -451,11 +463,11 @@ def test_what_the_tiles_leave_crowded_is_cut_too():
     """
     small = dataclasses.replace(VENUS, shared_memory=400000)
     result = quantize(
-        uneven(), {"x": nets.samples(uneven(), 2)["x"]}, platform=small, effort="fast"
+        build_uneven(), {"x": nets.samples(build_uneven(), 2)["x"]}, platform=small, effort="fast"
     )
-    cut = [done.node for done in result.report.fitted if "tiles of" in done.what]
+    tiled_nodes = [rewrite.node for rewrite in result.report.fitted if "tiles of" in rewrite.what]
     assert result.report.chip_ready, result.report.findings
-    assert len(cut) > 1
+    assert len(tiled_nodes) > 1
 
 
 def test_a_graph_that_fits_is_left_alone():
@@ -468,12 +480,12 @@ def test_a_graph_that_fits_is_left_alone():
 def test_where_no_cut_helps_the_layers_and_bytes_are_named():
     """Three rows of 8x16 and the one that is computed from them are 512 bytes."""
     target = dataclasses.replace(VENUS, shared_memory=400)
-    model = three(8)
+    model = build_three_convs(8)
     report = quantize(model, nets.samples(model, 2), platform=target, effort="fast").report
     assert not report.chip_ready
-    found = [f for f in report.findings if f.node == "shared memory"]
-    assert [f.rule for f in found] == ["the memory plan must fit in 400 bytes"]
-    assert "bytes" in found[0].value
+    findings = [f for f in report.findings if f.node == "shared memory"]
+    assert [f.rule for f in findings] == ["the memory plan must fit in 400 bytes"]
+    assert "bytes" in findings[0].value
 
 
 def test_the_limit_of_large_maps():
@@ -512,7 +524,7 @@ def test_a_large_input_of_a_small_result_is_cut():
     assert evaluate_result(result, "venus").problems == []
 
 
-def wide_sigmoid():
+def build_wide_sigmoid():
     """A SiLU whose Sigmoid needs a work area that alone exceeds the shared memory of venus."""
     net = nets.Net(8, 160, 160, seed=4, batch=1)
     a = net.conv("x", (16, 8, 3, 3), pads=[1] * 4)
@@ -527,26 +539,27 @@ def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     """
     trials = []
     monkeypatch.setattr(READ, "select_safest_for", lambda *args: trials.append(args))
-    found = quantize(
-        wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast"
+    result = quantize(
+        build_wide_sigmoid(), nets.samples(build_wide_sigmoid(), 2), platform="venus", effort="fast"
     )
     assert not trials
-    assert not found.report.chip_ready
+    assert not result.report.chip_ready
     assert "shared memory" in {
-        finding.node for finding in select_fastest_arguments(found.graph, VENUS).verdict.findings
+        finding.node for finding in select_fastest_arguments(result.graph, VENUS).verdict.findings
     }
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("build", "platform"),
-    [(wide_sigmoid, "venus"), *((build, name) for build in (residual, strided) for name in ROWS)],
+    [
+        (build_wide_sigmoid, "venus"),
+        *itertools.product((build_residual, build_strided), ROWS),
+    ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 def test_no_plan_needs_less_than_the_bound(build, platform):
-    """Law: under any candidate's arguments the plan needs at least what is said to be needed
-    wherever tensors lie.
-    """
+    """Law: under any candidate's arguments the plan needs at least the lower bound."""
     row, model = ROWS[platform], build()
     proto = ir.to_proto(
         quantize(model, nets.samples(model, 2), platform=platform, effort="fast").graph
@@ -561,7 +574,7 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
 
 
 @pytest.mark.parametrize(
-    ("ready", "found", "tried"),
+    ("ready", "expected", "tried"),
     [
         ({5}, 5, [5]),
         ({3}, 3, [5, 4, 3]),
@@ -570,33 +583,32 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
         ({0}, 4, [5, 4, 3, 2, 1]),
     ],
 )
-def test_the_search_begins_further_back_until_something_is_ready(ready, found, tried, monkeypatch):
-    """Of the runs that begin at node 5 or up to four before it, the first that is ready; else the
-    first that was found.
+def test_the_search_begins_further_back_until_something_is_ready(
+    ready, expected, tried, monkeypatch
+):
+    """The search returns the first ready cascade that begins at node 5 or up to four before it.
 
-    At node 5 itself nothing is found unless it is ready; what begins further back is judged once
-    under all arguments.
+    Otherwise it returns the first valid one. At node 5 itself only ready ones are valid here, and
+    cascades that begin earlier are evaluated once under all arguments.
     """
     choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
     asked = []
 
-    def begun(read, start, large, most):
-        asked.append((start, most))
-        said = SimpleNamespace(verdict=SimpleNamespace(is_chip_ready=start in ready))
+    def begun(read, start, large, max_evaluations):
+        asked.append((start, max_evaluations))
+        arguments = SimpleNamespace(verdict=SimpleNamespace(is_chip_ready=start in ready))
         if start == 5 and start not in ready:
             return None
-        return SimpleNamespace(view=read, arguments=said, schedule=start)
+        return SimpleNamespace(view=read, arguments=arguments, schedule=start)
 
     monkeypatch.setattr(choice, "_find_schedule_from", begun)
     read = SimpleNamespace(graph=SimpleNamespace(graph=list("abcdefg")))
-    assert choice._find_schedule(read, "f").schedule == found
+    assert choice._find_schedule(read, "f").schedule == expected
     assert asked == [(start, 2 if start == 5 else 1) for start in tried]
 
 
-def narrow():
-    """Few channels, then many: what the widest layer reads has no room beside it, and is computed
-    in tiles too.
-    """
+def build_narrow():
+    """Few channels, then many: the widest layer's input does not fit and is tiled as well."""
     net = nets.Net(4, 32, 32, seed=2, batch=1)
     x = net.node("Relu", net.conv("x", (4, 4, 3, 3), pads=[1] * 4))
     x = net.node("Relu", net.conv(x, (8, 4, 1, 1)))
@@ -614,46 +626,48 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
     do.
     """
     choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
-    target, best_from, seen = (
+    target, best_from, evaluated = (
         dataclasses.replace(ARCS, shared_memory=13000),
         choice._find_schedule_from,
         [],
     )
 
-    def noted(read, start, large, most):
-        found = best_from(read, start, large, most)
+    def record_evaluation(read, start, large, max_evaluations):
+        result = best_from(read, start, large, max_evaluations)
         back = list(read.graph.graph).index(large) - start
-        seen.append((back, found is not None and found[1].verdict.is_chip_ready))
-        return found
+        evaluated.append((back, result is not None and result.arguments.verdict.is_chip_ready))
+        return result
 
-    monkeypatch.setattr(choice, "_find_schedule_from", noted)
-    feed, tiled, whole = both(narrow(), "arcs", monkeypatch, target)
-    assert seen == [(0, False), (1, True)]
+    monkeypatch.setattr(choice, "_find_schedule_from", record_evaluation)
+    feed, tiled, untiled = quantize_tiled_and_untiled(build_narrow(), "arcs", monkeypatch, target)
+    assert evaluated == [(0, False), (1, True)]
     assert tiled.report.chip_ready
     assert judge(ir.to_proto(tiled.graph), "arcs", tiled.report.packer_args).right
-    same(feed, tiled, whole)
+    assert_same(feed, tiled, untiled)
     monkeypatch.setattr(choice, "_MAX_LOOKBACK_NODES", 0)
     monkeypatch.setattr(choice, "search_iteratively", lambda read: None)
-    assert not both(narrow(), "arcs", monkeypatch, target)[1].report.chip_ready
+    assert not quantize_tiled_and_untiled(build_narrow(), "arcs", monkeypatch, target)[
+        1
+    ].report.chip_ready
 
 
 def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
     """The runs around one layer that begin with an earlier one: each holds both, and in tiles is
     the whole.
     """
-    model = three(20, 8)
+    model = build_three_convs(20, 8)
     feed = nets.samples(model)
-    whole = quantize(model, feed, platform="arcs", effort="fast")
-    one = {"x": feed["x"][:1]}
-    want = Session(whole.graph).run(None, one)[0]
-    nodes = list(whole.graph.graph)
+    untiled = quantize(model, feed, platform="arcs", effort="fast")
+    sample = {"x": feed["x"][:1]}
+    want = Session(untiled.graph).run(None, sample)[0]
+    nodes = list(untiled.graph.graph)
     first, *_, last = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
     runs = find_cascades(nodes, first, nodes[last])
     assert runs
     for run in runs:
         assert (run.nodes[0], nodes[last] in run.nodes) == (nodes[first], True)
-        copy = ir.clone(whole.graph)
-        twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
+        copy = ir.clone(untiled.graph)
+        twins = dict(zip(untiled.graph.graph, copy.graph, strict=True))
         twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
         emit_tiles(copy, twin, [twin.tile(rows) for rows in ((0, 7), (7, 20))])
-        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want)
+        np.testing.assert_array_equal(Session(copy).run(None, sample)[0], want)

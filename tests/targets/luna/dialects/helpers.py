@@ -11,7 +11,7 @@ from tests.case_selection import limit_examples
 
 CHIPS = [target.name for target in PLATFORMS if target.has_packer]
 MODES = ("floor_add", "floor", "round", "ceil")
-#: Operators by their name in generation 1 -> in generation 3. Quant, Dequant and Gather have one name.
+#: Operators of generation 1 -> of generation 3. Quant, Dequant and Gather have one name.
 THIRD = {
     "Conv1dInt": "QConv1d",
     "Conv2dInt": "QConv2d",
@@ -38,7 +38,7 @@ ADD = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0, "x_bits": 8, "y_bits":
 
 def model(nodes, inputs, constants=(), outputs=("y",), domain="linger"):
     """A model of integer inputs {name: array} and nodes (type, inputs, outputs, attributes)."""
-    made = [
+    onnx_nodes = [
         helper.make_node(kind, ins, outs, name=f"{kind}_{outs[0]}", domain=at, **attrs)
         for kind, ins, outs, attrs, at in nodes
     ]
@@ -48,17 +48,18 @@ def model(nodes, inputs, constants=(), outputs=("y",), domain="linger"):
     ]
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     tensors = [numpy_helper.from_array(a, n) for n, a in dict(constants).items()]
-    graph = helper.make_graph(made, "g", values, results, tensors)
+    graph = helper.make_graph(onnx_nodes, "g", values, results, tensors)
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid(domain, 1)]
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=7))
 
 
-def declared(graph, **outputs):
-    """The protobuf form with these types of outputs: name=(element type, shape)."""
+def declare_outputs(graph, **outputs):
+    """The protobuf of a graph with these output types: name=(element type, shape)."""
     proto = ir.to_proto(graph)
     del proto.graph.output[:]
     proto.graph.output.extend(
-        helper.make_tensor_value_info(name, *told) for name, told in outputs.items()
+        helper.make_tensor_value_info(name, *type_and_shape)
+        for name, type_and_shape in outputs.items()
     )
     return proto
 
@@ -111,9 +112,9 @@ def layer(seed, gates, units=3, size=4, times=5):
     return some(seed + 2, 1, times, size), {"w": w, "r": r, "b": b, "d": d}
 
 
-def recurrent(kind, x, held, platform, outputs, domain="linger", arithmetic=None, **attrs):
+def recurrent(kind, x, constants, platform, outputs, domain="linger", arithmetic=None, **attrs):
     """Every output of one layer, by name."""
-    given = {
+    attributes = {
         "input_size": 4,
         "hidden_size": 3,
         "num_layers": 1,
@@ -128,7 +129,13 @@ def recurrent(kind, x, held, platform, outputs, domain="linger", arithmetic=None
         "scale_hw": 64.0,
         "scale_o": 32.0,
     }
-    given |= {"platform": platform, **scales, **attrs}
-    graph = model([(kind, ["x", *held], outputs, given, domain)], {"x": x}, held, outputs, domain)
+    attributes |= {"platform": platform, **scales, **attrs}
+    graph = model(
+        [(kind, ["x", *constants], outputs, attributes, domain)],
+        {"x": x},
+        constants,
+        outputs,
+        domain,
+    )
     session = lo.Session(graph, arithmetic)
     return {name: array for name, array, _ in session.taps({"x": x})}

@@ -129,14 +129,14 @@ def test_network_of_the_training_side(number):
     vectors = np.load(LINGER3 / entry["io"])
     session = lo.Session(LINGER3 / entry["model"])
     lo.check_model(LINGER3 / entry["model"])
-    (given,) = session.get_inputs()
+    (feeds,) = session.get_inputs()
     taps = {
         name: array
         for name, array, _ in session.taps(
-            {given.name: vectors["input"].reshape(-1, *given.shape[1:])}
+            {feeds.name: vectors["input"].reshape(-1, *feeds.shape[1:])}
         )
     }
-    assert len(taps[given.name]) == entry["samples"]
+    assert len(taps[feeds.name]) == entry["samples"]
     writers = {v.name: node for node in session.model.graph for v in node.outputs}
     for name in entry["tensors"]:
         held = writers[name].inputs[0].name if writers[name].op_type == "Dequant" else name

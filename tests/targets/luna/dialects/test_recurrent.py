@@ -13,7 +13,7 @@ from lingeronnx.graph import ir
 from tests.oracles import training
 from tests.targets.luna.dialects.helpers import (
     CHIPS,
-    declared,
+    declare_outputs,
     few,
     layer,
     model,
@@ -79,14 +79,14 @@ def test_layers_of_the_first_generation(seed, scale_o):
     """The output is requantized to scale_o, and from there to scale_h for the next step."""
     x, held = layer(seed, 4)
     q = int(math.log2(scale_o))
-    told = {"domain": "thinker", "arithmetic": "training", "scale_o": scale_o}
-    got = recurrent("LSTMInt", x, held, "venus", ["y", "h", "c"], **told)
+    message = {"domain": "thinker", "arithmetic": "training", "scale_o": scale_o}
+    got = recurrent("LSTMInt", x, held, "venus", ["y", "h", "c"], **message)
     arrays = [a.tolist() for a in held.values()]
     y, _, c = training.lstm(x.tolist(), *arrays, (1, 0), (14 - q, 8), (q - 5, 8), "q7", True)
     same(got["y"], y)
     assert got["c"].tolist() == (np.array(c, np.float32) / np.float32(2**14)).tolist()
     x, held = layer(seed, 3)
-    got = recurrent("GRUInt", x, held, "venus", ["y", "h"], **told)
+    got = recurrent("GRUInt", x, held, "venus", ["y", "h"], **message)
     arrays = [a.tolist() for a in held.values()]
     same(
         got["y"],
@@ -148,11 +148,11 @@ def test_states_may_be_declared_real(kind):
         "has_hidden": 0,
     }
     graph = model([("QGRU", ["x", *held], ["y", "h"], attrs, "linger")], {"x": x}, held, ["y", "h"])
-    proto = declared(graph, y=(onnx.TensorProto.INT8, [1, 5, 3]), h=(kind, [1, 1, 3]))
+    proto = declare_outputs(graph, y=(onnx.TensorProto.INT8, [1, 5, 3]), h=(kind, [1, 1, 3]))
     lo.check_model(proto)
     got = lo.Session(ir.from_proto(proto)).run(None, {"x": x})[1]
     assert got.dtype == (np.float32 if kind == onnx.TensorProto.FLOAT else np.int8)
-    wrong = declared(graph, y=(onnx.TensorProto.FLOAT, [1, 5, 3]), h=(kind, [1, 1, 3]))
+    wrong = declare_outputs(graph, y=(onnx.TensorProto.FLOAT, [1, 5, 3]), h=(kind, [1, 1, 3]))
     with pytest.raises(lo.ModelError, match="elem type"):
         lo.check_model(wrong)
 
@@ -166,18 +166,18 @@ def test_schemas_of_what_the_executor_has_not():
         for i, kind in enumerate(kinds)
     ]
     lo.check_model(
-        declared(model(chain, x, outputs=["t3"]), t3=(onnx.TensorProto.INT8, [1, 2, 1, 1]))
+        declare_outputs(model(chain, x, outputs=["t3"]), t3=(onnx.TensorProto.INT8, [1, 2, 1, 1]))
     )
     wrong = model([("QGelu", ["x"], ["y"], {**attrs, "scale_y": 1.0}, "linger")], x)
     with pytest.raises(lo.ModelError, match="scale_y"):
-        lo.check_model(declared(wrong, y=(onnx.TensorProto.INT8, [1, 2, 4, 4])))
+        lo.check_model(declare_outputs(wrong, y=(onnx.TensorProto.INT8, [1, 2, 4, 4])))
 
 
 @pytest.mark.slow
 def test_time_first():
     """To the training side batch_first = 0 is [T, N, I], whatever the sizes."""
     x, held = layer(3, 4)
-    one = recurrent("QLSTM", x, held, "venus", ["y", "h", "c"])
+    output = recurrent("QLSTM", x, held, "venus", ["y", "h", "c"])
     turned = recurrent(
         "QLSTM",
         np.ascontiguousarray(x.swapaxes(0, 1)),
@@ -186,4 +186,4 @@ def test_time_first():
         ["y", "h", "c"],
         batch_first=0,
     )
-    assert np.array_equal(one["y"].swapaxes(0, 1), turned["y"])
+    assert np.array_equal(output["y"].swapaxes(0, 1), turned["y"])

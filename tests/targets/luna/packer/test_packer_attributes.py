@@ -15,7 +15,7 @@ from tests import nets
 from tests.artefacts import quantized
 from tests.case_selection import mark_rest_slow
 from tests.packer import judge
-from tests.targets.luna.test_chip_form import CHIPS, named
+from tests.targets.luna.test_chip_form import CHIPS, to_packer_proto
 
 _LAYER = ("data_bits", "parameter_bits", "o_bits", "scale_x", "scale_w", "scale_o")
 _CONV = (*_LAYER, "kernel_shape", "pads", "strides", "dilations", "group")
@@ -128,7 +128,9 @@ def test_the_judge_misses_each_of_them(platform):
     """Dropped one at a time from a graph that packs."""
     dropped = set()
     for graph in written(platform):
-        if not judge(named(graph), platform, ["-d", "False", "-p", CHIPS[platform]]).packs:
+        if not judge(
+            to_packer_proto(graph), platform, ["-d", "False", "-p", CHIPS[platform]]
+        ).packs:
             continue
         for position, node in enumerate(graph.graph):
             every, some = NEEDED.get(node.op_type, ((), {}))
@@ -136,7 +138,7 @@ def test_the_judge_misses_each_of_them(platform):
                 if (node.op_type, name) in dropped or (node.op_type, name) in ASSUMED:
                     continue
                 dropped.add((node.op_type, name))
-                spoiled = named(graph)
+                spoiled = to_packer_proto(graph)
                 held = spoiled.graph.node[position].attribute
                 kept = [a for a in held if a.name != name]
                 del held[:]

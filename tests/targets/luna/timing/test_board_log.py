@@ -1,8 +1,7 @@
-"""A board's log: lines are found among others, joined with the nodes that ran, and prices are
-fitted to them.
+"""A board's log: profile lines are found, matched with the nodes that ran, and calibrate the costs.
 
-The board is invented: its cycles are the formulas with factors that the test plants, so what is
-fitted is known.
+The board is invented: its cycles are the formulas times factors that the test chooses, so the
+calibration is known.
 """
 
 import random
@@ -29,9 +28,9 @@ PLANTED = {
 }
 
 
-def planted(platform, node=800.0):
-    """Return a chip whose prices differ from the formulas by the planted factors."""
-    row = TimingCalibration(
+def make_board_target(platform, node=800.0):
+    """Return a chip whose costs are the formulas times the known factors."""
+    calibration = TimingCalibration(
         lingeronnx_timing=1,
         platform=platform,
         base="arcs",
@@ -42,7 +41,7 @@ def planted(platform, node=800.0):
         runs=0,
         median_error=0.0,
     )
-    return get_target(platform).with_timing_calibration(row)
+    return get_target(platform).with_timing_calibration(calibration)
 
 
 def board(graph, platform, noise=0.0, seed=0):
@@ -50,7 +49,7 @@ def board(graph, platform, noise=0.0, seed=0):
     things between.
     """
     rng = random.Random(seed)
-    chip = planted(platform)
+    chip = make_board_target(platform)
     judged = chip.evaluate_packing(part(graph, chip)).verdict
     lines = ["boot: 12 | ready"]
     for step, layer in zip(judged.graph.steps, judged.latency.layers, strict=True):
@@ -73,16 +72,14 @@ def part(graph, chip):
 
 
 @pytest.fixture(scope="module", params=["arcs", "venus"])
-def ran(request):
-    """A net with convolutions, pools, sums and products, quantized, and what a board printed in two
-    runs of it.
-    """
+def board_run(request):
+    """A quantized net, its platform, and the log of two runs of it."""
     graph = nets.quantized(nets.residual(), platform=request.param, effort="fast").graph
     return graph, request.param, board(graph, request.param) + board(graph, request.param)
 
 
 @pytest.fixture
-def few_turns(monkeypatch):
+def few_folds(monkeypatch):
     """Leave out nodes in 2 turns instead of 10, which takes most of the time and tells the spread
     alone.
     """
@@ -102,20 +99,20 @@ def test_lines_are_found_among_others():
     ]
 
 
-def test_what_was_planted_is_foretold_after_the_fit(ran, tmp_path, few_turns):
+def test_what_was_planted_is_foretold_after_the_fit(board_run, tmp_path, few_folds):
     """Without noise each layer's cycles come back within half a percent, from the file that is
     written.
     """
-    graph, platform, lines = ran
+    graph, platform, lines = board_run
     (tmp_path / "board.log").write_text("\n".join(lines))
-    found = lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", clock=250)
-    assert (found.runs, found.unmatched_layers) == (2, [])
-    assert found.calibration.median_error < 0.005
-    assert found.median_relative_error > 0.1
-    assert found.calibration.clock_mhz == 250
+    profile = lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", clock=250)
+    assert (profile.runs, profile.unmatched_layers) == (2, [])
+    assert profile.calibration.median_error < 0.005
+    assert profile.median_relative_error > 0.1
+    assert profile.calibration.clock_mhz == 250
     time = lo.check(graph, timing=tmp_path / "timing.json", platform=platform).time
     assert time.clock_mhz == 250
-    measured = {layer.name: layer.measured for layer in found.layers}
+    measured = {layer.name: layer.measured for layer in profile.layers}
     for layer in time.latency.layers:
         if layer.priced:
             assert layer.cycles + layer.moved == pytest.approx(
@@ -136,38 +133,38 @@ def test_noise_is_told_as_the_range(tmp_path):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda lines: [], "no profile line"),
         (lambda lines: ["\x00\xff" * 1000], "no profile line"),
-        (lambda lines: [*lines, "Conv2dInt | 5 | (1,7) | (1,7)"], "is no layer of the model"),
+        (lambda lines: [*lines, "Conv2dInt | 5 | (1,7) | (1,7)"], "matches no layer of the model"),
         (lambda lines: lines[:4], "at least half are required"),
         (lambda lines: [line.replace("Conv2dInt", "FooInt") for line in lines], "FooInt with"),
         (lambda lines: ["Conv2dInt | 99999999999999999999 | (1) | (1)"], "no profile line"),
         (
             lambda lines: [f"Conv2dInt | 5 | ({'9' * 90}) | ({'9' * 90})"],
-            "is no layer of the model",
+            "matches no layer of the model",
         ),
         (lambda lines: [" ".join(lines) * 50], "at least half are required"),
     ],
 )
-def test_a_log_of_something_else_is_one_line(ran, tmp_path, spoil, told):
+def test_a_log_of_something_else_is_one_line(board_run, tmp_path, spoil, message):
     """Nothing is written."""
-    graph, platform, lines = ran
+    graph, platform, lines = board_run
     (tmp_path / "board.log").write_text("\n".join(spoil(lines)), errors="replace")
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", platform=platform)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
     assert not (tmp_path / "timing.json").exists()
 
 
-def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(ran, tmp_path, few_turns):
-    """The second run lacks its end; a layer's cycles are the median of what is there."""
-    graph, platform, lines = ran
+def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(board_run, tmp_path, few_folds):
+    """The second run lacks its end; a layer's cycles are the median of those in the log."""
+    graph, platform, lines = board_run
     (tmp_path / "board.log").write_text("\n".join(lines[: -len(lines) // 4]))
-    found = lo.profile_board(tmp_path / "board.log", graph, platform=platform)
-    assert (found.runs, found.unmatched_layers) == (2, [])
+    profile = lo.profile_board(tmp_path / "board.log", graph, platform=platform)
+    assert (profile.runs, profile.unmatched_layers) == (2, [])
 
 
 def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
@@ -213,7 +210,7 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
 
 
 def test_one_node_gives_one_factor_for_all():
-    """What a single node cannot tell apart stays together."""
+    """Factors that a single node cannot separate are equal."""
     row = fit_calibration(
         [MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None
     )

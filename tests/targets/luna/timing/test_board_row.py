@@ -28,7 +28,7 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("change", "platform", "told"),
+    ("change", "platform", "message"),
     [
         ({}, "arcs", "is for venus, but the model targets arcs"),
         ({"base": "mars"}, "venus", "corrects formulas of mars, which is unknown; known: arcs"),
@@ -39,9 +39,9 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
         ),
     ],
 )
-def test_a_row_of_something_else_is_refused(change, platform, told):
+def test_a_row_of_something_else_is_refused(change, platform, message):
     """One line."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         apply_calibration(TimingCalibration(**{**ROW, **change}), get_target(platform))
 
 

@@ -22,12 +22,10 @@ from tests.measured_rows import BESIDE
 
 @pytest.mark.parametrize("route", ARCS.copies)
 def test_a_copy_goes_through_the_measured_points_and_rises(route):
-    """The points are what was measured; the polynomial of the vendor falls below zero beyond the
-    last one.
-    """
+    """The vendor's polynomial falls below zero beyond the last measured point; costs do not."""
     copies = ARCS.copies[route]
-    for size, taken in copies.measured_points:
-        assert copies.cycles(size) == taken
+    for size, cycles in copies.measured_points:
+        assert copies.cycles(size) == cycles
     sizes = sorted({*range(0, 300_000, 1777), *(size for size, _ in copies.measured_points)})
     prices = [copies.cycles(size) for size in sizes]
     assert all(a <= b for a, b in itertools.pairwise(prices))
@@ -67,11 +65,11 @@ def test_a_formula_written_out(call, want):
 def test_a_product_rounds_its_sides_up():
     """8-bit operands: rows to 2, the inner length to 8, columns to 4."""
     widths = {"left_bits": 8, "right_bits": 8, "out_bits": 8}
-    one = estimate_kernel_cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
-    assert one == estimate_kernel_cycles(
+    cycles = estimate_kernel_cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
+    assert cycles == estimate_kernel_cycles(
         KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS
     )
-    assert one == 2255 + 2 * 8 / 8 + 8 * 4 / 8 + 2 * 4 * 8 / 64 + 16
+    assert cycles == 2255 + 2 * 8 / 8 + 8 * 4 / 8 + 2 * 4 * 8 / 64 + 16
 
 
 _SQUARES = st.builds(
@@ -88,8 +86,8 @@ _SQUARES = st.builds(
 @given(_SQUARES)
 def test_more_channels_never_cost_less(window):
     """A law of every window kernel, and no convolution is faster than 64 products a cycle."""
-    more = Window(**{**vars(window), "c_out": window.c_out + 2})
-    first, second = estimate_conv2d_cycles(window), estimate_conv2d_cycles(more)
+    wider = Window(**{**vars(window), "c_out": window.c_out + 2})
+    first, second = estimate_conv2d_cycles(window), estimate_conv2d_cycles(wider)
     if first is not None and second is not None:
         assert first <= second
         macs = window.c_out * window.c_in * window.kernel[0] ** 2
@@ -99,7 +97,7 @@ def test_more_channels_never_cost_less(window):
 
 
 def test_windows_without_a_price():
-    """What fills the array's memory, unequal channels, pads that differ."""
+    """Windows that have no cost model."""
     assert (
         estimate_conv2d_cycles(Window(600, 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
     )

@@ -51,7 +51,7 @@ def test_a_transfer_that_ends_in_time_costs_nothing():
 
 
 def test_without_prefetch_constants_are_read_in_place_which_nobody_has_priced(small):
-    """No DMA is waited for, and what is read is told with its bytes, not taken for free."""
+    """No DMA is waited for, and constants read in place are reported with their bytes."""
     time = lo.latency(small, "arcs", "--dma_prefetch False")
     assert time.waits == 0
     assert time.total == time.luna
@@ -91,7 +91,7 @@ def test_weights_of_another_rank_have_no_price(operator):
             operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))]
         )
     )
-    assert [left.description for left in work.unmodeled] == [
+    assert [item.description for item in work.unmodeled] == [
         "weights whose rank differs from the input's"
     ]
     assert not work.calls

@@ -1,4 +1,4 @@
-"""What the executor calls for a node, counted by hand."""
+"""Kernel calls of a node, counted by hand."""
 
 import pytest
 
