@@ -102,19 +102,7 @@ def run_in_double_precision(
 
     Returns the outputs by name, or an empty dict if the reference implementation fails.
     """
-    if model.functions:
-        double_model = inline_local_functions(model)
-    else:
-        double_model = onnx.ModelProto.FromString(model.SerializeToString())
-    for tensor in double_model.graph.initializer:
-        _convert_to_double(tensor)
-    for node in double_model.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                _convert_to_double(attribute.t)
-            is_cast_type = node.op_type == "Cast" and attribute.name == "to"
-            if is_cast_type and attribute.i == onnx.TensorProto.FLOAT:
-                attribute.i = onnx.TensorProto.DOUBLE
+    double_model = _make_double_model(model)
     double_inputs = {
         name: array.astype(np.float64) if array.dtype == np.float32 else array
         for name, array in inputs.items()
@@ -128,6 +116,24 @@ def run_in_double_precision(
         return {}
     names = [value.name for value in double_model.graph.output]
     return {name: np.asarray(array) for name, array in zip(names, outputs, strict=True)}
+
+
+def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy with double constants and Casts, and with functions inlined."""
+    if model.functions:
+        double_model = inline_local_functions(model)
+    else:
+        double_model = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in double_model.graph.initializer:
+        _convert_to_double(tensor)
+    for node in double_model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _convert_to_double(attribute.t)
+            is_cast_type = node.op_type == "Cast" and attribute.name == "to"
+            if is_cast_type and attribute.i == onnx.TensorProto.FLOAT:
+                attribute.i = onnx.TensorProto.DOUBLE
+    return double_model
 
 
 def _convert_to_double(tensor: onnx.TensorProto) -> None:

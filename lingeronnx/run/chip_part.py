@@ -10,7 +10,7 @@ the packer would convert the input of a Dequant to 8 bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ..formats import DEQUANT, QUANT, find_integer_op, is_quantized_domain
 from ..graph import ir
@@ -61,12 +61,7 @@ def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target
     nodes = [node for index, node in enumerate(part_graph) if index in indices]
     inside = {id(node) for node in nodes}
     outputs = _find_part_outputs(part, inside)
-    inputs: list[ir.Value] = []
-    for node in nodes:
-        variables = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
-        for source in variables:
-            if id(source.producer()) not in inside and source not in inputs:
-                inputs.append(_make_part_input(part, source, inside))
+    inputs = _make_part_inputs(part, nodes, inside)
     part_graph.outputs[:] = outputs
     ir.remove_unused(part)
     part_graph.inputs[:] = inputs
@@ -74,6 +69,19 @@ def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target
     part_graph.opset_imports.clear()
     part_graph.opset_imports.update({"": target.opset, "thinker": 1})
     return part
+
+
+def _make_part_inputs(
+    part: ir.Model, nodes: Sequence[ir.Node], inside: Collection[int]
+) -> list[ir.Value]:
+    """Make graph inputs of all variables that the `nodes` consume and do not compute."""
+    inputs: list[ir.Value] = []
+    for node in nodes:
+        variables = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
+        for source in variables:
+            if id(source.producer()) not in inside and source not in inputs:
+                inputs.append(_make_part_input(part, source, inside))
+    return inputs
 
 
 def _make_part_input(part: ir.Model, source: ir.Value, inside: Collection[int]) -> ir.Value:

@@ -139,19 +139,25 @@ class PartsRunner:
                 "tensors cannot be forced in a graph that runs part by part; omit host"
             )
         count = max((spec.count_samples(feed[spec.name]) for spec in self.inputs), default=1)
-        samples: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
+        samples = []
         for index in range(count):
             sample_feed = {
                 spec.name: spec.slice_samples(feed[spec.name], index, index + 1)
                 for spec in self.inputs
             }
-            tensors = {}
-            for part_run in self.iter_parts(sample_feed):
-                for name, array, qparams in part_run.tensors:
-                    if names is None or name in names:
-                        tensors[name] = array, qparams
-            samples.append(tensors)
+            samples.append(self._run_sample(sample_feed, names))
         for name, (array, qparams) in samples[0].items():
             if count > 1:
                 array = np.concatenate([tensors[name][0] for tensors in samples])
             yield name, array, qparams
+
+    def _run_sample(
+        self, feed: Mapping[str, np.ndarray], names: Sequence[str] | None
+    ) -> dict[str, tuple[np.ndarray, Affine | None]]:
+        """Return (array, qparams or None) of the tensors `names`, or of all, for one sample."""
+        tensors = {}
+        for part_run in self.iter_parts(feed):
+            for name, array, qparams in part_run.tensors:
+                if names is None or name in names:
+                    tensors[name] = array, qparams
+        return tensors

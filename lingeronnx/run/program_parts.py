@@ -14,7 +14,7 @@ Quant is contained in every part that consumes its output, because the host quan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -197,12 +197,9 @@ class _StageAssignment:
         stages: dict[int, frozenset[int]] = {}
         for node in reversed(self.order):
             earliest = self._earliest_stage.get(id(node))
-            consumer_stages: set[int] = set()
-            for value in node.outputs:
-                for consumer in self._consumers.get(id(value), ()):
-                    consumer_stages |= stages[id(consumer)]
+            consumer_stages = self._find_consumer_stages(node, stages)
             if earliest is None:
-                stages[id(node)] = frozenset(consumer_stages)
+                stages[id(node)] = consumer_stages
             elif earliest % 2 == 0:
                 host_stages = [stage - stage % 2 for stage in consumer_stages]
                 stages[id(node)] = frozenset({min(host_stages, default=2 * self.last)})
@@ -214,6 +211,16 @@ class _StageAssignment:
             else:
                 stages[id(node)] = frozenset({earliest})
         return stages
+
+    def _find_consumer_stages(
+        self, node: ir.Node, stages: Mapping[int, frozenset[int]]
+    ) -> frozenset[int]:
+        """Return the stages of all consumers of `node`, which are in `stages`."""
+        consumer_stages: frozenset[int] = frozenset()
+        for value in node.outputs:
+            for consumer in self._consumers.get(id(value), ()):
+                consumer_stages |= stages[id(consumer)]
+        return consumer_stages
 
     def _is_host_fed_quant(self, node: ir.Node) -> bool:
         """Whether `node` is a Quant of a tensor that the host passes to the chip."""

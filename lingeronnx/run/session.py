@@ -380,13 +380,8 @@ def _needs_no_conversion(array: np.ndarray, spec: InputSpec) -> bool:
     """Whether an array is a valid batch of an input with a batch axis, as it is."""
     if type(array) is not np.ndarray or array.dtype != spec.dtype or not array.size:
         return False
-    if not spec.shape or spec.axis is None or not spec.accepts_any_batch:
+    if not spec.shape or not spec.accepts_any_batch or not spec.matches_shape(array.shape):
         return False
-    if array.ndim != len(spec.shape):
-        return False
-    for axis, (size, expected) in enumerate(zip(array.shape, spec.shape, strict=True)):
-        if axis != spec.axis and expected not in (None, size):
-            return False
     return spec.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -191,16 +191,19 @@ def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
     """
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     for node in graph.node:
-        if node.op_type != "Resize":
-            continue
-        uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
-        for index, name in enumerate(node.input):
-            if name in empty or (index == 1 and not uses_regions):
-                node.input[index] = ""
+        if node.op_type == "Resize":
+            _clear_unused_resize_inputs(node, empty)
     consumed = set(itertools.chain.from_iterable(node.input for node in graph.node))
     for tensor in list(graph.initializer):
         if tensor.name in empty - consumed:
             graph.initializer.remove(tensor)
+
+
+def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) -> None:
+    uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
+    for index, name in enumerate(node.input):
+        if name in empty or (index == 1 and not uses_regions):
+            node.input[index] = ""
 
 
 def fix_sample_shapes(

@@ -42,6 +42,11 @@ class _Entry:
         """Size of the data in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def readable_rows(self) -> int:
+        """Number of rows if they are stored one after another, else 0."""
+        return self.shape[0] if self.shape and not self.is_fortran_order else 0
+
 
 def iter_file_items(
     path: Path, label: str, names: Collection[str], by_row: Collection[str]
@@ -178,11 +183,8 @@ def _find_row_readable_entries(
         for name, entry in entries.items()
         if is_only_array or name == labels or name in by_row
     }
-    for entry in selected.values():
-        if not entry.shape or not entry.shape[0] or entry.is_fortran_order:
-            return {}
-    row_counts = {entry.shape[0] for entry in selected.values()}
-    return selected if len(row_counts) == 1 else {}
+    row_counts = {entry.readable_rows for entry in selected.values()}
+    return selected if len(row_counts) == 1 and 0 not in row_counts else {}
 
 
 def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:

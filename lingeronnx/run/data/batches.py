@@ -298,6 +298,15 @@ class Data:
     ) -> tuple[dict[str, np.ndarray], int]:
         """Return checked feeds by input name, and their number of samples. where : for messages."""
         feeds = self._without_fixed(self._name_feeds(raw_feeds, where), where)
+        self._check_names(feeds, where)
+        checked = {}
+        for name, spec in self.inputs.items():
+            if name in feeds:
+                checked[name] = self._fit_or_raise(_to_array(feeds[name], name, where), spec, where)
+        return checked, self._count_item_samples(checked, labels, where)
+
+    def _check_names(self, feeds: Collection[str], where: str) -> None:
+        """Check that feeds have all required inputs and no others."""
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
@@ -313,36 +322,35 @@ class Data:
                 f"{where}: no array for input '{missing[0]}'; the data have "
                 f"{', '.join(feeds) or 'none'}{advice}"
             )
-        checked = {}
-        for name, spec in self.inputs.items():
-            if name in feeds:
-                checked[name] = self._fit_or_raise(_to_array(feeds[name], name, where), spec, where)
-        return checked, self._count_item_samples(checked, labels, where)
 
     def _count_item_samples(
         self, feeds: Mapping[str, np.ndarray], labels: object, where: str
     ) -> int:
         """Return the number of samples, which all inputs and the labels must have."""
-        sample_counts = {
+        counts = {
             name: self.inputs[name].count_samples(array)
             for name, array in feeds.items()
             if self.inputs[name].accepts_any_batch
         }
-        sample_counts = sample_counts or {"input": 1}
+        counts = counts or {"input": 1}
         if labels is not None:
-            sample_counts["labels"] = len(np.atleast_1d(_to_array(labels, "labels", where)))
-        if len(set(sample_counts.values())) > 1:
-            names = [name for name in sample_counts if name != "labels"]
-            fewest = min(names, key=sample_counts.__getitem__)
-            same_count = [name for name in names if sample_counts[name] == sample_counts[fewest]]
-            listed = ", ".join(f"{name} {count}" for name, count in sample_counts.items())
-            raise DataError(
-                f"{where}: batch sizes differ "
-                f"({listed}){self._suggest_for_fewer_samples(fewest, same_count)}; pass all inputs "
-                "with the same number of samples, or declare that one has no batch axis: quantize "
-                f"with --batch-axis {fewest}=none"
-            )
-        return next(iter(sample_counts.values()))
+            counts["labels"] = len(np.atleast_1d(_to_array(labels, "labels", where)))
+        if len(set(counts.values())) > 1:
+            self._raise_different_counts(counts, where)
+        return next(iter(counts.values()))
+
+    def _raise_different_counts(self, counts: Mapping[str, int], where: str) -> None:
+        """Raise DataError for inputs and labels with different numbers of samples."""
+        names = [name for name in counts if name != "labels"]
+        fewest = min(names, key=counts.__getitem__)
+        same_count = [name for name in names if counts[name] == counts[fewest]]
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(
+            f"{where}: batch sizes differ "
+            f"({listed}){self._suggest_for_fewer_samples(fewest, same_count)}; pass all inputs "
+            "with the same number of samples, or declare that one has no batch axis: quantize "
+            f"with --batch-axis {fewest}=none"
+        )
 
     def _suggest_for_fewer_samples(self, name: str, same_count: Sequence[str]) -> str:
         """Return a remedy for input `name`, which has fewer samples than others, or "".
@@ -419,7 +427,7 @@ class Data:
             raise DataError(
                 f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed"
             )
-        if spec.shape is not None and not _matches_shape(array.shape, spec):
+        if spec.shape is not None and not spec.matches_shape(array.shape):
             hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
             raise DataError(
                 f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
@@ -432,17 +440,7 @@ class Data:
     def _convert_type(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
         """Convert an array to its input's type, but keep int8 and int16, which may be quantized."""
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # reported below
-                array = array.astype(spec.dtype, copy=False)
-            if not np.isfinite(array).all():
-                index = 0
-                if spec.axis is not None:
-                    index = int(np.argwhere(~np.isfinite(array))[0][spec.axis])
-                raise DataError(
-                    f"{where}: input '{spec.name}' has NaN or infinity in sample {index}; clean "
-                    "the data"
-                )
-            return array
+            return _convert_float(array, spec, where)
         if spec.dtype.kind == "f":
             if array.dtype in (np.dtype(np.int8), np.dtype(np.int16)):
                 return array
@@ -466,15 +464,17 @@ class Data:
             self.notes.append(text)
 
 
-def _matches_shape(shape: Sequence[int], spec: InputSpec) -> bool:
-    """Whether all dimensions but the batch axis have the size of the input, if it is known."""
-    expected_shape = spec.shape or ()
-    if len(shape) != len(expected_shape):
-        return False
-    for axis, (size, expected) in enumerate(zip(shape, expected_shape, strict=True)):
-        if axis != spec.axis and expected not in (None, size):
-            return False
-    return True
+def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    """Convert a float array to the float type of its input, and check that it is finite."""
+    with np.errstate(over="ignore"):  # reported below
+        array = array.astype(spec.dtype, copy=False)
+    is_finite = np.isfinite(array)
+    if is_finite.all():
+        return array
+    index = 0 if spec.axis is None else int(np.argwhere(~is_finite)[0][spec.axis])
+    raise DataError(
+        f"{where}: input '{spec.name}' has NaN or infinity in sample {index}; clean the data"
+    )
 
 
 def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:

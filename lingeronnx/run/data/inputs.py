@@ -42,6 +42,16 @@ class InputSpec:
             return False
         return self.shape[self.axis] == 1
 
+    def matches_shape(self, shape: Sequence[int]) -> bool:
+        """Whether all dimensions but the batch axis have the declared size, if there is one."""
+        declared = self.shape or ()
+        if len(shape) != len(declared):
+            return False
+        for axis, (size, expected) in enumerate(zip(shape, declared, strict=True)):
+            if axis != self.axis and expected not in (None, size):
+                return False
+        return True
+
     def count_samples(self, array: np.ndarray) -> int:
         """Return the number of samples in `array`; 1 if the input has none."""
         return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])

@@ -143,10 +143,7 @@ class Pictures:
         files: list[tuple[Path, int | None]] = [
             (path, None) for path in entries if is_picture(path)
         ]
-        if not files:
-            class_folders = [path for path in entries if path.is_dir()]
-            for index, folder in enumerate(class_folders):
-                files += [(path, index) for path in sorted(folder.iterdir()) if is_picture(path)]
+        files = files or _list_class_files([path for path in entries if path.is_dir()])
         if not files:
             raise DataError(
                 f"pictures: the folder {self.folder} has no picture "
@@ -196,6 +193,14 @@ class Pictures:
         scaled = picture.resize(scaled_size, resampling)
         left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
         return scaled.crop((left, top, left + width, top + height))  # black beyond the edges
+
+
+def _list_class_files(folders: Sequence[Path]) -> list[tuple[Path, int | None]]:
+    """Return (file, class) of the pictures in folders of classes."""
+    files: list[tuple[Path, int | None]] = []
+    for index, folder in enumerate(folders):
+        files += [(path, index) for path in sorted(folder.iterdir()) if is_picture(path)]
+    return files
 
 
 def _per_channel(value: float | Sequence[float], channels: int, option: str) -> np.ndarray:

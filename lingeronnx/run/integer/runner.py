@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ...graph.batch_axes import find_dynamic_axis
 from ...plan import Affine
 from ...targets import DEFAULT, Target, get_target
 from ...targets.arithmetic import QuantArithmetic
+from ..data import InputSpec
 from ..runners import FallbackSessionCache, Stream, find_ancestors, get_input_specs
 from .bind import Binder, BoundGraph
 from .dialects import ArithmeticSide
@@ -65,19 +66,8 @@ class IntegerRunner:
             for spec in get_input_specs(model)
         ]
         self.consts = _collect_constants(model)
-        #: Whether a batch must run as a whole, because an input has no batch axis or one of a fixed
-        #: size other than 1. A setting next to single-sample inputs is repeated for each sample.
-        self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs)
-        if any(spec.is_single_sample for spec in self.inputs):
-            self.runs_whole_batch = any(
-                not spec.accepts_any_batch for spec in self.inputs if spec.axis is not None
-            )
-        #: Float tensors with the batch at another axis, such as final states of recurrent layers.
-        self.batch_axes = {}
-        for value in ir.iter_values(model):
-            if axis := find_dynamic_axis(value):
-                self.batch_axes[str(value.name)] = axis
-        self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
+        self.runs_whole_batch = _needs_whole_batch(self.inputs)
+        self.batch_axes = _find_batch_axes(model, self.inputs)
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _DirectProgram] = {}
         #: Sessions of float nodes, which programs for other shapes share; see `FloatFallback`.
@@ -171,16 +161,12 @@ class IntegerRunner:
     ) -> None:
         """Cache `program` for such inputs if it takes them unchanged and needs no unstacking."""
         names = {id(array): name for name, array in inputs.items()}
-        is_unchanged = all(id(array) in names for array in program_feed.values())
-        if (
-            not is_unchanged
-            or len(names) != len(inputs)
-            or len(self._direct) >= _MAX_DIRECT_PROGRAMS
-        ):
+        sources = {name: names.get(id(array), "") for name, array in program_feed.items()}
+        if "" in sources.values() or len(names) != len(inputs):
             return
         has_batch_first = not any(self.batch_axes.get(name) for name in program.output_names)
-        if self.runs_whole_batch or (program.accepts_batches and has_batch_first):
-            sources = {name: names[id(array)] for name, array in program_feed.items()}
+        is_unstacked = self.runs_whole_batch or (program.accepts_batches and has_batch_first)
+        if is_unstacked and len(self._direct) < _MAX_DIRECT_PROGRAMS:
             self._direct[key] = _DirectProgram(program, sources, qparams)
 
     def walk(
@@ -301,15 +287,41 @@ class IntegerRunner:
             qparams = self.input_qparams[str(value.name)] if value.name in quantized else None
             if qparams is not None:
                 binder.held.update({ir.output_name(use.node): qparams for use in value.uses()})
-        outputs = None
-        if keep is not None:
-            outputs = [name for name in keep if name in binder.specs]
-        elif binder.integer_names:
-            outputs = [name for name in binder.specs if name not in binder.integer_names]
+        outputs = _select_outputs(binder, keep)
         try:
             return program.compile_program(binder.steps, specs, outputs), binder.held
         except program.SimulatorError as error:
             raise ModelError(str(error)) from error
+
+
+def _select_outputs(binder: Binder, keep: Collection[str] | None) -> list[str] | None:
+    """Return the outputs of a program; None for all tensors."""
+    if keep is not None:
+        return [name for name in keep if name in binder.specs]
+    if binder.integer_names:
+        return [name for name in binder.specs if name not in binder.integer_names]
+    return None
+
+
+def _needs_whole_batch(specs: Sequence[InputSpec]) -> bool:
+    """Whether a batch must run as a whole, because an input fixes its size to more than 1.
+
+    An input without samples has that effect as well, unless the model is for single samples: then
+    it is repeated for each sample.
+    """
+    if any(spec.is_single_sample for spec in specs):
+        specs = [spec for spec in specs if spec.axis is not None]
+    return any(not spec.accepts_any_batch for spec in specs)
+
+
+def _find_batch_axes(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, int]:
+    """Return the batch axis of tensors where it is not 0, such as final states, and of inputs."""
+    batch_axes = {}
+    for value in ir.iter_values(model):
+        if axis := find_dynamic_axis(value):
+            batch_axes[str(value.name)] = axis
+    batch_axes.update({spec.name: spec.axis or 0 for spec in specs})
+    return batch_axes
 
 
 def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorSpec]:

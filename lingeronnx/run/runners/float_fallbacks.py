@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FallbackSessionCache",
     "FloatFallback",
+    "collect_inputs",
     "extract_submodel",
     "find_ancestors",
     "iter_read_values",
@@ -81,7 +82,7 @@ def find_ancestors(graph: Iterable[ir.Node], names: Collection[str]) -> list[ir.
     return nodes[::-1]
 
 
-def _collect_inputs(
+def collect_inputs(
     nodes: Sequence[ir.Node],
 ) -> tuple[dict[str, ir.Value], dict[str, np.ndarray]]:
     """Return the variable and the constant inputs of some nodes, by name."""
@@ -154,9 +155,9 @@ def extract_submodel(
         graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, None))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
-    domains = {node.domain for node in nodes}
+    domains = {"", "ai.onnx", *(node.domain for node in nodes)}
     for domain, version in model.opset_imports.items():
-        if domain in domains or domain in ("", "ai.onnx"):
+        if domain in domains:
             proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
     for function in model.functions.values():
         proto.functions.append(ir.function_proto(function))
@@ -223,7 +224,7 @@ class FloatFallback(NumpyKernel):
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
         self._fallback_sessions = {} if fallback_sessions is None else fallback_sessions
-        variables, constants = _collect_inputs(nodes)
+        variables, constants = collect_inputs(nodes)
         self.inputs = tuple(variables)
         self.outputs = tuple(_list_outputs(nodes, keep))
         self.names = tuple(str(node.name) for node in nodes)
@@ -389,10 +390,7 @@ class FloatFallback(NumpyKernel):
         try:
             results = self._run([np.zeros(spec.shape, spec.dtype) for spec in specs])
         except ModelError as error:
-            shape_inputs = []  # wide integers, as a shape has
-            for name, spec in zip(self.inputs, specs, strict=True):
-                if spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4:
-                    shape_inputs.append(name)
+            shape_inputs = self._find_shape_inputs(specs)
             if not shape_inputs:
                 raise
             raise ModelError(
@@ -406,6 +404,14 @@ class FloatFallback(NumpyKernel):
         self._times = repeats_to_fill_vectors(all_specs)
         self._batching = choose_batching(self._nodes, self.proto.graph.initializer, all_specs)
         return self._specs
+
+    def _find_shape_inputs(self, specs: Sequence[TensorSpec]) -> list[str]:
+        """Return inputs of integers with at least 32 bits, which may contain shapes."""
+        names = []
+        for name, spec in zip(self.inputs, specs, strict=True):
+            if spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4:
+                names.append(name)
+        return names
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether every input and output has the batch on axis 0."""

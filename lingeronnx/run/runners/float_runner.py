@@ -187,19 +187,20 @@ class FloatRunner:
         if count == 1:
             yield from self._run(inputs, outputs)
             return
-        runs = []
-        for index in range(count):
-            sample = {
-                name: specs[name].slice_samples(array, index, index + 1) if name in specs else array
-                for name, array in inputs.items()
-            }
-            runs.append(list(self._run(sample, outputs)))
+        runs = [list(self._run(self._slice_sample(inputs, i), outputs)) for i in range(count)]
         for items in zip(*runs, strict=True):
             name, arrays = items[0][0], [np.atleast_1d(array) for _, array, _ in items]
             axis = self._axes[name]
             if arrays[0].shape[axis:][:1] != (1,):
                 axis = 0  # the axis is dynamic for another reason
             yield name, np.concatenate(arrays, axis), None
+
+    def _slice_sample(self, inputs: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+        """Return one sample of inputs for single samples; other inputs are returned unchanged."""
+        sample = dict(inputs)
+        for name, spec in self._single_sample_specs.items():
+            sample[name] = spec.slice_samples(inputs[name], index, index + 1)
+        return sample
 
     def _run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
         """Run all stages that are needed, and yield the tensors `outputs`."""

@@ -41,10 +41,8 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
     There is one group if shapes or types are not known, or nodes have subgraphs.
     """
     values = {str(value.name): value for value in ir.iter_values(model)}
-    for value in values.values():
-        if value.dtype is None or ir.get_shape(value) is None:
-            return [list(names)]
-    if any(ir.has_subgraphs(node) for node in model.graph):
+    has_subgraphs = any(ir.has_subgraphs(node) for node in model.graph)
+    if has_subgraphs or not all(map(_is_size_known, values.values())):
         return [list(names)]
     groups: list[list[str]] = [[]]
     group_bytes = 0
@@ -56,6 +54,10 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
         groups[-1].append(name)
         group_bytes += tensor_bytes
     return groups
+
+
+def _is_size_known(value: ir.Value) -> bool:
+    return value.dtype is not None and ir.get_shape(value) is not None
 
 
 def split_into_stages(

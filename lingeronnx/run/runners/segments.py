@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...ops.macs import count_macs
-from .float_fallbacks import extract_submodel, find_ancestors, iter_read_values
+from .float_fallbacks import collect_inputs, extract_submodel, find_ancestors, iter_read_values
 from .sessions import open_ort_session
 
 if TYPE_CHECKING:
@@ -147,22 +147,12 @@ def _group_nodes(
 
 
 def _make_segment(nodes: Sequence[ir.Node], visible: Collection[str]) -> Segment:
-    computed: set[str] = set()
-    for node in nodes:
-        computed.update(str(value.name) for value in node.outputs)
-    inputs: dict[str, None] = {}
-    constants: dict[str, np.ndarray] = {}
-    for node in nodes:
-        for value in iter_read_values(node):
-            if value is None or value.name in computed:
-                continue
-            array = ir.find_constant(value)
-            if array is None:
-                inputs[str(value.name)] = None
-            else:
-                constants[str(value.name)] = array
+    variables, constants = collect_inputs(nodes)
     last_outputs = [value for value in nodes[-1].outputs if value.name]
-    outputs = [str(v.name) for v in last_outputs if v.uses() or v.name in visible]
-    names = [str(node.name) for node in nodes]
-    macs = sum(count_macs(node) for node in nodes)
-    return Segment(names, list(inputs), outputs, constants, macs)
+    return Segment(
+        nodes=[str(node.name) for node in nodes],
+        inputs=list(variables),
+        outputs=[str(v.name) for v in last_outputs if v.uses() or v.name in visible],
+        constants=constants,
+        macs=sum(count_macs(node) for node in nodes),
+    )

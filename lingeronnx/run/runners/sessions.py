@@ -74,20 +74,7 @@ def open_ort_session(
     import onnxruntime as ort
 
     has_loop = contains_op(proto, "Loop")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors are raised, and not printed on stderr as well
-    options.intra_op_num_threads = threads or _requested_threads()
-    # Spinning between runs wastes CPU time, and the arena would keep the peak memory of all runs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.enable_cpu_mem_arena = False
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        level.ORT_DISABLE_ALL if disable_optimizations else level.ORT_ENABLE_BASIC
-    )
-    if disable_optimizations:
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        # A Shape runs as soon as its input is known.
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    options = _make_session_options(threads, disable_optimizations)
     external_names = [
         tensor.name for tensor in proto.graph.initializer if tensor.name in external_constants
     ]
@@ -117,6 +104,27 @@ def open_ort_session(
         session.run = with_loop_timeout(session.run, ort.RunOptions)
         session.run_with_ort_values = with_loop_timeout(session.run_with_ort_values, ort.RunOptions)
     return session
+
+
+def _make_session_options(threads: int, disable_optimizations: bool) -> onnxruntime.SessionOptions:
+    """Make session options; parameters as for `open_ort_session`."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # errors are raised, and not printed on stderr as well
+    options.intra_op_num_threads = threads or _requested_threads()
+    # Spinning between runs wastes CPU time, and the arena would keep the peak memory of all runs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.enable_cpu_mem_arena = False
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        level.ORT_DISABLE_ALL if disable_optimizations else level.ORT_ENABLE_BASIC
+    )
+    if disable_optimizations:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        # A Shape runs as soon as its input is known.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    return options
 
 
 def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:

@@ -51,10 +51,7 @@ class TailRunner:
         """
         outputs = self._names if names is None else list(names)
         count = samples if self._is_single_sample else 1
-        runs = []
-        for index in range(count):
-            feed = {name: _get_sample(array, index, count) for name, array in feeds.items()}
-            runs.append({name: array for name, array, _ in self._runner.run(feed, outputs)})
+        runs = [self._run_sample(feeds, outputs, index, count) for index in range(count)]
         for name in outputs:
             arrays = [run[name] for run in runs]
             if count > 1:
@@ -66,6 +63,13 @@ class TailRunner:
                     f"the shape of tensor '{name}' depends on the data and differs between these "
                     f"{count} samples; run one sample at a time"
                 )
+
+    def _run_sample(
+        self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str], index: int, count: int
+    ) -> dict[str, np.ndarray]:
+        """Return the tensors `outputs` for sample `index` of `count`."""
+        feed = {name: _get_sample(array, index, count) for name, array in feeds.items()}
+        return {name: array for name, array, _ in self._runner.run(feed, outputs)}
 
 
 def _get_sample(array: np.ndarray, index: int, count: int) -> np.ndarray:

@@ -80,7 +80,7 @@ def test_prefix(tmp_path):
 def test_prefix_that_c_does_not_take(tmp_path, prefix):
     found = deployed(tmp_path, programs.make_single_part(), "--prefix", prefix)
     assert found.exit_code == 1
-    assert found.output.startswith(f"error: --prefix {prefix}: C names begin with it; give")
+    assert found.output.startswith(f"error: --prefix {prefix}: not a prefix of C names; use")
     assert not (tmp_path / "board").exists()
 
 

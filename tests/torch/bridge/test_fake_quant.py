@@ -118,7 +118,7 @@ def walked(case):
     session = Session(LUNA / f"{case['name']}.onnx")
     runner = IntegerRunner(session.model)
     feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
-    fed = runner._program_feed(
+    fed = runner._make_program_feed(
         feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a))
     )
     specs = {
