@@ -1,6 +1,6 @@
-"""One function per job: what commands and Python programs call.
+"""The functions that commands and Python programs call, one per task.
 
-The work is done in the files that are named here.
+Each imports its implementation when it is called.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -91,29 +91,38 @@ __all__ = [
 ]
 
 
-# ---- analyse -----------------------------------------------------------------------------------------------------
-
-
 def wb_analyse(
     model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log"
 ) -> list[OutlierRow]:
-    """Return a row for every weight, and write the table to `log` (None: nowhere).
+    """Find weights whose range is dominated by outliers; see `analysis.profile.outliers`.
 
-    See `analysis.outliers`.
-    model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and
-    nothing is executed; a state_dict, or any dict of arrays; a torch module. Raises ModelError for
-    a file that is none of these, DataError where it holds no number, ConfigError also for a
-    checkpoint where PyTorch is not installed.
+    Parameters
+    ----------
+    model
+        An .onnx file or graph, a torch checkpoint (a nested state_dict is found, no code is
+        executed), a state_dict or dict of arrays, or a torch module.
+    log
+        File for the table; None: no file.
+
+    Returns
+    -------
+    list of OutlierRow
+        One row per weight.
+
+    Raises
+    ------
+    ModelError
+        If `model` is none of these.
+    DataError
+        If there are no numbers.
+    ConfigError
+        If `log` cannot be written, or a checkpoint needs PyTorch and it is not installed.
     """
     if isinstance(model, str | os.PathLike) and Path(model).suffix == ".onnx":
         model = ir.load(model)
     if isinstance(model, ir.Model):
         rows = compute_outlier_rows(iter_constants(model))
-    elif (
-        isinstance(model, Mapping)
-        and model
-        and all(isinstance(value, np.ndarray) for value in model.values())
-    ):
+    elif _is_array_dict(model):
         rows = compute_outlier_rows(model)
     else:
         from .torch.checkpoint.parameters import read_arrays
@@ -121,15 +130,18 @@ def wb_analyse(
         rows = compute_outlier_rows(read_arrays(model))
     if not rows:
         raise DataError(
-            "there is no array of numbers to analyse; give a model, or a checkpoint with its "
-            "weights"
+            "there are no arrays to analyze; pass a model, or a checkpoint with weights"
         )
     if log is not None:
         write_text(log, format_outlier_table(rows, WEIGHT_COLUMNS))
     return rows
 
 
-# ---- convert -----------------------------------------------------------------------------------------------------
+def _is_array_dict(model: object) -> TypeGuard[Mapping[str, np.ndarray]]:
+    """Whether `model` is a nonempty mapping of numpy arrays."""
+    if not isinstance(model, Mapping) or not model:
+        return False
+    return all(isinstance(value, np.ndarray) for value in model.values())
 
 
 def convert(
@@ -139,36 +151,35 @@ def convert(
     exact: bool = False,
     functions: bool = False,
 ) -> ConversionResult:
-    """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
+    """Convert an integer graph to the dialect of another generation, or to standard ONNX.
 
-    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph
-    first, by the scales that it has.
+    A model that another tool quantized (QuantizeLinear, QLinearConv) first becomes an integer graph
+    with its own scales.
 
     Parameters
     ----------
     model
-        A path or a graph in memory, which is left as it is.
+        A path, or a graph in memory, which is not modified.
     to
         "thinker" (generation 1), "linger" (generation 3), "qdq" (QuantizeLinear and
         DequantizeLinear) or "qoperator" (also QLinearConv and QLinearMatMul).
     platform
-        Of a model that another tool has quantized: what its integer graph is for. Default: the one
-        that it was converted from, else venus.
+        Platform of a model that another tool quantized. Default: the platform that it was
+        converted from, else venus.
     exact
-        Of "qdq": a file that gives the simulator's integers bit for bit in onnxruntime. Half a step
-        is added to every sum in front of a QuantizeLinear, so that ties go up. Operators that are
-        not exact are named.
+        With "qdq": reproduce the simulator's integers bit for bit in onnxruntime. Half a step is
+        added to every sum before a QuantizeLinear, so that ties round up. Operators that are not
+        exact are listed.
     functions
-        Of an exact file: whether these operators are written as model-local functions of operators
-        on integers.
+        With `exact`: whether to write such operators as model-local functions on integers.
 
     Raises
     ------
     ConfigError
-        For another word, for a platform where the graph has one, and for a model of another tool
-        that lacks scales.
+        For an unknown `to`, for a platform if the graph has one, and for a model of another tool
+        without scales.
     ModelError
-        For a float graph, and where nodes have no counterpart; all of them are named.
+        For a float graph, and for nodes without counterpart, all of which are listed.
     """
     from dataclasses import replace
 
@@ -181,22 +192,19 @@ def convert(
         check_nodes(loaded)
         if platform is not None:
             raise ConfigError(
-                "convert: a platform is for models of QuantizeLinear; this graph has its own"
+                "convert: a platform is only for models with QuantizeLinear; this graph has one"
             )
         return run(loaded, to, exact=exact, functions=functions)
-    made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM_KEY))
+    quantized = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM_KEY))
     require_calibrated_scales(
-        "convert has no data; quantize --calib DATA finds what scales are missing",
+        "convert has no data; quantize --calib DATA determines missing scales",
         loaded,
-        made.plan,
+        quantized.plan,
     )
     if to == "thinker":
-        return ConversionResult(made.graph, tuple(made.report.notes))
-    found = run(made.graph, to, exact=exact, functions=functions)
-    return replace(found, notes=(*made.report.notes, *found.notes))
-
-
-# ---- deploy ------------------------------------------------------------------------------------------------------
+        return ConversionResult(quantized.graph, tuple(quantized.report.notes))
+    converted = run(quantized.graph, to, exact=exact, functions=functions)
+    return replace(converted, notes=(*quantized.report.notes, *converted.notes))
 
 
 def deploy(
@@ -212,88 +220,85 @@ def deploy(
     attempt: bool = False,
     **settings: Any,
 ) -> Deployment:
-    """Write everything a board needs into `folder`, as a whole or not at all.
+    """Write the files for a board to `folder`, atomically.
 
     Parameters
     ----------
     model
         An integer graph, or a float model, which is quantized first.
     folder
-        A new folder, or one that `deploy` wrote before.
+        A new folder, or one that `deploy` wrote.
     calib, settings
-        Those of `quantize`, for a float model, and for all clock, budget_ms and timing. Without
-        calib a model is calibrated on `data`, and a note says so.
+        Arguments of `quantize` for a float model; clock, budget_ms and timing also for others.
+        Without calib, a model is calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
     stem, samples
-        Beginning of the files' names, and, in small letters, of the C names. Number of golden
-        samples.
+        Prefix of file names and, in lowercase, of C names. Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
     packages, attempt
-        "one" file of all packages, or "many". Whether to compile the C program here, run and prove
-        it.
+        "one" file for all packages, or "many". Whether to compile the C program, run it and
+        compare it with the simulator.
 
     Raises
     ------
     ConstraintError
-        Where a part is for the chip and does not run there, or a call takes longer than it may.
+        If a chip part does not run on the chip, or a call takes longer than the budget.
     ConfigError
-        For a proof that fails, for a folder that holds other files, for settings of a graph that is
-        quantized already, and for a float model without data.
+        If the comparison fails, the folder has other files, settings are given for a quantized
+        graph, or a float model has no data.
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
-    how: dict[str, Any] = {
+    latency = LatencyOptions(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
+    options: dict[str, Any] = {
         "samples": samples,
         "state": state,
         "packages": packages,
         "attempt": attempt,
+        "wish": latency,
     }
-    how["wish"] = LatencyOptions(
-        *(settings.pop(key, None) for key in ("clock", "budget_ms", "timing"))
-    )
     if not isinstance(model, QuantizedModel):
         loaded = ir.as_model(model)
         if is_integer_graph(loaded):
-            if given := [key for key, value in settings.items() if value and key != "progress"]:
-                raise ConfigError(
-                    f"'{given[0]}' is for float models; this one is quantized already"
-                )
-            return deploy_graph(model, folder, data, stem=stem, **how)
-        name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
-        alone = calib is None and settings.get("plan") is None and not is_quantized(loaded)
-        if alone and data is not None and not isinstance(data, Iterator):
-            calib, notes = (
-                data,
-                ["calibrated on the samples of --input: give more of them with --calib"],
-            )
-        what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
-        require_data(what, loaded, calib, settings.get("plan"))
-        model, stem = quantize(loaded, calib, state=state, **settings), stem or name
-        require_calibrated_scales(what, loaded, model.plan)
-    return deploy_graph(
-        _require_single_part(model, settings),
-        folder,
-        data,
-        stem=stem or "model_quant",
-        notes=notes,
-        **how,
-    )
+            _reject_float_settings(settings)
+            return deploy_graph(model, folder, data, stem=stem, **options)
+        if stem is None and isinstance(model, str | os.PathLike):
+            stem = f"{Path(model).stem}_quant"
+        needs_calib = calib is None and settings.get("plan") is None and not is_quantized(loaded)
+        if needs_calib and data is not None and not isinstance(data, Iterator):
+            calib = data
+            notes = ["calibrated on the samples of --input; pass more samples with --calib"]
+        need = "deploy needs data to calibrate a float model; pass --calib DATA or --input DATA"
+        require_data(need, loaded, calib, settings.get("plan"))
+        model = quantize(loaded, calib, state=state, **settings)
+        require_calibrated_scales(need, loaded, model.plan)
+    graph = _require_single_part(model, settings)
+    return deploy_graph(graph, folder, data, stem=stem or "model_quant", notes=notes, **options)
+
+
+def _reject_float_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError for settings that a quantized graph does not take."""
+    for key, value in settings.items():
+        if value and key != "progress":
+            raise ConfigError(f"'{key}' is for float models; this one is quantized already")
 
 
 def _require_single_part(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Model:
-    """Return the integer graph; ConstraintError for what must not be cut and is not one part."""
+    """Return the integer graph.
+
+    Raises
+    ------
+    ConstraintError
+        If `parts` is 1 and the model is not chip-ready as one part.
+    """
     if settings.get("parts") == 1 and not model.report.chip_ready:
         raise ConstraintError(
-            "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing "
-            "to deploy; leave "
-            "--parts out, or see what quantize says of it"
+            "the model is not chip-ready as one part, and --parts 1 does not allow several; remove "
+            "--parts, or see the report of quantize"
         )
     return model.graph
-
-
-# ---- export ------------------------------------------------------------------------------------------------------
 
 
 def export(
@@ -308,16 +313,16 @@ def export(
     model
         A torch.nn.Module or ``file.py:name``.
     args
-        What its forward takes.
+        Arguments of its forward.
     path
         The file to write.
 
     Raises
     ------
     ModelError
-        Where the module cannot be exported, or the file does not compute what torch computes.
+        If the module cannot be exported, or the file does not compute the same as torch.
     ConfigError
-        For wrong settings, and where PyTorch is not installed.
+        For wrong settings, or if PyTorch is not installed.
     """
     from .torch.exporter.float_export import export as run
 
@@ -327,7 +332,7 @@ def export(
 def convert_checkpoint(
     source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
 ) -> ConvertedCheckpoint:
-    """Write a checkpoint of LSTM layers with projection in another layout.
+    """Convert a checkpoint of LSTM layers with projection to another layout.
 
     Parameters
     ----------
@@ -340,16 +345,13 @@ def convert_checkpoint(
     Raises
     ------
     ModelError
-        For what is not in `layout`.
+        If the checkpoint is not in `layout`.
     ConfigError
-        For another word, and where PyTorch is not installed.
+        For an unknown layout, or if PyTorch is not installed.
     """
     from .torch.checkpoint.lstmp_layouts import convert_checkpoint as run
 
     return run(source, path, to, layout)
-
-
-# ---- repair ------------------------------------------------------------------------------------------------------
 
 
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:

@@ -1,14 +1,11 @@
-"""Integer graphs of one dialect written as the other, or as standard ONNX.
+"""Convert integer graphs to the other dialect or to standard ONNX.
 
-    thinker <-> linger    the other dialect, where the target has one (`Vendor.translate`)
-    either  -> qdq        QuantizeLinear and DequantizeLinear around standard operators
-    (`qdq.write`)
-                         exact: giving the same integers bit for bit (`qdq.exact`)
-    either  -> qoperator  the same, with the standard's operators on integers where there are some
-    (`qdq.qoperator`)
+    thinker <-> linger     the other dialect, if the target has one
+    either  -> qdq         QuantizeLinear and DequantizeLinear around standard operators; with
+                           `exact`, bit for bit the same integers
+    either  -> qoperator   the same, with the standard's operators on integers where they exist
 
-What has no counterpart is an error that names every such node; what means something else afterwards
-is a note.
+Nodes without counterpart are an error that lists them; differences in meaning are notes.
 """
 
 from __future__ import annotations
@@ -48,9 +45,16 @@ STANDARD_FORMS = ("qdq", "qoperator")
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """A converted graph; notes : what means something else now, one line each.
+    """A converted graph.
 
-    Packed : whether a packer reads it.
+    Attributes
+    ----------
+    graph
+        The graph.
+    notes
+        Differences in meaning, one line each.
+    is_packer_input
+        Whether the packer can read it.
     """
 
     graph: ir.Model
@@ -58,22 +62,22 @@ class ConversionResult:
     is_packer_input: bool = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
-        ir.save(
-            detect_target(self.graph).with_safe_names(self.graph)
-            if self.is_packer_input
-            else self.graph,
-            path,
-        )
+        """Write the graph to `path` atomically, with names that the packer accepts."""
+        graph = self.graph
+        if self.is_packer_input:
+            graph = detect_target(graph).with_safe_names(graph)
+        ir.save(graph, path)
 
 
 def check_conversion_target(to: str, exact: bool = False, functions: bool = False) -> None:
-    """Raise ConfigError where no graph can be converted to `to`, or not exactly so."""
+    """Raise ConfigError for an unknown dialect `to` or an impossible combination."""
     if exact and to != "qdq":
-        raise ConfigError(f"exact is for qdq; '{to}' has the rounding of its own operators")
+        raise ConfigError(
+            f"exact is for qdq only; the operators of '{to}' define their own rounding"
+        )
     if functions and not exact:
         raise ConfigError(
-            "functions are what exact writes where real numbers are not; it is not asked for"
+            "functions need exact: they replace operators that float arithmetic cannot reproduce"
         )
     if to not in (*DIALECT_BY_DOMAIN, *STANDARD_FORMS):
         raise ConfigError(
@@ -89,33 +93,40 @@ def convert(
     exact: bool = False,
     functions: bool = False,
 ) -> ConversionResult:
-    """Return the integer graph `model`, which is left as it is, in the form called `to`.
+    """Convert the integer graph `model` to another dialect; `model` is not modified.
 
-    to : "thinker", "linger", "qdq" or "qoperator". samples : inputs on which a standard form is
-    compared with the simulator; default made-up ones. exact, functions : see `api.convert`. Raises
-    ConfigError for another word, ModelError for a float graph and where operators have no
-    counterpart, all of them named.
+    Parameters
+    ----------
+    model
+        Integer graph.
+    to
+        "thinker", "linger", "qdq" or "qoperator".
+    samples
+        Inputs for comparing standard ONNX with the simulator; default: random ones.
+    exact, functions
+        See `api.convert`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown dialect.
+    ModelError
+        For a float graph, and for operators without counterpart, all of which are listed.
     """
     check_conversion_target(to, exact, functions)
     if not any(is_quantized_domain(node) for node in model.graph):
-        raise ModelError(
-            "the graph has no integer operator: there is nothing to convert; quantize it first"
-        )
+        raise ModelError("the graph has no integer operators to convert; quantize it first")
     if exact:
         from .qdq.exact.exact_file import ExactFile
 
         file = ExactFile(model, functions)
-        return _prepend_warnings(
-            ConversionResult(file.graph, tuple(file.lines()), is_packer_input=False)
-        )
+        result = ConversionResult(file.graph, tuple(file.lines()), is_packer_input=False)
+        return _prepend_warnings(result)
     if to in STANDARD_FORMS:
         return _prepend_warnings(_convert_to_standard(model, to, samples))
     if detect_dialect(model) == DIALECT_BY_DOMAIN[to]:
-        return _prepend_warnings(
-            ConversionResult(
-                ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)
-            )
-        )
+        note = f"the graph is already of domain {to}; nothing was converted"
+        return _prepend_warnings(ConversionResult(ir.clone(model), (note,)))
     graph, notes = detect_target(model).convert_dialect(model, to)
     store_provenance(
         graph, load_source_digest(model), load_quantize_settings(model), load_fixed_inputs(model)
@@ -123,25 +134,21 @@ def convert(
     return _prepend_warnings(ConversionResult(graph, tuple(notes)))
 
 
-def _prepend_warnings(done: ConversionResult) -> ConversionResult:
-    """Return `done` with what is wrong with the graph in front of its notes."""
-    return replace(
-        done,
-        notes=(
-            *(f"WARNING: {warning}" for warning in collect_calibration_warnings(done.graph)),
-            *done.notes,
-        ),
-    )
+def _prepend_warnings(result: ConversionResult) -> ConversionResult:
+    """Return `result` with warnings about the calibration of its graph before the notes."""
+    warnings = [f"WARNING: {warning}" for warning in collect_calibration_warnings(result.graph)]
+    return replace(result, notes=(*warnings, *result.notes))
 
 
 def _convert_to_standard(
     model: ir.Model, to: str, samples: Mapping[str, np.ndarray] | None
 ) -> ConversionResult:
-    found = write_qdq(model)
-    notes = [*found.notes, *format_differences(model, found, samples)]
+    """Convert to "qdq" or "qoperator", with notes on differences to the simulator."""
+    written = write_qdq(model)
+    notes = [*written.notes, *format_differences(model, written, samples)]
     if to == "qoperator":
-        count = to_qoperator(found.graph)
+        count = to_qoperator(written.graph)
         notes.insert(
             0, f"{count} nodes are operators on integers; the standard has none for the others"
         )
-    return ConversionResult(found.graph, tuple(notes), is_packer_input=False)
+    return ConversionResult(written.graph, tuple(notes), is_packer_input=False)

@@ -78,11 +78,9 @@ def _matches_type(spec: Attr, value: object, form: Format) -> bool:
         return True
     if not isinstance(value, Sequence) or isinstance(value, str):
         return False
-    if spec.kind == "f":
-        # Only weight scales may be lists, one scale per channel.
-        if form.channel_axis is None or spec.name != "scale_w" or not value:
-            return False
-    return all(map(is_element, value))
+    # Only weight scales may be lists, one scale per channel.
+    may_be_list = form.channel_axis is not None and spec.name == "scale_w" and bool(value)
+    return (spec.kind != "f" or may_be_list) and all(map(is_element, value))
 
 
 def _is_int32(value: object) -> bool:

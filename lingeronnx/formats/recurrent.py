@@ -10,7 +10,7 @@ the whole sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -148,7 +148,7 @@ class RecurrentIntegerOp(Format):
         if len(_find_weight_inputs(node)) != 2:
             return {}
         biases = [index for key, index in input_indices(node).items() if key.startswith("bias")]
-        return {index: ("bias", ()) for index in biases}
+        return dict.fromkeys(biases, ("bias", ()))
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
         """Return the indices of the input, and of lengths and states that are no constants."""

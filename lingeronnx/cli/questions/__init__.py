@@ -1,1 +1,1 @@
-"""Commands that answer a question about a model: will it fit, what is lost, where, and why."""
+"""Commands that analyze models: limits, cost, accuracy loss and its causes."""

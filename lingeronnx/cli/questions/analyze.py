@@ -34,7 +34,7 @@ __all__ = ["analyze"]
     )
 )
 def analyze() -> None:
-    """Find the weights and outputs whose range a few outliers made."""
+    """Find weights and outputs whose range is dominated by outliers."""
 
 
 @analyze.command(
@@ -51,14 +51,14 @@ def analyze() -> None:
     metavar="LOG",
     default=Path("wb_analyse.log"),
     show_default=True,
-    help="The table.",
+    help="File for the table.",
 )
 @json_option
 def weights(model: Path, output: Path, as_json: bool) -> None:
-    """Write mean, largest and 0.99 quantile of every weight's absolute values.
+    """Write mean, maximum and 0.99 quantile of the absolute values of every weight.
 
-    Nothing in a checkpoint is executed. Under a weight whose largest value is over 10 times its
-    0.99 quantile stands a row of !!!: clamp or normalise that layer.
+    No code in a checkpoint is executed. A row of !!! follows a weight whose maximum exceeds 10
+    times its 0.99 quantile: clamp or normalize that layer.
     """
     check_output_path(output, [model])
     from ... import api
@@ -70,15 +70,13 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
 @analyze.command(
     epilog=format_examples(
         "lingeronnx analyze outputs model.onnx --data calib.npz",
-        (
-            "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o "
-            "layer1.log"
-        ),
+        "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o "
+        "layer1.log",
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA_HELP}.")
-@click.option("--match", metavar="REGEX", help="Only layers in whose names this is found.")
+@click.option("--data", required=True, metavar="DATA", help=f"Inputs to run: {DATA_HELP}.")
+@click.option("--match", metavar="REGEX", help="Only layers whose names match.")
 @click.option(
     "-o",
     "--output",
@@ -86,7 +84,7 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
     metavar="LOG",
     default=Path("Analyse_layer_output.log"),
     show_default=True,
-    help="The table.",
+    help="File for the table.",
 )
 @picture_options
 @batch_options
@@ -94,32 +92,31 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
 def outputs(
     model: Path, data: str, output: Path, as_json: bool, batch: int | None, **options: Any
 ) -> None:
-    """Write mean, largest and 0.99 quantile of every layer's absolute outputs, over all of the data.
+    """Write mean, maximum and 0.99 quantile of the absolute outputs of every layer.
 
-    Takes float models and integer graphs, whose integers count as real values. Under a layer whose
-    largest output is over 10 times its 0.99 quantile stands a row of !!!.
+    Accepts float models and integer graphs, whose integers are dequantized. A row of !!! follows a
+    layer whose maximum exceeds 10 times its 0.99 quantile.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     check_output_path(output, [model, data])
     with progress_bar() as progress:
         from ... import api
 
         if batch is not None:
             options["batch"] = batch
-        rows = api.analyse_outputs(model, source(data), log=output, progress=progress, **options)
+        rows = api.analyse_outputs(model, load_data(data), log=output, progress=progress, **options)
     _print_outliers(rows, model, output, as_json)
 
 
 def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_json: bool) -> None:
-    """Print the outliers' rows, and with --json all."""
+    """Print the rows with outliers, and with `as_json` all rows as JSON."""
     outliers = [row for row in rows if row.is_outlier]
     for row in outliers:
         click.echo(
-            f"{row.name}: its largest value {row.max_abs:.4g} is {row.versu:.3g} times its 0.99 "
-            "quantile "
-            f"{row.quantile_99:.4g}; clamp or normalise this layer",
+            f"{row.name}: maximum {row.max_abs:.4g} is {row.versu:.3g} times the 0.99 quantile "
+            f"{row.quantile_99:.4g}; clamp or normalize this layer",
             err=as_json,
         )
-    click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with an outlier's range", err=as_json)
+    click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with outliers", err=as_json)
     if as_json:
         print_json({"model": model, "output": output, "rows": [row.to_dict() for row in rows]})

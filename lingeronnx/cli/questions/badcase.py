@@ -32,7 +32,7 @@ __all__ = ["badcase"]
 )
 @click.argument("float_model", type=PATH_TYPE, metavar="FLOAT")
 @click.argument("quant_model", type=PATH_TYPE, metavar="QUANT")
-@click.option("--data", required=True, metavar="DATA", help=f"Where to look: {DATA_HELP}.")
+@click.option("--data", required=True, metavar="DATA", help=f"Samples to search: {DATA_HELP}.")
 @click.option(
     "-o",
     "--output",
@@ -40,7 +40,7 @@ __all__ = ["badcase"]
     default=Path("badcase.npz"),
     show_default=True,
     metavar="OUT.npz",
-    help="The file for the sample.",
+    help="File for the sample.",
 )
 @click.option(
     "--metric",
@@ -52,13 +52,11 @@ __all__ = ["badcase"]
 @click.option(
     "--order",
     type=click.Choice(["ascending", "descending"]),
-    help="With module:function: which values are the worst first.",
+    help="With module:function: whether the worst value is the smallest or the largest.",
 )
+@click.option("--tensor", metavar="OUTPUT", help="Graph output to compare.  [default: the first]")
 @click.option(
-    "--tensor", metavar="OUTPUT", help="The graph output to look at.  [default: the first]"
-)
-@click.option(
-    "--steps", type=click.IntRange(1), metavar="N", help="Look at the first N batches only."
+    "--steps", type=click.IntRange(1), metavar="N", help="Search only the first N batches."
 )
 @picture_options
 @batch_options
@@ -73,41 +71,40 @@ def badcase(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find the sample on which two models are furthest apart, and save it.
+    """Find the sample on which two models differ most, and save it.
 
-    Samples are looked at one by one, not in batches. The file holds the inputs, and the label where
-    there is one.
+    Samples are compared one by one. The file contains the inputs, and the label if there is one.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     check_output_path(output, [float_model, quant_model, data])
     with progress_bar() as progress:
         from ... import api
 
         if batch is not None:
             options["batch"] = batch
-        found = api.find_bad_case(
-            float_model, quant_model, source(data), output=tensor, progress=progress, **options
+        bad_case = api.find_bad_case(
+            float_model, quant_model, load_data(data), output=tensor, progress=progress, **options
         )
-        found.save(output)
+        bad_case.save(output)
     console = console_for(as_json)
     console.print(
-        f"worst of {found.samples} samples: number {found.index}, {found.metric} {found.value:.6g} "
-        f"(mean {found.mean:.6g})",
+        f"worst of {bad_case.samples} samples: number {bad_case.index}, "
+        f"{bad_case.metric} {bad_case.value:.6g} (mean {bad_case.mean:.6g})",
         soft_wrap=True,
     )
-    for index, value in found.worst[1:]:
+    for index, value in bad_case.worst[1:]:
         console.print(f"  then number {index}, {value:.6g}", soft_wrap=True)
     console.print(f"saved to {output}", soft_wrap=True)
     if as_json:
         print_json(
             {
                 "file": output,
-                "metric": found.metric,
-                "tensor": found.output,
-                "index": found.index,
-                "value": found.value,
-                "mean": found.mean,
-                "samples": found.samples,
-                "worst": [{"index": index, "value": value} for index, value in found.worst],
+                "metric": bad_case.metric,
+                "tensor": bad_case.output,
+                "index": bad_case.index,
+                "value": bad_case.value,
+                "mean": bad_case.mean,
+                "samples": bad_case.samples,
+                "worst": [{"index": index, "value": value} for index, value in bad_case.worst],
             }
         )

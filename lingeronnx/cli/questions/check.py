@@ -34,33 +34,32 @@ __all__ = ["check"]
 @click.option(
     "--platform",
     metavar="NAME",
-    help=f"Default: the one an integer graph was made for, else {DEFAULT}.",
+    help=f"Target.  [default: that of an integer graph, else {DEFAULT}]",
 )
 @click.option(
     "--calib",
     metavar="DATA",
-    help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA_HELP}.",
+    help=f"Data for dynamic input shapes and, with -o, scales: {DATA_HELP}.",
 )
 @click.option(
     "--packer-args",
     metavar="ARGS",
-    help="Judge an integer graph under these packer arguments, in quotes.",
+    help="Packer arguments for an integer graph, in quotes.",
 )
 @click.option(
     "-o",
     "--output",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write in here check.txt, check.html and, of a float model with --calib, "
-    "model_check_result.txt, the texts as "
-    ".json too; and cycles.svg, where cycles are known.",
+    help="Write check.txt and check.html, for a float model with --calib also "
+    "model_check_result.txt, the texts also as .json, and cycles.svg if cycles are known.",
 )
 @click.option(
     "--notes",
     type=click.Choice(["short", "full"]),
     default="short",
     show_default=True,
-    help="full: every node and layer, where findings of one rule are one line otherwise.",
+    help="short: one line for the findings of a rule; full: a line for each node and layer.",
 )
 @input_size_options
 @timing_options
@@ -73,18 +72,19 @@ def check(
     output: Path | None,
     notes: str,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
+    """Check a model against the limits of a platform; list node, value, limit and remedy.
 
-    Takes float models and integer graphs. Says of float models which rewrites of --fit would help
-    and what would remain; of both whether the packer takes them with its arguments (chosen where
-    none are given), whether the chip then computes the same integers, and the cost: MACs, bytes,
-    memory, DMA, cycles. Exit code 0 where nothing is wrong, else 1.
+    Takes float models and integer graphs. For float models it lists the rewrites of --fit that
+    would help and the violations that would remain. For both it predicts whether the packer accepts
+    the model with its arguments (chosen if none are given), whether the chip then computes the same
+    integers, and the cost: MACs, bytes, memory, DMA and cycles. Exit code 0 if the model is
+    accepted, else 1.
 
-    With -o also how the model is built and would be held: what is left unfused, used twice or
-    never, the scale of each output and weight, and what looks wrong. A float model is planned on
-    --calib for that, and this is left out without.
+    With -o it also describes the structure of the model: nodes that stay unfused, tensors that are
+    used several times or never, the scale of each output and weight, and suspicious findings. A
+    float model is planned on --calib for that; without --calib this part is omitted.
     """
     from ... import api
     from ...analysis.check.page import render_check_page
@@ -93,53 +93,49 @@ def check(
     from ...graph import ir
     from ...qdq.import_model import is_quantized
 
-    found = api.check(
+    result = api.check(
         model,
         platform=platform,
         calib=calib,
         packer_args=packer_args,
-        **given,
+        **options,
     )
-    lines, every = found.lines(notes == "full"), found.lines(True)
-    body = {"model": model, **found.to_dict()}
+    lines, all_lines = result.lines(notes == "full"), result.lines(True)
+    body = {"model": model, **result.to_dict()}
     if output is not None:
         files: dict[str, str] = {}
-        if calib is None and found.kind == "float" and not is_quantized(ir.load(model)):
+        if calib is None and result.kind == "float" and not is_quantized(ir.load(model)):
             click.echo(
-                (
-                    f"note: {RESULT_FILE} tells scales and ranges: it is written with --calib DATA "
-                    "only"
-                ),
+                f"note: {RESULT_FILE} with scales and ranges is only written with --calib DATA",
                 err=True,
             )
         else:
-            built = api.structure(
-                model, platform=platform, calib=calib, violations=found.violations
+            structure = api.structure(
+                model, platform=platform, calib=calib, violations=result.violations
             )
-            wrong = [f"looks wrong: {line}" for line in built.lines()]
-            lines, every = lines + wrong, every + wrong
+            wrong = [f"looks wrong: {line}" for line in structure.lines()]
+            lines, all_lines = lines + wrong, all_lines + wrong
             files = {
-                RESULT_FILE: built.text(),
-                f"{Path(RESULT_FILE).stem}.json": json_text(built.to_dict()) + "\n",
+                RESULT_FILE: structure.text(),
+                f"{Path(RESULT_FILE).stem}.json": json_text(structure.to_dict()) + "\n",
             }
-        if found.time.latency is not None:
-            files["cycles.svg"] = render_time_plot(found.time, f"{model.name} on {found.platform}")
-        files["check.html"] = render_check_page(found, model.name)
-        texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
+        if result.time.latency is not None:
+            files["cycles.svg"] = render_time_plot(
+                result.time, f"{model.name} on {result.platform}"
+            )
+        files["check.html"] = render_check_page(result, model.name)
+        texts = {"check.txt": "\n".join(all_lines) + "\n", "check.json": json_text(body) + "\n"}
         _write_files(output, {**texts, **files})
     for line in lines:
         click.echo(line, err=as_json)
     if as_json:
         print_json(body)
-    if not found.sound:
+    if not result.sound:
         click.get_current_context().exit(1)
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write text files into `folder`, which is made where it is not there.
-
-    ConfigError where it cannot be.
-    """
+    """Write text files to `folder`, which is created if needed."""
     from ...files import created_folder, write_text
 
     with created_folder(folder):

@@ -66,32 +66,32 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare two models tensor by tensor, and say which layer loses accuracy, why, and what mends it.
+    """Compare two models tensor by tensor: layers with a loss, its causes and remedies.
 
-    FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes
-    compare_per_layer_out.txt and .csv, abnormal_layer_advisor.txt and profiler.html into DIR.
+    FLOAT and QUANT are float models or integer graphs; QUANT may be a folder with a dump. Writes
+    compare_per_layer_out.txt and .csv, abnormal_layer_advisor.txt and profiler.html to DIR.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     if (data is None) == (not profiles):
-        raise click.UsageError("give one of --data DATA and --profiles DIR DIR")
+        raise click.UsageError("pass either --data DATA or --profiles DIR DIR")
     with progress_bar() as progress:
         from ... import api
 
-        fed = parse_pairs("--state", state, "OUT=IN") or None
+        state_feedback = parse_pairs("--state", state, "OUT=IN") or None
         if profiles:
-            found = api.compare_kept(
+            comparison = api.compare_kept(
                 float_model, quant_model, profiles, output, progress=progress, **options
             )
         else:
-            found = api.compare(
+            comparison = api.compare(
                 float_model,
                 quant_model,
-                source(data),
+                load_data(data),
                 output,
-                state=fed,
+                state=state_feedback,
                 progress=progress,
                 **options,
             )
-    show_comparison(console_for(as_json), found, output)
+    show_comparison(console_for(as_json), comparison, output)
     if as_json:
-        print_json({"folder": output, **found.to_dict()})
+        print_json({"folder": output, **comparison.to_dict()})

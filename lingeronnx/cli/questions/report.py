@@ -73,24 +73,23 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write one page for the browser on a quantized model.
+    """Write an HTML report on a quantized model.
 
-    What to do, limits, memory, cost, time, every layer.
-    The page needs nothing else, no network either. quantize --report DIR writes the same with what
-    quantize did.
+    It covers suggestions, limits, memory, cost, time and every layer, and needs no other files and
+    no network. quantize --report DIR writes the same page with the report of quantize.
     """
-    source = make_data_loader(options)
-    fed = parse_pairs("--state", state, "OUT=IN") or None
+    load_data = make_data_loader(options)
+    state_feedback = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
 
         files = api.report(
             float_model,
             quant_model,
-            source(data),
+            load_data(data),
             output,
             sensitivity=sensitivity,
-            state=fed,
+            state=state_feedback,
             progress=progress,
             **options,
         )

@@ -144,22 +144,22 @@ def sensitivity(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Rank the operators of a float model by what quantizing each of them alone costs.
+    """Rank the operators of a float model by the loss from quantizing each one alone.
 
-    At the end stand the options of quantize that leave the worst ones out, and what they are
-    predicted to give back.
+    The report ends with options of quantize that keep the worst operators in float, and their
+    predicted gain.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     from ...files import created_folder
 
     with created_folder(folder), progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
 
-        found = api.sensitivity(
+        ranking = api.sensitivity(
             model,
-            source(calib),
-            source(eval_data),
+            load_data(calib),
+            load_data(eval_data),
             folder=folder,
             metric=metrics or ("L1",),
             overrides=merge_overrides(overrides) or None,
@@ -168,26 +168,26 @@ def sensitivity(
             **options,
         )
     console = console_for(as_json)
-    console.print(found.text(_MAX_ROWS), soft_wrap=True)
-    for note in found.notes:
+    console.print(ranking.text(_MAX_ROWS), soft_wrap=True)
+    for note in ranking.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if as_json:
-        best = found.best
+        best = ranking.best
         print_json(
             {
                 "model": model,
                 "folder": folder,
-                "metrics": list(found.metrics),
-                "sensitive_ops": found.to_list(),
-                "weight_bits": dict(found.weight_bits),
-                "samples": found.samples,
-                "advised_by": found.advised_by,
-                "float": found.exact,
-                "quantized": found.quantized,
-                "advice": list(found.advice),
+                "metrics": list(ranking.metrics),
+                "sensitive_ops": ranking.to_list(),
+                "weight_bits": dict(ranking.weight_bits),
+                "samples": ranking.samples,
+                "advised_by": ranking.advised_by,
+                "float": ranking.exact,
+                "quantized": ranking.quantized,
+                "advice": list(ranking.advice),
                 "options": [] if best is None else list(best.options),
-                "macs": found.macs,
-                "macs_of_whole_runs": found.whole,
-                "notes": list(found.notes),
+                "macs": ranking.macs,
+                "macs_of_whole_runs": ranking.whole,
+                "notes": list(ranking.notes),
             }
         )

@@ -45,28 +45,28 @@ def trace(
     timing: Path | None,
     as_json: bool,
 ) -> None:
-    """Write when each layer of an integer graph runs: lanes for the NPU, the DMA and the host.
+    """Write a timeline of an integer graph with lanes for the NPU, the DMA and the host.
 
-    Open it in Perfetto (ui.perfetto.dev), speedscope or Chrome (chrome://tracing). What the host
-    computes has no price: it is marked, without a length.
+    Open it in Perfetto (ui.perfetto.dev), speedscope or Chrome (chrome://tracing). The cost of host
+    operators is unknown: they are marks without duration.
     """
     from ... import api
 
     check_output_path(output, [model, timing])
-    drawn = api.trace(model, platform, packer_args, clock=clock, timing=timing)
-    drawn.write(output)
+    timeline = api.trace(model, platform, packer_args, clock=clock, timing=timing)
+    timeline.write(output)
     console = console_for(as_json)
-    lines = drawn.time.lines()
+    lines = timeline.time.lines()
     print_facts(
         console, [("time" if index == 0 else "", line, "") for index, line in enumerate(lines)]
     )
-    print_line(console, "written", f"{output} ({len(drawn.slices)} slices)")
+    print_line(console, "written", f"{output} ({len(timeline.slices)} slices)")
     if as_json:
         print_json(
             {
                 "model": model,
                 "output": output,
-                "slices": len(drawn.slices),
-                "time": drawn.time.to_dict(),
+                "slices": len(timeline.slices),
+                "time": timeline.time.to_dict(),
             }
         )

@@ -52,26 +52,26 @@ __all__ = ["evaluate"]
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
     """Measure a model against labels, or against a baseline's outputs."""
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     with progress_bar() as progress:
         from ...run.evaluation import evaluate as run
 
         if batch is not None:
             options["batch"] = batch
-        found = run(model, source(data), progress=progress, **options)
-    show_evaluation(console_for(as_json), found, model, options["baseline"])
+        evaluation = run(model, load_data(data), progress=progress, **options)
+    show_evaluation(console_for(as_json), evaluation, model, options["baseline"])
     if as_json:
-        drop = None if found.baseline is None else found.baseline - found.value
+        drop = None if evaluation.baseline is None else evaluation.baseline - evaluation.value
         print_json(
             {
                 "model": model,
                 "baseline_model": options["baseline"],
-                "metric": found.metric,
-                "unit": found.unit,
-                "value": found.value,
-                "baseline": found.baseline,
+                "metric": evaluation.metric,
+                "unit": evaluation.unit,
+                "value": evaluation.value,
+                "baseline": evaluation.baseline,
                 "drop": drop,
-                "samples": found.samples,
-                **({"warnings": list(found.warnings)} if found.warnings else {}),
+                "samples": evaluation.samples,
+                **({"warnings": list(evaluation.warnings)} if evaluation.warnings else {}),
             }
         )

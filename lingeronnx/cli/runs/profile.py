@@ -27,7 +27,8 @@ __all__ = ["profile"]
     epilog=format_examples(
         "lingeronnx profile model.onnx --data calib.npz -o profile",
         (
-            "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ --type "
+            "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ "
+            "--type "
             "Conv2dInt"
         ),
         "lingeronnx profile model.onnx --data calib.npz -o profile --tensorboard --per-channel",
@@ -81,7 +82,7 @@ def profile(
     profile.html, the same for a browser, and profile.npz, which holds the histograms too. Integers
     count as real values. Takes float models and integer graphs.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     if options["per_channel"] and not options["tensorboard"]:
         raise click.UsageError("--per-channel needs --tensorboard")
     if not out_dir.parent.is_dir():
@@ -94,8 +95,8 @@ def profile(
 
         if batch is not None:
             options["batch"] = batch
-        found = api.profile(model, source(data), out_dir, progress=progress, **options)
-    chosen = found.to_dict(options["prefixes"], options["types"])
+        recorded = api.profile(model, load_data(data), out_dir, progress=progress, **options)
+    chosen = recorded.to_dict(options["prefixes"], options["types"])
     files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
     click.echo(
         (

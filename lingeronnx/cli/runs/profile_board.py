@@ -53,42 +53,42 @@ def profile_board(
     packer_args: str | None,
     as_json: bool,
 ) -> None:
-    """Compare the executor's profile lines with the cycles that are foretold, layer by layer, and fit prices to them.
+    """Compare the executor's profile with the predicted cycles per layer and fit prices to it.
 
-    The lines are NAME | CYCLES | (input) | (output), as the executor prints them when it is built
-    with its profiling option; other lines are passed over, and of several runs the median is taken.
-    With -o check, quantize, trace and deploy use the prices by --timing.
+    Profile lines have the form NAME | CYCLES | (input) | (output), as the executor prints them when
+    it is built with its profiling option. Other lines are ignored; of several runs the median
+    counts. check, quantize, trace and deploy read the file of -o with --timing.
     """
     from ... import api
 
     if output is not None:
         check_output_path(output, [log, model])
-    found = api.profile_board(
+    fit = api.profile_board(
         log, model, output, platform=platform, packer_args=packer_args, clock=clock
     )
     console = console_for(as_json)
-    row = found.calibration
+    calibration = fit.calibration
     facts = [
-        ("board", f"{found.platform}: {len(found.layers)} layers measured, runs: {found.runs}", ""),
+        ("board", f"{fit.platform}: {len(fit.layers)} layers measured, runs: {fit.runs}", ""),
         (
             "model",
             (
-                f"formulas of {found.base_platform}: {100 * (found.median_relative_error or 0):.1f} % "
+                f"formulas of {fit.base_platform}: {100 * (fit.median_relative_error or 0):.1f} % "
                 "off at the median"
             ),
             "",
         ),
-        ("fitted", f"{100 * row.median_error:.1f} % off at the median", "bold"),
+        ("fitted", f"{100 * calibration.median_error:.1f} % off at the median", "bold"),
         (
             "",
-            f"nine of ten layers that a fit has not seen: within {100 * row.spread:.0f} %",
+            f"nine of ten layers outside the fit: within {100 * calibration.spread:.0f} %",
             "bold",
         ),
-        ("each node", f"{row.node:,.0f} cycles of the host", ""),
+        ("each node", f"{calibration.node:,.0f} cycles of the host", ""),
     ]
     facts += [
         (name, f"start times {f.start:.3g}, rest times {f.rest:.3g}", "")
-        for name, f in row.factors.items()
+        for name, f in calibration.factors.items()
     ]
     print_facts(console, facts)
     rows = [
@@ -99,7 +99,7 @@ def profile_board(
             f"{layer.model or 0:,.0f}",
             f"{layer.fitted or 0:,.0f}",
         )
-        for layer in found.layers_by_error[:_MAX_ROWS]
+        for layer in fit.layers_by_error[:_MAX_ROWS]
     ]
     print_table(
         console,
@@ -108,12 +108,12 @@ def profile_board(
         rows,
     )
     console.print()
-    unpriced = [layer.name for layer in found.layers if layer.model is None]
+    unpriced = [layer.name for layer in fit.layers if layer.model is None]
     notes = [
-        f"{len(names)} layers {what}: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"
-        for names, what in (
+        f"{len(names)} layers {problem}: {', '.join(names[:4])}{' ...' * (len(names) > 4)}"
+        for names, problem in (
             (unpriced, "have no price, and are not in the fit"),
-            (found.unmatched_layers, "have no line in the log"),
+            (fit.unmatched_layers, "have no line in the log"),
         )
         if names
     ]
@@ -121,4 +121,4 @@ def profile_board(
     if output is not None:
         print_line(console, "written", str(output))
     if as_json:
-        print_json({"log": log, "model": model, "output": output, **found.to_dict()})
+        print_json({"log": log, "model": model, "output": output, **fit.to_dict()})

@@ -74,7 +74,7 @@ def simulate(
     as real values, unless --integers is given; --dump keeps them as they are, with their scales in
     index.json.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     output = output or Path(f"{model.stem}_out.npz")
     check_output_path(output, [model, data])
     _check_dump_folder(options["dump"], data)
@@ -84,17 +84,17 @@ def simulate(
 
         if batch is not None:
             options["batch"] = batch
-        result = run(model, source(data), progress=progress, **options)
+        result = run(model, load_data(data), progress=progress, **options)
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
         from ...run.dump import qparams_to_json
 
-        made_of = {key: name for name, key in result.outputs.items()}
+        output_by_tensor = {key: name for name, key in result.outputs.items()}
         tensors = [
             {
                 "name": name,
-                "output": made_of.get(name),
+                "output": output_by_tensor.get(name),
                 "dtype": str(array.dtype),
                 "shape": list(array.shape),
                 **qparams_to_json(result.held[name]),

@@ -26,7 +26,8 @@ __all__ = ["verify"]
 @click.command(
     epilog=format_examples(
         (
-            "lingeronnx verify board/model_chip.onnx --input board/golden/0/input.npz --device-dump "
+            "lingeronnx verify board/model_chip.onnx --input board/golden/0/input.npz "
+            "--device-dump "
             "workspace/data"
         ),
         "lingeronnx verify model_quant.onnx --input test.npz --sample 3 --device-log uart.log",
@@ -83,14 +84,14 @@ def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **option
     Finds the first layer and element that differ, by how many counts, and names the fault that
     would explain it. Exit code 0 where all that was shown is equal, else 1.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     from ... import api
 
-    found = api.verify(
-        model, source(data), state=parse_pairs("--state", state, "OUT=IN") or None, **options
+    verification = api.verify(
+        model, load_data(data), state=parse_pairs("--state", state, "OUT=IN") or None, **options
     )
-    show_verification(console_for(as_json), found)
+    show_verification(console_for(as_json), verification)
     if as_json:
-        print_json({"model": model, **found.to_dict()})
-    if not found.agrees:
+        print_json({"model": model, **verification.to_dict()})
+    if not verification.agrees:
         click.get_current_context().exit(1)

@@ -1,1 +1,1 @@
-"""Commands on lingeronnx itself: the demo, this installation, what the targets and files are."""
+"""Commands about lingeronnx itself: demo, installation, targets and file schemas."""

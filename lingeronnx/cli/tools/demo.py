@@ -28,15 +28,15 @@ def demo(as_json: bool) -> None:
     with progress_bar() as progress:
         from ...demo import demo as run
 
-        done = run(progress=progress)
-    report = replace(done.result.report, accuracy=done.evaluation.accuracy)
-    show_demo(console_for(as_json), done, report)
+        result = run(progress=progress)
+    report = replace(result.result.report, accuracy=result.evaluation.accuracy)
+    show_demo(console_for(as_json), result, report)
     if as_json:
         print_json(
             {
-                "model": done.model,
-                "output": done.output,
-                "seconds": done.seconds,
+                "model": result.model,
+                "output": result.output,
+                "seconds": result.seconds,
                 **report.to_dict(),
             }
         )

@@ -24,54 +24,56 @@ __all__ = ["doctor"]
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Look at this installation: versions, processor, cache; test its compiled kernels.
+    """Report versions, processor and cache of this installation, and test its compiled kernels.
 
-    Say what is wrong.
-    The kernels are compared with plain loops, integer by integer. The exit code is 1 where
-    something is wrong.
+    The kernels are compared with plain loops, integer by integer. The exit code is 1 if a problem
+    is found.
     """
     with progress_bar() as progress:
         from ...support.environment import inspect_environment
         from ...support.self_test import run_self_test
 
-        around = inspect_environment()
-        tested = None if around.instructions == "none" else run_self_test(progress)
-    wrong = (
-        [*around.problems, *(str(each) for each in tested.differences)]
-        if tested
-        else list(around.problems)
+        environment = inspect_environment()
+        self_test = None if environment.instructions == "none" else run_self_test(progress)
+    problems = (
+        [*environment.problems, *(str(item) for item in self_test.differences)]
+        if self_test
+        else list(environment.problems)
     )
     console = console_for(as_json)
-    for name, line in _environment_rows(around):
+    for name, line in _environment_rows(environment):
         console.print(f"{name:<20} {line}", soft_wrap=True, markup=False, highlight=False)
-    if tested is not None:
-        said = f"{tested.integers} integers of {tested.nets} nets"
+    if self_test is not None:
+        compared = f"{self_test.integers} integers of {self_test.nets} nets"
         verdict = (
             "NOT equal to the plain classes"
-            if tested.differences
+            if self_test.differences
             else "all equal to the plain classes"
         )
         console.print(
-            f"{'self test':<20} {said}, {verdict}", soft_wrap=True, markup=False, highlight=False
+            f"{'self test':<20} {compared}, {verdict}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
         )
-    for line in wrong or ["nothing"]:
+    for line in problems or ["nothing"]:
         console.print(f"{'wrong':<20} {line}", soft_wrap=True, markup=False, highlight=False)
     if as_json:
         test = (
             None
-            if tested is None
-            else {**vars(tested), "differences": [str(each) for each in tested.differences]}
+            if self_test is None
+            else {**vars(self_test), "differences": [str(item) for item in self_test.differences]}
         )
-        print_json({**around.to_dict(), "self_test": test, "problems": wrong})
-    if wrong:
+        print_json({**environment.to_dict(), "self_test": test, "problems": problems})
+    if problems:
         ctx.exit(1)
 
 
 def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
-    """Return (what, its text) of everything that stands before the test."""
+    """Return (label, text) of each line above the self-test."""
     extras: dict[str, list[str]] = {}
-    for each in environment.packages:
-        extras.setdefault(each.extra, []).append(f"{each.name} {each.version or 'not there'}")
+    for item in environment.packages:
+        extras.setdefault(item.extra, []).append(f"{item.name} {item.version or 'not there'}")
     size, count = environment.code
     cache = (
         f"{environment.cache}: {count} files, {size / 1e6:.1f} MB" if environment.cache else "none"

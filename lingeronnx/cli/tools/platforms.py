@@ -29,7 +29,7 @@ __all__ = ["platforms"]
 )
 @json_option
 def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
-    """List the platforms, or tell limits, operators and known faults of one."""
+    """List the platforms, or the limits, operators and known faults of one."""
     if markdown:
         if name is not None or as_json:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
@@ -44,14 +44,11 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     else:
         show_platform(console, rows[0])
     if as_json:
-        found = [_target_to_json(row) for row in rows]
-        print_json({"platforms": found} if name is None else found[0])
+        bodies = [_target_to_json(row) for row in rows]
+        print_json({"platforms": bodies} if name is None else bodies[0])
 
 
 def _target_to_json(target: Target) -> dict[str, Any]:
-    """Return a row as JSON-ready values.
-
-    What its vendor's code holds stands beside the other columns.
-    """
-    found = to_json_value(target)
-    return {**found, **found.pop("vendor"), "packer": target.vendor.packer_command}
+    """Return the JSON object of a target, with its vendor's columns beside the others."""
+    body = to_json_value(target)
+    return {**body, **body.pop("vendor"), "packer": target.vendor.packer_command}

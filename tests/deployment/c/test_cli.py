@@ -128,7 +128,7 @@ def test_parts_1_has_no_program(tmp_path):
     """
     found = deployed(tmp_path, programs.make_two_chip_parts(), "--parts", "1")
     assert found.exit_code == 1
-    assert found.output.startswith("error: parts 1 cuts nothing, and the model is not chip-ready")
+    assert found.output.startswith("error: the model is not chip-ready as one part")
     assert not (tmp_path / "board").exists()
     assert deployed(tmp_path, programs.make_single_part(), "--parts", "1").exit_code == 0
     words = [

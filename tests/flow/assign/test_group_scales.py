@@ -390,8 +390,8 @@ def test_plans_that_do_not_fit():
         (
             "fewer",
             (
-                r"factors have shape \[33, 4\] and minimum \d+; weights \[33, 70\] in groups of 16 have \[33, 5\], from "
-                r"1 to 255"
+                r"factors have shape \[33, 4\] and minimum \d+; weights \[33, 70\] in groups of 16 "
+                r"have \[33, 5\], from 1 to 255"
             ),
         ),
         ("zero", r"factors have shape \[33, 5\] and minimum 0; weights"),

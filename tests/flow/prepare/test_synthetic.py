@@ -154,9 +154,7 @@ def test_weights_refined_on_random_inputs_are_told():
 
 def test_deploy_without_data_is_refused(files, tmp_path):
     said = run("deploy", files / "net.onnx", "-o", tmp_path / "board", code=1)
-    assert (
-        "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA" in said
-    )
+    assert "deploy needs data to calibrate a float model; pass --calib DATA or --input DATA" in said
     said = run(
         "quantize",
         files / "net.onnx",
