@@ -19,13 +19,13 @@ def graph():
 def test_a_file_and_a_graph_have_the_same_time(graph, tmp_path):
     """The layers are those that run: Relus in convolutions are gone, Quant and Dequant too."""
     ir.save(graph, tmp_path / "q.onnx")
-    found = lo.latency(graph)
-    assert found == lo.latency(tmp_path / "q.onnx", "arcs")
-    assert found.platform == "arcs"
-    assert not {"Quant", "Dequant"} & {layer.operator for layer in found.layers}
-    assert found.luna == pytest.approx(sum(layer.cycles for layer in found.layers))
-    assert found.low <= found.total <= found.high
-    assert json.loads(json.dumps(found.to_dict()))["total"] == found.total
+    latency = lo.latency(graph)
+    assert latency == lo.latency(tmp_path / "q.onnx", "arcs")
+    assert latency.platform == "arcs"
+    assert not {"Quant", "Dequant"} & {layer.operator for layer in latency.layers}
+    assert latency.luna == pytest.approx(sum(layer.cycles for layer in latency.layers))
+    assert latency.low <= latency.total <= latency.high
+    assert json.loads(json.dumps(latency.to_dict()))["total"] == latency.total
 
 
 def test_constants_in_shared_memory_are_not_waited_for(graph):
@@ -40,9 +40,9 @@ def test_constants_in_shared_memory_are_not_waited_for(graph):
 
 def test_data_in_external_memory_cost_copies(graph):
     """All tensors there: each is copied in and out."""
-    found = lo.latency(graph, packer_args="--threshold4 1")
-    assert found.moved > 0
-    assert found.total > lo.latency(graph, packer_args="").total
+    latency = lo.latency(graph, packer_args="--threshold4 1")
+    assert latency.moved > 0
+    assert latency.total > lo.latency(graph, packer_args="").total
 
 
 def test_what_cannot_be_told_is_one_line(graph):

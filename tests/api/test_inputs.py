@@ -166,7 +166,7 @@ def test_check_takes_fixed_inputs(tmp_path):
     assert "--fix rate=16000" in CliRunner().invoke(main, words).output
     assert CliRunner().invoke(main, [*words, "--fix", "rate=16000"]).exit_code == 0
     quantize(path, platform="venus", fix={"rate": 16000}).save(path)
-    with pytest.raises(ConfigError, match="quantize it with --fix"):
+    with pytest.raises(ConfigError, match="quantize the model with --fix"):
         check(path, fix={"rate": 16000})
 
 

@@ -56,8 +56,11 @@ def test_what_is_made_ahead_is_what_a_climb_asks_for(count, enough):
 
 def told(result):
     """Return what a search found, without how long it took."""
-    found = result.report.search
-    return {**found, "trials": [{**trial, "seconds": 0} for trial in found["trials"]]}
+    search_report = result.report.search
+    return {
+        **search_report,
+        "trials": [{**trial, "seconds": 0} for trial in search_report["trials"]],
+    }
 
 
 def journal(path):

@@ -107,19 +107,25 @@ def test_flash_is_filled(platform):
     """
     net, calib = nets.shortcut(), nets.samples(nets.shortcut(), 12)
     options = {"platform": platform, "effort": "fast", "weight_bits": "auto"}
-    found = api.quantize(net, calib, **options, max_flash=1 << 20).report.search
-    assert (found["met"], set(found["weight_bits"].values())) == (True, {8})
-    narrow, wide = (trial["flash"] for trial in found["trials"])
+    search_report = api.quantize(net, calib, **options, max_flash=1 << 20).report.search
+    assert (search_report["met"], set(search_report["weight_bits"].values())) == (True, {8})
+    narrow, wide = (trial["flash"] for trial in search_report["trials"])
     assert narrow < wide
     limit = (narrow + 2 * wide) // 3
-    made = api.quantize(net, calib, **options, max_flash=limit)
-    found = made.report.search
-    chosen = next(trial for trial in found["trials"] if trial["chosen"])
-    assert found["met"]
+    quantized = api.quantize(net, calib, **options, max_flash=limit)
+    search_report = quantized.report.search
+    chosen = next(trial for trial in search_report["trials"] if trial["chosen"])
+    assert search_report["met"]
     assert narrow < chosen["flash"] <= limit
-    assert set(found["weight_bits"].values()) == {4, 8}
-    assert set(bits_of(made.graph).values()) == {4, 8}
-    assert chosen["value"] == max(trial["value"] for trial in found["trials"] if trial["met"])
+    assert set(search_report["weight_bits"].values()) == {4, 8}
+    assert set(bits_of(quantized.graph).values()) == {4, 8}
+    assert chosen["value"] == max(
+        trial["value"] for trial in search_report["trials"] if trial["met"]
+    )
     if platform != "generic":
-        assert made.report.chip_ready
-        assert chosen["flash"] == made.report.cost.weights == api.check(made.graph).cost.weights
+        assert quantized.report.chip_ready
+        assert (
+            chosen["flash"]
+            == quantized.report.cost.weights
+            == api.check(quantized.graph).cost.weights
+        )

@@ -72,20 +72,20 @@ def base_of(net, **options):
 def test_groups_keep_what_shares_a_scale_together(name):
     """Law: every layer is in one group, and tensors that share a scale are in the same."""
     planned = base_of(getattr(nets, name)(), platform="generic").planned
-    found = rank_layer_groups(planned)
+    groups = rank_layer_groups(planned)
     tensors = [
-        tensor for group in found for layer in group.layers for tensor in layer.activation.tensors
+        tensor for group in groups for layer in group.layers for tensor in layer.activation.tensors
     ]
     assert len(tensors) == len(set(tensors))
     home = {
         tensor: number
-        for number, group in enumerate(found)
+        for number, group in enumerate(groups)
         for layer in group.layers
         for tensor in layer.activation.tensors
     }
     for shared_scale in group_shared_scales(planned.partition, planned.target):
         assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
-    assert sum(group.mac_fraction for group in found) == pytest.approx(1)
+    assert sum(group.mac_fraction for group in groups) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("platform", ("generic", "venus"))
@@ -115,8 +115,8 @@ def test_attempts_are_options_of_quantize():
     """What an attempt says it is, typed as options, gives the same integers."""
     net, images = three_layers(), data(three_layers())
     base = base_of(net, platform="generic", weight_bits=4)
-    result, found = search(base, Goal(min_sqnr=24.0))
-    chosen = found.best.attempt
+    result, outcome = search(base, Goal(min_sqnr=24.0))
+    chosen = outcome.best.attempt
     assert chosen.wide
     again = api.quantize(
         net,
@@ -124,9 +124,9 @@ def test_attempts_are_options_of_quantize():
         platform="generic",
         weight_bits=4,
         effort=chosen.effort,
-        overrides=chosen.overrides(found.target),
+        overrides=chosen.overrides(outcome.target),
     )
-    assert found.best.meets_goal
+    assert outcome.best.meets_goal
     first, second = (made.session().run(None, {"x": images}) for made in (result, again))
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -162,16 +162,16 @@ def test_cost_counts_every_constant():
 def test_the_cheapest_that_meets_is_chosen():
     """Of a rung, the attempt just below the chosen one was made and does not meet the wish."""
     base = base_of(nets.branches(), platform="generic", weight_bits=4)
-    result, found = search(base, Goal(min_sqnr=24.0))
-    assert found.best.meets_goal
-    assert found.best.cost is not None
-    met = [trial for trial in found.trials if trial.meets_goal]
-    assert min(trial.cost.work for trial in met) == found.best.cost.work
+    result, outcome = search(base, Goal(min_sqnr=24.0))
+    assert outcome.best.meets_goal
+    assert outcome.best.cost is not None
+    met = [trial for trial in outcome.trials if trial.meets_goal]
+    assert min(trial.cost.work for trial in met) == outcome.best.cost.work
     assert result.report.search["met"]
     assert not any("wish" in line for line in result.report.warnings)
     worst = min(values["sqnr"] for values in result.report.outputs.values())
     assert worst >= 24.0
-    assert len(found.trials) <= _MAX_ATTEMPTS
+    assert len(outcome.trials) <= _MAX_ATTEMPTS
 
 
 def test_a_chip_gets_outputs_in_32_bits():
@@ -203,20 +203,20 @@ def test_a_chip_gets_outputs_in_32_bits():
 
 def test_met_at_once_makes_one_attempt():
     base = base_of(nets.plain(), platform="venus")
-    _, found = search(base, Goal(min_sqnr=-50.0))
-    assert (len(found.trials), found.stop_reason, found.best.attempt) == (1, "met", Attempt())
+    _, outcome = search(base, Goal(min_sqnr=-50.0))
+    assert (len(outcome.trials), outcome.stop_reason, outcome.best.attempt) == (1, "met", Attempt())
 
 
 def test_time_is_a_wish_beside_accuracy():
     """One cycle more than is needed is enough; one less is told, and nothing slower is tried."""
     base = base_of(nets.plain(), platform="arcs", clock=100.0)
     cycles = base.result.report.time.latency.total
-    _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
-    assert (found.stop_reason, found.best.limit_excess) == ("met", 0.0)
-    assert "ms a call at 100 MHz at most" in found.goal.text
-    result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
-    assert "accurate enough, but a call takes" in found.stop_reason
-    assert found.best.limit_excess == pytest.approx(cycles / (cycles - 1) - 1)
+    _, outcome = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
+    assert (outcome.stop_reason, outcome.best.limit_excess) == ("met", 0.0)
+    assert "ms a call at 100 MHz at most" in outcome.goal.text
+    result, outcome = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
+    assert "accurate enough, but a call takes" in outcome.stop_reason
+    assert outcome.best.limit_excess == pytest.approx(cycles / (cycles - 1) - 1)
     assert "search goal not met" in result.report.warnings[0]
 
 
@@ -224,22 +224,22 @@ def test_flash_is_a_limit_beside_accuracy():
     """The package's constants as they are, and one byte less, which nothing more accurate takes."""
     base = base_of(nets.plain(), platform="arcs")
     flash = base.result.report.cost.weights
-    _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
-    assert (found.stop_reason, found.best.cost.flash) == ("met", flash)
-    assert found.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
-    _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
+    _, outcome = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
+    assert (outcome.stop_reason, outcome.best.cost.flash) == ("met", flash)
+    assert outcome.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
+    _, outcome = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
     assert (
-        found.stop_reason == f"accurate enough, but {flash:,} bytes of flash; use a smaller model"
+        outcome.stop_reason == f"accurate enough, but {flash:,} bytes of flash; use a smaller model"
     )
 
 
 def test_a_wish_for_time_lets_time_decide():
     options = {"platform": "arcs", "effort": "fast"}
-    made = api.quantize(
+    quantized = api.quantize(
         nets.plain(), nets.samples(nets.plain()), min_sqnr=-50.0, max_ms=50, clock=100, **options
     )
-    assert made.graph.metadata_props["lingeronnx.objective"] == "time"
-    assert made.report.search["met"]
+    assert quantized.graph.metadata_props["lingeronnx.objective"] == "time"
+    assert quantized.report.search["met"]
     other = nets.quantized(nets.plain(), **options)
     assert "lingeronnx.objective" not in other.graph.metadata_props
 
@@ -269,16 +269,16 @@ def test_what_cannot_be_met_says_so():
     net = nets.Net(2, 4, 4)
     flat = net.node("Flatten", net.node("Relu", net.conv("x", (2, 2, 3, 3))))
     base = base_of(net.graph(net.linear(flat, (8, 3), out="y")), platform="venus")
-    result, found = search(base, Goal(min_sqnr=200.0))
-    assert not found.best.meets_goal
+    result, outcome = search(base, Goal(min_sqnr=200.0))
+    assert not outcome.best.meets_goal
     assert result.report.chip_ready
     assert "search goal not met" in result.report.warnings[0]
-    assert "venus computes in 8 bits only" in found.stop_reason
+    assert "venus computes in 8 bits only" in outcome.stop_reason
     nearest = min(
-        trial.measurement.shortfall for trial in found.trials if trial.measurement is not None
+        trial.measurement.shortfall for trial in outcome.trials if trial.measurement is not None
     )
-    assert f"{nearest:.3g} short of the goal" in found.stop_reason
-    for trial in found.trials:
+    assert f"{nearest:.3g} short of the goal" in outcome.stop_reason
+    for trial in outcome.trials:
         total = sum(trial.cost.macs.values())
         assert trial.cost.macs.get("float", 0) <= MAX_FLOAT_MAC_FRACTION * total
 
@@ -296,8 +296,8 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
     _, cut = search(base, goal, minutes=0, log=log)
     assert len(cut.trials) == 1
     assert "time budget of 0 minutes" in cut.stop_reason
-    result, found = search(base, goal, log=log, resume=True)
-    assert [t.attempt for t in found.trials] == [t.attempt for t in in_one_go.trials]
+    result, outcome = search(base, goal, log=log, resume=True)
+    assert [t.attempt for t in outcome.trials] == [t.attempt for t in in_one_go.trials]
     again, last = search(base, goal, minutes=0, log=log, resume=True)  # everything is in the log
     assert [t.attempt for t in last.trials] == [t.attempt for t in in_one_go.trials]
     for other in (result, again):
@@ -350,11 +350,11 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
 
     base = base_of(three_layers(), platform="generic", weight_bits=4)
     monkeypatch.setattr(attempts, "refine_weights", interrupted)
-    result, found = search(base, Goal(min_sqnr=90.0))
-    assert len(found.trials) == 2
-    assert found.stop_reason.startswith("interrupted")
-    assert found.best is min(found.trials, key=lambda trial: trial.rank)
-    assert result.report.search["options"] == found.best.attempt.to_cli_options(found.target)
+    result, outcome = search(base, Goal(min_sqnr=90.0))
+    assert len(outcome.trials) == 2
+    assert outcome.stop_reason.startswith("interrupted")
+    assert outcome.best is min(outcome.trials, key=lambda trial: trial.rank)
+    assert result.report.search["options"] == outcome.best.attempt.to_cli_options(outcome.target)
 
 
 def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
@@ -367,7 +367,7 @@ def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
     labels = Session(net)(images).argmax(1)
     labels[::9] = 0  # the float model is wrong there, too
     np.savez("test.npz", x=images, labels=labels)
-    found = api.quantize(
+    search_report = api.quantize(
         net,
         data(net),
         platform="generic",
@@ -378,10 +378,10 @@ def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
         max_drop=0.001,
         limit=50,
     ).report.search
-    assert found["met"]
-    assert 0 <= found["trials"][-1]["value"] <= 1
-    assert found["float"] is not None
-    assert found["wanted"] == pytest.approx(found["float"] - 0.001)
+    assert search_report["met"]
+    assert 0 <= search_report["trials"][-1]["value"] <= 1
+    assert search_report["float"] is not None
+    assert search_report["wanted"] == pytest.approx(search_report["float"] - 0.001)
 
 
 @pytest.mark.parametrize(
@@ -476,21 +476,21 @@ def test_the_command(tmp_path):
         "20",
         "--json",
     ]
-    done = CliRunner().invoke(cli.main, words)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["search"]
-    assert found["met"]
-    assert found["goal"] == "every output at 20 dB at least"
-    assert "Attempts: every output at 20 dB at least" in done.stderr
+    result = CliRunner().invoke(cli.main, words)
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)["search"]
+    assert body["met"]
+    assert body["goal"] == "every output at 20 dB at least"
+    assert "Attempts: every output at 20 dB at least" in result.stderr
     page = (tmp_path / "d_search.html").read_text()
     assert (tmp_path / "d_search.svg").read_text().removeprefix("<svg ") in page
     assert page.count('class="copy"') == sum(
-        bool(trial["options"]) for trial in [*found["trials"], found]
+        bool(trial["options"]) for trial in [*body["trials"], body]
     )
-    assert json.loads(page.split('id="data-search">')[1].split("</script>")[0]) == found
-    assert len(re.findall("<circle", page)) == len(found["trials"]) == page.count("<tr ") - 1
+    assert json.loads(page.split('id="data-search">')[1].split("</script>")[0]) == body
+    assert len(re.findall("<circle", page)) == len(body["trials"]) == page.count("<tr ") - 1
     lines = (tmp_path / "d_search.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + len(found["trials"])
+    assert len(lines) == 1 + len(body["trials"])
     again = CliRunner().invoke(cli.main, [*words, "--resume"])
     assert again.exit_code == 0
     assert (tmp_path / "d_search.jsonl").read_text().splitlines() == lines
@@ -528,9 +528,9 @@ def test_the_command_refuses(tmp_path, options, text):
         "--calib",
         str(MODELS / "digits_calib.npz"),
     ]
-    done = CliRunner().invoke(cli.main, [*words, "--effort", "fast", *options])
-    assert done.exit_code in (1, 2)
-    assert text in done.stderr
+    result = CliRunner().invoke(cli.main, [*words, "--effort", "fast", *options])
+    assert result.exit_code in (1, 2)
+    assert text in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["d_search.jsonl"]
     assert (tmp_path / "d_search.jsonl").read_text() == '{"goal": "another"}\n'
 
@@ -543,10 +543,10 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
     net = ir.from_proto(
         onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx")
     )
-    _, found = search(base_of(net, platform="generic"), Goal(min_sqnr=300))
+    _, outcome = search(base_of(net, platform="generic"), Goal(min_sqnr=300))
     assert any(
         trial.attempt.raw and set(trial.attempt.raw) <= set(trial.attempt.floats)
-        for trial in found.trials
+        for trial in outcome.trials
     )
 
 
@@ -589,13 +589,13 @@ def test_auto_gives_the_wish_the_fewest_bits():
     net, images = three_layers(), data(three_layers())
     counts = []
     for wish in (5.0, 24.0):
-        made = api.quantize(
+        quantized = api.quantize(
             net, images, platform="arcs", effort="best", weight_bits="auto", min_sqnr=wish
         )
-        nodes = [node for node in made.graph.graph if "parameter_bits" in node.attributes]
+        nodes = [node for node in quantized.graph.graph if "parameter_bits" in node.attributes]
         counts.append(sum(ir.get_attr(node, "parameter_bits") == 4 for node in nodes))
-        assert made.report.search["met"]
-        assert made.report.chip_ready
+        assert quantized.report.search["met"]
+        assert quantized.report.chip_ready
     assert counts[0] > counts[1]
 
 
@@ -607,7 +607,7 @@ def test_a_wish_that_so_few_labels_cannot_tell_is_doubted(wish, count, few):
     net = nets.plain()
     feed = data(net, count)
     labels = np.zeros(count, np.int64)
-    made = api.quantize(
+    quantized = api.quantize(
         net,
         data(net),
         platform="venus",
@@ -615,7 +615,7 @@ def test_a_wish_that_so_few_labels_cannot_tell_is_doubted(wish, count, few):
         max_drop=wish,
         eval_data=[({"x": feed}, labels)],
     )
-    doubts = [note for note in made.report.notes if "so few that chance decides" in note]
+    doubts = [note for note in quantized.report.notes if "so few that chance decides" in note]
     assert [f"of {count} samples" in note for note in doubts] == [True] * few
 
 
@@ -623,7 +623,7 @@ def test_auto_needs_a_wish():
     """And a platform's own narrowest width is where it begins."""
     with pytest.raises(ConfigError, match="weight_bits auto: a requirement selects the widths"):
         api.quantize(nets.plain(), data(nets.plain()), platform="arcs", weight_bits="auto")
-    made = api.quantize(
+    quantized = api.quantize(
         nets.plain(),
         data(nets.plain()),
         platform="venus",
@@ -631,4 +631,4 @@ def test_auto_needs_a_wish():
         weight_bits="auto",
         min_sqnr=1.0,
     )
-    assert made.report.search["met"]
+    assert quantized.report.search["met"]

@@ -29,9 +29,9 @@ def test_a_file_and_its_graph_are_judged_alike(made, tmp_path):
     ir.save(model, tmp_path / "m.onnx")
     result.save(tmp_path / "q.onnx")
     for graph, name, kind in ((model, "m.onnx", "float"), (result.graph, "q.onnx", "integer")):
-        found = check(tmp_path / name, platform="venus")
-        assert found.kind == kind
-        assert found.to_dict() == check(graph, platform="venus").to_dict()
+        report = check(tmp_path / name, platform="venus")
+        assert report.kind == kind
+        assert report.to_dict() == check(graph, platform="venus").to_dict()
 
 
 def test_the_platform_is_the_graph_s_own(made):
@@ -62,18 +62,18 @@ def test_a_graph_in_parts(tmp_path):
     net = make_two_chip_parts()
     result = quantized(net, "venus", samples(net, 16), effort="fast")
     result.write(tmp_path / "net.onnx")
-    found = check(tmp_path / "net.onnx")
-    assert (found.packs, found.runs_right, found.sound) == (
+    report = check(tmp_path / "net.onnx")
+    assert (report.packs, report.runs_right, report.sound) == (
         True,
         True,
         False,
     )  # it is not chip-ready
-    assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
+    assert [part.name for part in report.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert (
-        found.verdict
+        report.verdict
         == "venus: 1 limit is violated at 1 node; each of its 2 chip parts packs and is correct"
     )
-    lines = found.lines()
+    lines = report.lines()
     assert (
         f"runs on venus: {result.report.program.format_line(result.report.integer_macs)}, 3 "
         "crossings"
@@ -88,7 +88,7 @@ def test_a_graph_in_parts(tmp_path):
         assert f"  {part.cost.format_totals()}" in lines
     assert any(line.startswith("fewer parts: Softmax") and "arcs" in line for line in lines)
     assert not any("the packer refuses" in line for line in lines)
-    assert found.to_dict()["runs"] in lines[2]
+    assert report.to_dict()["runs"] in lines[2]
     # Packed under arguments of the user's it is one graph, which the packer does not take.
     assert not check(tmp_path / "net.onnx", packer_args="-d False").packs
 

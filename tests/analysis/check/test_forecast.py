@@ -19,10 +19,10 @@ def test_a_float_model_is_priced_before_calibration():
     """The same packing, memory and cost as the integer graph has afterwards."""
     model = small()
     ahead = lo.check(model, platform="arcs")
-    made = nets.quantized(model, platform="arcs", effort="fast").report
+    report = nets.quantized(model, platform="arcs", effort="fast").report
     assert (ahead.packs, ahead.runs_right) == (True, True)
-    assert ahead.choice.command_line == made.packer_args
-    assert ahead.cost == made.cost
+    assert ahead.choice.command_line == report.packer_args
+    assert ahead.cost == report.cost
     words = "-p arcs -d False -m params:share-mem"
     assert f"packed with {words}, before calibration: it packs and is correct" in ahead.lines()
 
@@ -35,12 +35,12 @@ def test_what_is_foretold_of_the_digits_comes_true(target):
     is told.
     """
     path = Path(__file__).resolve().parents[3] / "models" / "digits_cnn.onnx"
-    ahead, made = (
+    ahead, report = (
         lo.check(path, platform=target),
         lo.quantize(path, platform=target, effort="fast").report,
     )
     assert (ahead.packs, ahead.runs_right) == (True, True)
-    assert (ahead.choice.command_line, ahead.cost) == (made.packer_args, made.cost)
+    assert (ahead.choice.command_line, ahead.cost) == (report.packer_args, report.cost)
     assert "clip" in {met.fault for met in ahead.faults}
     assert not {met.fault for met in ahead.faults} & {
         LunaFault.AVGPOOL_SCALE.key,
@@ -52,13 +52,13 @@ def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
     net = nets.Net(8, 20, 20, seed=3)
     flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
     target = dataclasses.replace(ARCS, shared_memory=31000)
-    found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=target)
-    (finding,) = found.findings
-    assert not found.sound
+    report = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=target)
+    (finding,) = report.findings
+    assert not report.sound
     assert finding.rule == "the memory plan must fit in 31000 bytes"
     assert re.search(r"\d+ bytes; \d+ at \S+ \(\S+ \d+", finding.value)
     assert "venus (655360 bytes)" in finding.remedy
-    assert "packed with -p arcs -d False, before calibration: it does not pack" in found.lines()
+    assert "packed with -p arcs -d False, before calibration: it does not pack" in report.lines()
 
 
 def across():
@@ -73,42 +73,45 @@ def test_the_time_of_parts_is_foretold():
     be unknown.
     """
     ahead = lo.check(across(), platform="arcs")
-    made = nets.quantized(across(), platform="arcs", effort="fast").report
+    report = nets.quantized(across(), platform="arcs", effort="fast").report
     assert len(ahead.program.chip) == 2
-    assert ahead.time.latency.total == pytest.approx(made.time.latency.total, rel=0.1)
+    assert ahead.time.latency.total == pytest.approx(report.time.latency.total, rel=0.1)
     assert ahead.time.latency.total == sum(
         part.verdict.latency.total for part in ahead.program.chip
     )
     assert ahead.time.has_host_parts
-    assert made.time.has_host_parts
+    assert report.time.has_host_parts
 
 
 @pytest.mark.parametrize("platform", ["venus", "arcs"])
 def test_parts_are_foretold(platform):
     """As many parts, the same work and the same reasons as `quantize` has; as JSON too."""
-    found, made = (
+    report, quantized = (
         lo.check(across(), platform=platform),
         nets.quantized(across(), platform=platform, effort="fast"),
     )
-    assert found.cost is None
+    assert report.cost is None
     parts = [
         (part.name, part.nodes, part.macs, part.float_operations, part.runs)
-        for part in found.program.parts
+        for part in report.program.parts
     ]
     assert parts == [
-        (p.name, p.nodes, p.macs, p.float_operations, p.runs) for p in made.report.program.parts
+        (p.name, p.nodes, p.macs, p.float_operations, p.runs)
+        for p in quantized.report.program.parts
     ]
-    assert len(found.program.chip) == (3 if platform == "venus" else 2)
-    assert {node.node: node.why for node in found.host_nodes} == {
-        node.node: node.why for node in (*made.report.float_nodes, *made.report.host_part)
+    assert len(report.program.chip) == (3 if platform == "venus" else 2)
+    assert {node.node: node.why for node in report.host_nodes} == {
+        node.node: node.why for node in (*quantized.report.float_nodes, *quantized.report.host_part)
     }
-    told = found.to_dict()
-    assert told["runs"] == made.report.runs_text
-    assert told["crossings"] == found.program.host_chip_transfers == 2 * len(found.program.chip) - 2
-    assert any(line.startswith("in parts, before calibration: ") for line in found.lines())
-    merged = [merge["operator"] for merge in told["merges"]]
+    body = report.to_dict()
+    assert body["runs"] == quantized.report.runs_text
+    assert (
+        body["crossings"] == report.program.host_chip_transfers == 2 * len(report.program.chip) - 2
+    )
+    assert any(line.startswith("in parts, before calibration: ") for line in report.lines())
+    merged = [merge["operator"] for merge in body["merges"]]
     assert merged == (["Softmax"] if platform == "venus" else [])
-    assert [merge.to_dict() for merge in made.report.merges] == told["merges"]
+    assert [merge.to_dict() for merge in quantized.report.merges] == body["merges"]
 
 
 def test_a_part_that_is_refused_is_foretold():
@@ -129,7 +132,7 @@ def test_a_part_that_is_refused_is_foretold():
 
 def test_no_price_where_nothing_can_be_lowered():
     """A row without a packer has no parts."""
-    found = lo.check(across(), platform="generic")
-    assert found.cost is None
-    assert found.program.parts == ()
-    assert found.to_dict()["runs"] == ""
+    report = lo.check(across(), platform="generic")
+    assert report.cost is None
+    assert report.program.parts == ()
+    assert report.to_dict()["runs"] == ""

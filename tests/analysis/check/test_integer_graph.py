@@ -146,8 +146,8 @@ def test_sizes_are_found_without_value_info(integer):
     ):
         dim.dim_value = size
     attr("AvgPool2dInt", "kernel_shape", [2, 2])(proto)
-    found = lo.check(ir.from_proto(proto))
-    assert any("bytes" in v.value for v in [*found, *found.findings])
+    report = lo.check(ir.from_proto(proto))
+    assert any("bytes" in v.value for v in [*report, *report.findings])
 
 
 # ---- measured faults -------------------------------------------------------------------------------------------------

@@ -14,15 +14,15 @@ from tests.pages.test_document import data, self_contained
 
 
 def test_it_has_the_verdict_the_costs_and_the_arguments():
-    found = lo.check(quantized(net()).graph)
-    text = render_check_page(found, "m<b>.onnx")
+    report = lo.check(quantized(net()).graph)
+    text = render_check_page(report, "m<b>.onnx")
     assert self_contained(text)
-    assert data(text, "check") == json.loads(json.dumps(to_json_value(found.to_dict())))
+    assert data(text, "check") == json.loads(json.dumps(to_json_value(report.to_dict())))
     assert "m&lt;b&gt;.onnx" in text
-    assert found.verdict in text
+    assert report.verdict in text
     assert text.count("<meter") == 2
-    assert text.count('<tr role="row">') == 1 + len(found.cost.layers)
-    assert f"<code>{found.choice.command_line}</code>" in text
+    assert text.count('<tr role="row">') == 1 + len(report.cost.layers)
+    assert f"<code>{report.choice.command_line}</code>" in text
 
 
 def test_a_float_model_that_breaks_limits(tmp_path):
@@ -38,7 +38,9 @@ def test_a_float_model_that_breaks_limits(tmp_path):
         str(tmp_path / "out"),
         "--json",
     ]
-    done = CliRunner().invoke(main, words)
+    result = CliRunner().invoke(main, words)
     text = (tmp_path / "out/check.html").read_text()
     body = data(text, "check")
-    assert body == {key: value for key, value in json.loads(done.stdout).items() if key != "model"}
+    assert body == {
+        key: value for key, value in json.loads(result.stdout).items() if key != "model"
+    }

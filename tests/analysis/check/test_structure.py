@@ -238,8 +238,8 @@ def test_the_commands(tmp_path, monkeypatch) -> None:
     net = layer(weight, strides=[4, 4])
     ir.save(net.graph("y"), tmp_path / "m.onnx")
     np.savez(tmp_path / "c.npz", x=data(net))
-    done = run("check", "m.onnx", "--calib", "c.npz", "-o", "out")
-    assert done.exit_code == 1, done.output  # the stride is over its kernel
+    result = run("check", "m.onnx", "--calib", "c.npz", "-o", "out")
+    assert result.exit_code == 1, result.output  # the stride is over its kernel
     text = (tmp_path / "out" / "model_check_result.txt").read_text()
     titles = [line for line in text.splitlines() if line[:3] in ("1. ", "2. ", "3. ", "4. ", "5. ")]
     assert len(titles) == 5
@@ -249,7 +249,7 @@ def test_the_commands(tmp_path, monkeypatch) -> None:
     assert "stride 4 > kernel 3" in fifth
     body = json.loads((tmp_path / "out" / "model_check_result.json").read_text())
     assert {row["kind"] for row in body["looks_wrong"]} == {"dead channels", "limit"}
-    assert "looks wrong: Conv_y: dead channels" in done.stdout
+    assert "looks wrong: Conv_y: dead channels" in result.stdout
     loud = run("quantize", "m.onnx", "--calib", "c.npz", "--effort", "fast", "--verbose", "--json")
     assert loud.exit_code == 0, loud.output
     assert any(
@@ -272,8 +272,8 @@ def test_check_qat_model(tmp_path, monkeypatch, capsys) -> None:
     lo.compat.check_qat_model("m.onnx", data(net))
     assert "Conv_y: dead channels" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-    found = lo.compat.check_qat_model("m.onnx", {"x": data(net)}, save_results=True)
-    assert (tmp_path / "model_check_result.txt").read_text() == found.text()
+    report = lo.compat.check_qat_model("m.onnx", {"x": data(net)}, save_results=True)
+    assert (tmp_path / "model_check_result.txt").read_text() == report.text()
     quantized = lo.quantize("m.onnx", data(net), effort="fast")
     capsys.readouterr()
     lo.compat.check_qat_model(quantized, data(net), True, tmp_path / "out")
@@ -291,8 +291,8 @@ def test_check_qat_model_on_a_torch_module(capsys) -> None:
     net = torch.nn.Sequential(conv, torch.nn.ReLU(), torch.nn.Dropout()).train()
     with torch.no_grad():
         conv.weight[2] = 0
-    found = lo.compat.check_qat_model(net, torch.randn(8, 2, 6, 6))
-    assert [(s.layer, s.kind) for s in found.suspicions] == [("/0/Conv", "dead channels")]
+    report = lo.compat.check_qat_model(net, torch.randn(8, 2, 6, 6))
+    assert [(s.layer, s.kind) for s in report.suspicions] == [("/0/Conv", "dead channels")]
     assert "/0/Conv: dead channels" in capsys.readouterr().out
     assert net.training
 

@@ -22,9 +22,9 @@ def run(line):
         "loaders.py", f"{SHARED}/data/loaders.py"
     )
     words = shlex.split(line)[1:]
-    done = CliRunner().invoke(main, [*words, "--json"])
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    result = CliRunner().invoke(main, [*words, "--json"])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 @pytest.mark.slow
@@ -36,10 +36,10 @@ def test_the_story(tmp_path, monkeypatch):
     plain, compared, mended, *measured = lines
     first = run(plain)
     assert (first["integer_macs"], first["chip_ready"]) == (1.0, True)
-    found = run(compared)
+    result = run(compared)
     advice = Path("lost/abnormal_layer_advisor.txt").read_text()
     options = advice.split("All options together:\n")[1].strip().splitlines()[0]
-    assert options == found["options"]
+    assert options == result["options"]
     assert mended == f"{plain.split(' -o ')[0]} {options} -o {mended.split(' -o ')[1]}", (
         "the page pastes other options"
     )

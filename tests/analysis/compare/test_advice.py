@@ -222,9 +222,9 @@ def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
         use.node.replace_input_with(use.idx, relu.inputs[0])
     graph.graph.remove(relu)
     joined = join_tensors(*map(open_source, (spoiled.model, graph)), dense.data)
-    found = diagnose(joined, dense.data)
-    assert (found[0].kind, found[0].layer) == ("missing Relu", name)
-    assert any(finding.kind == "outlier channel" for finding in found)
+    findings = diagnose(joined, dense.data)
+    assert (findings[0].kind, findings[0].layer) == ("missing Relu", name)
+    assert any(finding.kind == "outlier channel" for finding in findings)
 
 
 def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
@@ -235,8 +235,8 @@ def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
         )
         graph = ir.clone(graph)
         graph.metadata_props.pop(METADATA_KEY, None)
-        found = diagnose(join_tensors(*map(open_source, (model, graph)), dense.data), dense.data)
-        assert not [finding for finding in found if finding.order == 1]
+        findings = diagnose(join_tensors(*map(open_source, (model, graph)), dense.data), dense.data)
+        assert not [finding for finding in findings if finding.order == 1]
 
 
 def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):

@@ -54,13 +54,13 @@ def test_worst_by_hand(both, metric, batch):
     name = {"mse": "MSE", "cosine": "Cosine"}.get(metric, metric)
     values = by_hand(both)[name]
     order = np.argsort(values if name in ("Cosine", "SQNR") else -values, kind="stable")
-    found = find_bad_case(net, graph, x, metric=metric, batch=batch)
-    assert found.metric == name
-    assert [index for index, _ in found.worst] == order[:10].tolist()
-    assert found.value == pytest.approx(values[order[0]], rel=1e-5)
-    assert found.mean == pytest.approx(values.mean(), rel=1e-5)
-    assert np.array_equal(found.feeds["x"], x[order[0] : order[0] + 1])
-    assert found.samples == 40
+    bad_case = find_bad_case(net, graph, x, metric=metric, batch=batch)
+    assert bad_case.metric == name
+    assert [index for index, _ in bad_case.worst] == order[:10].tolist()
+    assert bad_case.value == pytest.approx(values[order[0]], rel=1e-5)
+    assert bad_case.mean == pytest.approx(values.mean(), rel=1e-5)
+    assert np.array_equal(bad_case.feeds["x"], x[order[0] : order[0] + 1])
+    assert bad_case.samples == 40
 
 
 def test_own_function_and_steps(both, tmp_path):
@@ -87,8 +87,8 @@ def test_equal_models(both):
     worst.
     """
     net, _, x = both
-    found = find_bad_case(net, net, x[:3], metric="SQNR")
-    assert (found.index, found.value) == (0, math.inf)
+    bad_case = find_bad_case(net, net, x[:3], metric="SQNR")
+    assert (bad_case.index, bad_case.value) == (0, math.inf)
 
 
 def test_a_plan_in_float(both):
@@ -130,11 +130,11 @@ def test_command(both, tmp_path):
     np.savez(tmp_path / "data.npz", x=x, labels=np.arange(40))
     line = ["badcase", "net.onnx", "quant.onnx", "--data", "data.npz", "--json", "-o"]
     line = [f"{tmp_path}/{word}" if word.endswith((".onnx", ".npz")) else word for word in line]
-    done = CliRunner().invoke(cli.main, [*line, f"{tmp_path}/bad.npz"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    result = CliRunner().invoke(cli.main, [*line, f"{tmp_path}/bad.npz"])
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
     want = int(by_hand(both)["L1"].argmax())
-    assert (found["index"], found["metric"], found["samples"]) == (want, "L1", 40)
+    assert (body["index"], body["metric"], body["samples"]) == (want, "L1", 40)
     with np.load(tmp_path / "bad.npz") as saved:
         assert np.array_equal(saved["x"], x[want : want + 1])
         assert saved["labels"].tolist() == [want]

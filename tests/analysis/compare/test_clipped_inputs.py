@@ -77,8 +77,8 @@ def test_what_is_not_cut_off_is_not_computed_again():
     for opset, scale, empty in ((13, 8.0, True), (13, 1000.0, False), (7, 1000.0, True)):
         base = FloatSource(lo.Session(ir.from_proto(two_layers(opset)[0])))
         real = {name: array for name, array, _ in base.run({"x": x})}
-        found = base.run_with_clipped_inputs({"x": x}, real, {"x": StoredForm(Affine(scale, 8))})
-        assert (found == {}) == empty
+        tensors = base.run_with_clipped_inputs({"x": x}, real, {"x": StoredForm(Affine(scale, 8))})
+        assert (tensors == {}) == empty
 
 
 @pytest.mark.parametrize("platform", ("venus", "generic"))

@@ -49,8 +49,8 @@ def compared(tmp_path_factory):
     q, data = quantized(model, "venus"), samples(model, 24, seed=9)
     labels = lo.Session(model).run(None, data)[0].argmax(axis=1)
     labels[:6] = (labels[:6] + 1) % 5
-    found = lo.compare(model, q, [(data, labels)], folder / "out", batch=7)
-    return folder / "out", found, model, q, data
+    comparison = lo.compare(model, q, [(data, labels)], folder / "out", batch=7)
+    return folder / "out", comparison, model, q, data
 
 
 def test_files_and_columns(compared):
@@ -176,9 +176,9 @@ def test_five_hundred_layers(tmp_path):
         x = net.node("Relu", net.conv(x, (4, 4, 1, 1), gain=1.1))
     model = net.graph(x)
     data = samples(model, 2)
-    found = lo.compare(model, lo.Session(model), data, tmp_path)
+    comparison = lo.compare(model, lo.Session(model), data, tmp_path)
     page = (tmp_path / "profiler.html").read_text()
-    assert len(found.rows) == 501
+    assert len(comparison.rows) == 501
     assert len(page) < 1.5e6
 
 
@@ -195,9 +195,9 @@ def test_command(compared, tmp_path):
         "--data",
         str(tmp_path / "data.npz"),
     ]
-    done = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "out"), "--json"])
-    assert done.exit_code == 0, done.output
-    body = json.loads(done.stdout)
+    result = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
     assert body["samples"] == 24
     assert body["layers"][0]["mod_name"] == "x"
     shown = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "out"), "--limit", "3"])
@@ -215,8 +215,8 @@ def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
     """
     model = concat()
     bad = quantized(model, "venus", effort="fast", overrides={"t4": {"scale": 128.0}})
-    found = lo.compare(model, bad, samples(model, 32, seed=2), tmp_path)
-    first = found.findings[0]
+    comparison = lo.compare(model, bad, samples(model, 32, seed=2), tmp_path)
+    first = comparison.findings[0]
     assert (first.layer, first.kind) == ("t4", "scale too large")
     _, setting = shlex.split(first.options[0])
     selector, scale = re.fullmatch(r"(\S+)=scale:2\^(-?\d+)", setting).groups()

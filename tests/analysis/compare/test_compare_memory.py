@@ -34,9 +34,9 @@ def test_peak_of_compare():
     found = []
     for count in (64, 2048):
         words = [sys.executable, "-c", PROGRAM, str(count)]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        samples, peak = map(int, done.stdout.split())
+        result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        samples, peak = map(int, result.stdout.split())
         assert samples == count
         found.append(peak)
     assert found[1] <= 1.1 * found[0]

@@ -67,13 +67,13 @@ def test_an_option_with_a_name_that_cannot_be_seen():
     assert word.isprintable()
     bash = shutil.which("bash")
     if bash is not None:
-        done = subprocess.run(
+        result = subprocess.run(
             [bash, "-c", f"printf %s {word.split(' ', 1)[1]}"],
             capture_output=True,
             check=True,
             env={"LC_ALL": "C.UTF-8"},
         )
-        assert done.stdout.decode() == f"{name}=bits:16"
+        assert result.stdout.decode() == f"{name}=bits:16"
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,11 @@ def test_equalized_channels_are_no_error():
     q, data = quantized(model, "venus"), samples(model, 8, seed=5)
     moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
     assert moved
-    found = join_tensors(open_source(model), open_source(q), data)
+    tensor_join = join_tensors(open_source(model), open_source(q), data)
     stored = {n: (a, held) for n, a, held in q.session().tensors(data) if held is not None}
     plain_copy = join_tensors(open_source(model), DumpSource(stored), data)
     for name, factor in moved.items():
-        row = found.rows[name]
+        row = tensor_join.rows[name]
         assert row.stored_form.factor == tuple(factor)
         assert row.effective.sqnr > 20
         assert plain_copy.rows[name].arrived.sqnr < 15
@@ -156,13 +156,13 @@ def test_states_are_fed_back_each_side_its_own():
         for x in np.random.default_rng(5).standard_normal((5, 3, T, WIDTH)).astype(np.float32)
     ]
     q = lo.quantize(model, calls, platform="generic", state=state)
-    found = lo.compare(model, q, calls, state=state)
+    comparison = lo.compare(model, q, calls, state=state)
     name = str(model.graph.outputs[0].name)
     streams = [session.stream(state) for session in (lo.Session(model), q.session())]
     pairs = [[stream.run([name], feeds)[0] for stream in streams] for feeds in calls]
     x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    row = found.join.rows[name]
-    assert found.join.samples == 15
+    row = comparison.join.rows[name]
+    assert comparison.join.samples == 15
     assert row.arrived.mse == pytest.approx(
         float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6
     )

@@ -63,11 +63,11 @@ def test_what_is_advised_was_tried(compared) -> None:
     """No more than the best is advised, and it gives at least half a dB; the text tells what it
     gave.
     """
-    found = compared.option_results
-    assert found is not None
-    assert found.value > found.every - MIN_GAIN_DB
-    assert not found.best or found.value >= found.now + MIN_GAIN_DB
-    assert compared.options == " ".join(found.best)
+    trial_result = compared.option_results
+    assert trial_result is not None
+    assert trial_result.value > trial_result.every - MIN_GAIN_DB
+    assert not trial_result.best or trial_result.value >= trial_result.now + MIN_GAIN_DB
+    assert compared.options == " ".join(trial_result.best)
     assert (
         "tried on these data" in compared.format_advice()
         or f"No option gains {MIN_GAIN_DB:g} dB" in compared.format_advice()
@@ -77,11 +77,11 @@ def test_what_is_advised_was_tried(compared) -> None:
 def test_a_harmful_option_is_left_out(compared) -> None:
     """With an option that spoils a tensor, all together are worse than the best alone."""
     harm = "--override second=scale:2^-3"
-    found = try_options(compared.join, [finding("--effort normal"), finding(harm)], WILD)
-    assert found.best == ("--effort normal",)
-    assert found.value > found.every + MIN_GAIN_DB
+    trial_result = try_options(compared.join, [finding("--effort normal"), finding(harm)], WILD)
+    assert trial_result.best == ("--effort normal",)
+    assert trial_result.value > trial_result.every + MIN_GAIN_DB
     told = replace(
-        compared, findings=[finding("--effort normal"), finding(harm)], option_results=found
+        compared, findings=[finding("--effort normal"), finding(harm)], option_results=trial_result
     ).format_advice()
     assert "The options that gain 0.5 dB each" in told
     assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
@@ -93,14 +93,14 @@ def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
     """
     model = net()
     wrong = {"second": {"scale": 2.0**9}}
-    made = lo.quantize(model, WILD, platform="venus", overrides=wrong)
-    assert load_quantize_settings(made.graph) == {"overrides": wrong}
-    found = join_models(model, made)
+    quantized = lo.quantize(model, WILD, platform="venus", overrides=wrong)
+    assert load_quantize_settings(quantized.graph) == {"overrides": wrong}
+    tensor_join = join_models(model, quantized)
     idle, right = "--effort normal", "--override second=scale:2^3"
-    gave = try_options(found, [finding(idle), finding(right)], WILD)
+    gave = try_options(tensor_join, [finding(idle), finding(right)], WILD)
     assert gave.best == (right,)
     again = lo.quantize(model, WILD, platform="venus", overrides={"second": {"scale": 2.0**3}})
-    levels = [min(joined.outputs.values()) for joined in (found, join_models(model, again))]
+    levels = [min(joined.outputs.values()) for joined in (tensor_join, join_models(model, again))]
     assert levels[1] - levels[0] > MIN_GAIN_DB
     assert abs((levels[1] - levels[0]) - (gave.value - gave.now)) < 3
 
@@ -112,10 +112,10 @@ def test_without_options_the_trial_is_the_graph() -> None:
     model, own = net(), {"first": {"scale": 2.0**3}}
     levels = []
     for data in ({"x": 3 * WILD["x"]}, WILD):
-        made = lo.quantize(model, data, platform="venus", effort="fast", overrides=own)
-        found = join_models(model, made)
-        levels += found.outputs.values()
-        gave = try_options(found, [finding("--override second=scale:2^-2")], WILD)
+        quantized = lo.quantize(model, data, platform="venus", effort="fast", overrides=own)
+        tensor_join = join_models(model, quantized)
+        levels += tensor_join.outputs.values()
+        gave = try_options(tensor_join, [finding("--override second=scale:2^-2")], WILD)
         assert gave.now == pytest.approx(levels[-1], abs=0.5)
     assert levels[1] > levels[0] + 5
 
@@ -127,10 +127,12 @@ def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
     model, wrong, right = net(), {"second": {"scale": 2.0**-3}}, {"second": {"scale": 2.0**-1}}
     levels = []
     for overrides in (wrong, right):
-        found = join_models(model, lo.quantize(model, WILD, platform="venus", overrides=overrides))
-        levels += found.outputs.values()
+        tensor_join = join_models(
+            model, lo.quantize(model, WILD, platform="venus", overrides=overrides)
+        )
+        levels += tensor_join.outputs.values()
         if overrides is wrong:
-            trial = _OptionTrial(found.base, found.other, WILD).with_refined_weights
+            trial = _OptionTrial(tensor_join.base, tensor_join.other, WILD).with_refined_weights
     assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(
         levels, abs=1e-6
     )
@@ -138,8 +140,8 @@ def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
 
 def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatch) -> None:
     """Where rounding alone tells no difference, wrong scales are tried as `quantize` makes them."""
-    made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
-    found = join_models(net(), made)
+    quantized = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
+    tensor_join = join_models(net(), quantized)
     given = _OptionTrial.value
     monkeypatch.setattr(
         _OptionTrial,
@@ -147,11 +149,11 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
         lambda self, words: given(self, words) if self.refines_weights else 20.0,
     )
     right = replace(finding("--override second=scale:2^-1"), order=1)
-    gave = try_options(found, [right], WILD)
+    gave = try_options(tensor_join, [right], WILD)
     assert gave.refined
     assert gave.best == right.options
     assert gave.value >= gave.now + MIN_GAIN_DB
-    assert not try_options(found, [replace(right, order=2)], WILD).best
+    assert not try_options(tensor_join, [replace(right, order=2)], WILD).best
     assert (
         "weights refined"
         in replace(compared, findings=[right], option_results=gave).format_advice()
@@ -160,9 +162,9 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
 
 def test_options_that_help_nothing_are_not_advised(compared) -> None:
     harm = "--override second=scale:2^-3"
-    found = try_options(compared.join, [finding(harm)], WILD)
-    assert found.best == ()
-    told = replace(compared, findings=[finding(harm)], option_results=found)
+    trial_result = try_options(compared.join, [finding(harm)], WILD)
+    assert trial_result.best == ()
+    told = replace(compared, findings=[finding(harm)], option_results=trial_result)
     assert told.options == ""
     assert f"No option gains {MIN_GAIN_DB:g} dB" in told.format_advice()
 
@@ -302,10 +304,10 @@ def test_a_gain_is_more_than_the_trial_is_off() -> None:
 
 
 def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch) -> None:
-    found = compared.join
+    tensor_join = compared.join
     monkeypatch.setattr(_OptionTrial, "value", lambda self, words: 21.0 if words else 20.0)
     monkeypatch.setattr(_OptionTrial, "graph", 25.0)
-    gave = try_options(found, [finding("--effort normal")], WILD)
+    gave = try_options(tensor_join, [finding("--effort normal")], WILD)
     assert gave.best == ()
     text = replace(
         compared, findings=[finding("--effort normal")], option_results=gave

@@ -119,13 +119,13 @@ def test_a_swap_is_told_where_no_sample_shows_it():
     )
     graph = net.graph(net.node("GlobalAveragePool", net.node("Relu", first), out="y"))
     data = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)}
-    made = onnx.load_from_string(
+    quantized = onnx.load_from_string(
         ir.to_bytes(lo.quantize(graph, data, platform="venus", effort="fast").graph)
     )
-    held = next(t for t in made.graph.initializer if list(t.dims) == [6, 3, 3, 3])
+    held = next(t for t in quantized.graph.initializer if list(t.dims) == [6, 3, 3, 3])
     array = np.array(onnx.numpy_helper.to_array(held))
     array[[4, 5]] = array[[5, 4]]
     held.CopyFrom(onnx.numpy_helper.from_array(array, held.name))
-    found = compare(graph, ir.from_proto(made), data).findings[0]
-    assert (found.kind, found.layer) == ("channels swapped", "t0")
-    assert "4 and 5" in found.measured
+    comparison = compare(graph, ir.from_proto(quantized), data).findings[0]
+    assert (comparison.kind, comparison.layer) == ("channels swapped", "t0")
+    assert "4 and 5" in comparison.measured

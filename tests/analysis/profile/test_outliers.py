@@ -120,10 +120,10 @@ def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, s
     array = (
         rng.standard_normal((rows, columns)) * np.exp(spread * rng.standard_normal(columns))
     ).astype(np.float32)
-    seen = OutputCollector()
+    collector = OutputCollector()
     for part in np.array_split(array, min(cut, rows)):
-        seen.add("t", part, None)
-    (row,) = seen.rows()
+        collector.add("t", part, None)
+    (row,) = collector.rows()
     mean, largest, _, dynamic, _ = expect(array)
     assert row.mean == pytest.approx(mean, rel=1e-9)
     assert row.max_abs == largest
@@ -275,9 +275,9 @@ def run(*args):
 
 def test_analyze_weights(nets, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("analyze", "weights", nets[0] / "net.onnx", "--json")
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["rows"]
+    result = run("analyze", "weights", nets[0] / "net.onnx", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
     table = cells((tmp_path / "wb_analyse.log").read_text())
     assert [row["name"] for row in rows] == [line[0] for line in table[1:] if line[0] != "!!!"]
     missing = run("analyze", "weights", "none.pt")
@@ -288,7 +288,7 @@ def test_analyze_outputs(nets, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder, x, _ = nets
     session = lo.Session(folder / "net.onnx")
-    done = run(
+    result = run(
         "analyze",
         "outputs",
         folder / "net.onnx",
@@ -300,8 +300,8 @@ def test_analyze_outputs(nets, tmp_path, monkeypatch) -> None:
         "--batch",
         3,
     )
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["rows"]
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
     assert [row["name"] for row in rows] == [
         str(n.name) for n in session.model.graph if n.op_type == "Conv"
     ]

@@ -214,9 +214,9 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
         "--keep",
         "--json",
     ]
-    done = CliRunner().invoke(cli.main, [str(word) for word in call])
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["rows"]
+    result = CliRunner().invoke(cli.main, [str(word) for word in call])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
     assert {row["op"] for row in rows} == {"Conv2dInt"}
     assert len(rows) == len(table((tmp_path / "out" / "statistic.txt").read_text()))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [

@@ -50,11 +50,11 @@ def test_compare_from_profiles(made, tmp_path, monkeypatch) -> None:
         assert (
             run("profile", model, "--data", home / "data.npz", "-o", out, "--keep").exit_code == 0
         )
-    done = run("compare", *models, "--profiles", "f", "q", "-o", "kept", "--json")
-    assert done.exit_code == 0, done.output
+    result = run("compare", *models, "--profiles", "f", "q", "-o", "kept", "--json")
+    assert result.exit_code == 0, result.output
     again = run("compare", *models, "--data", home / "data.npz", "-o", "run", "--json")
     assert again.exit_code == 0, again.output
-    kept, ran = (json.loads(each.stdout)["layers"] for each in (done, again))
+    kept, ran = (json.loads(each.stdout)["layers"] for each in (result, again))
     assert [row["mod_name"] for row in kept] == [row["mod_name"] for row in ran]
     for ours, theirs in zip(kept, ran, strict=True):
         assert ours["Cosine"] == pytest.approx(theirs["Cosine"], rel=1e-5)

@@ -38,9 +38,9 @@ def planned(net, **more):
 
 def engine_of(net, **more):
     plan = planned(net, **more)
-    every = list_rounded_operators(plan)
+    operators = list_rounded_operators(plan)
     outputs = [str(v.name) for v in plan.graph.graph.outputs]
-    return plan, every, build_roundable_model(plan, every, outputs).create_engine()
+    return plan, operators, build_roundable_model(plan, operators, outputs).create_engine()
 
 
 def union(every):

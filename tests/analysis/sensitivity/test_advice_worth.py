@@ -55,9 +55,9 @@ def test_a_prediction_is_what_quantizing_so_measures(platform) -> None:
         settings = {"overrides": {n: s if n != "x" else {"bits": 16} for n, s in wide.items()}}
     else:
         settings = {"skip": [option.split(" ", 1)[1].strip("'") for option in advised.options]}
-    made = lo.quantize(net(), X, platform=platform, effort="fast", **settings)
+    quantized = lo.quantize(net(), X, platform=platform, effort="fast", **settings)
     pair = PairMeasures()
-    pair.add(lo.Session(net()).run(None, X)[0], made.session().run(None, X)[0])
+    pair.add(lo.Session(net()).run(None, X)[0], quantized.session().run(None, X)[0])
     assert abs(pair.sqnr - advised.value) < 3
 
 
@@ -77,8 +77,8 @@ def test_what_is_rounded_inside_a_recurrent_layer_is_predicted(op_type: str, pla
     )
     graph = made.graph(made.node("Squeeze", y, made.const(np.array([1], np.int64)), out="y"))
     feeds = {"x": np.random.default_rng(0).standard_normal((16, 3, 4)).astype(np.float32)}
-    given = lo.sensitivity(graph, feeds, platform=platform, effort="fast")
-    assert not any("inside" in note for note in given.notes)
+    result = lo.sensitivity(graph, feeds, platform=platform, effort="fast")
+    assert not any("inside" in note for note in result.notes)
     exact = lo.Session(graph).run(None, feeds)[0]
 
     def level(**settings) -> float:
@@ -87,9 +87,9 @@ def test_what_is_rounded_inside_a_recurrent_layer_is_predicted(op_type: str, pla
         pair.add(exact, quantized.session().run(None, feeds)[0])
         return pair.sqnr
 
-    assert given.quantized == pytest.approx(level(), abs=1e-3)
+    assert result.quantized == pytest.approx(level(), abs=1e-3)
     if platform == "generic":
-        assert given.best is not None
-        words = [word for option in given.best.options for word in shlex.split(option)[1:]]
+        assert result.best is not None
+        words = [word for option in result.best.options for word in shlex.split(option)[1:]]
         overrides = dict(map(parse_override, words))
-        assert given.best.value == pytest.approx(level(overrides=overrides), abs=3)
+        assert result.best.value == pytest.approx(level(overrides=overrides), abs=3)

@@ -44,31 +44,31 @@ def test_inputs_left_in_float(platform):
     """A softmax is within two counts of the function of what its inputs hold, in 16 bits or as
     planned.
     """
-    plan, node, every = curve("Softmax", platform)
-    (name,) = every[str(node.name)].inputs
+    plan, node, operators = curve("Softmax", platform)
+    (name,) = operators[str(node.name)].inputs
     q = plan.plan.tensors["curved"]
     real = np.random.default_rng(5).uniform(-3, 3, (2, 6, 16)).astype(np.float32)
     held = plan.plan.tensors[name].on_grid(real)
-    runner, forms = KernelRunner(every), every[str(node.name)].variants
+    runner, forms = KernelRunner(operators), operators[str(node.name)].variants
     assert set(forms) == {(True, "plan"), (False, "plan")}
     for rounded, x in ((True, held), (False, np.clip(real, *_ends(plan.plan.tensors[name])))):
-        (found,) = runner.run(str(node.name), (rounded, "plan"), {name: x}, ["curved"]).values()
+        (result,) = runner.run(str(node.name), (rounded, "plan"), {name: x}, ["curved"]).values()
         powers = np.exp(x.astype(np.float64))
-        assert np.abs(found - powers / powers.sum(-1, keepdims=True)).max() <= 2 / q.scale
+        assert np.abs(result - powers / powers.sum(-1, keepdims=True)).max() <= 2 / q.scale
 
 
 @pytest.mark.parametrize("platform", ["generic", "venusA"])
 def test_a_curve_of_single_numbers(platform):
     """It is run where its input is rounded, and within two counts of the function then."""
-    plan, node, every = curve("Sigmoid", platform)
-    (name,) = every[str(node.name)].inputs
-    assert set(every[str(node.name)].variants) == {(True, "plan")}
+    plan, node, operators = curve("Sigmoid", platform)
+    (name,) = operators[str(node.name)].inputs
+    assert set(operators[str(node.name)].variants) == {(True, "plan")}
     x = plan.plan.tensors[name].on_grid(np.linspace(-3, 3, 96, dtype=np.float32).reshape(1, 6, 16))
-    (found,) = (
-        KernelRunner(every).run(str(node.name), (True, "plan"), {name: x}, ["curved"]).values()
+    (result,) = (
+        KernelRunner(operators).run(str(node.name), (True, "plan"), {name: x}, ["curved"]).values()
     )
     assert (
-        np.abs(found - 1 / (1 + np.exp(-x.astype(np.float64)))).max()
+        np.abs(result - 1 / (1 + np.exp(-x.astype(np.float64)))).max()
         <= 2 / plan.plan.tensors["curved"].scale
     )
 
@@ -79,7 +79,7 @@ def _ends(q):
 
 def test_a_layer_is_no_kernel_for_inputs_in_float():
     """Its products of real inputs are real: rounding its output is all that there is to see."""
-    _, _, every = curve("Sigmoid", "generic")
-    layers = [operator for operator in every.values() if operator.output != "curved"]
+    _, _, operators = curve("Sigmoid", "generic")
+    layers = [operator for operator in operators.values() if operator.output != "curved"]
     assert layers
     assert all(set(operator.variants) == {(True, "plan")} for operator in layers)

@@ -42,7 +42,7 @@ def test_what_no_run_left_is_refused(tmp_path, text, rows):
 
 
 def test_widths_of_weights_are_a_column():
-    found = ranking(weight_bits={"conv": 4})
-    html = render_sensitivity_section(found.text(), found.to_list()).html
-    assert html.count('data-label="weight_bits"') == len(found.ranking)
+    ranked = ranking(weight_bits={"conv": 4})
+    html = render_sensitivity_section(ranked.text(), ranked.to_list()).html
+    assert html.count('data-label="weight_bits"') == len(ranked.ranking)
     assert '<td role="cell" data-label="weight_bits">4</td>' in html

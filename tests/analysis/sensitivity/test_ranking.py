@@ -45,10 +45,10 @@ def test_no_advice_where_nothing_is_given_back():
 
 def test_nothing_is_advised_where_nothing_is_lost():
     """Of infinite values, too: their difference is no number."""
-    found = ranking(quantized=math.inf, values=(math.inf,), finding="scale too large: conv")
-    assert found.gain(found.advice[0]) == 0
-    assert found.best is None
-    assert found.text().endswith("no accuracy is lost; nothing to skip")
+    ranked = ranking(quantized=math.inf, values=(math.inf,), finding="scale too large: conv")
+    assert ranked.gain(ranked.advice[0]) == 0
+    assert ranked.best is None
+    assert ranked.text().endswith("no accuracy is lost; nothing to skip")
 
 
 def test_a_gain_that_is_not_worth_its_options():
@@ -62,8 +62,8 @@ def test_a_gain_that_is_not_worth_its_options():
 
 
 def test_a_metric_that_falls_is_gained_downwards():
-    found = ranking(by="MSE", quantized=4.0, values=(3.0, 1.0))
-    assert [found.gain(advice) for advice in found.advice] == [1.0, 3.0]
+    ranked = ranking(by="MSE", quantized=4.0, values=(3.0, 1.0))
+    assert [ranked.gain(advice) for advice in ranked.advice] == [1.0, 3.0]
 
 
 def test_files(tmp_path):

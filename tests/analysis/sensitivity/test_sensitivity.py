@@ -50,12 +50,12 @@ COARSE = {"platform": "generic", "overrides": {"t7": {"scale": 1.0}}}
 @pytest.mark.parametrize("metric", ("L1", "mse", "KL", "Cosine", "SQNR"))
 @pytest.mark.parametrize("all_but_one", (False, True))
 def test_the_spoiled_layer_comes_first(metric, all_but_one):
-    found = run(nets.residual(), metric=metric, all_but_one=all_but_one, **COARSE)
+    result = run(nets.residual(), metric=metric, all_but_one=all_but_one, **COARSE)
     if metric != "KL":  # which sees little but the grid of the last layer
-        assert found.ranking[0].name == "Conv_t7"
-        assert "Conv_t7" in found.best.operators
-        assert found.gain(found.best) > 5  # dB
-    values = [row.values[0] for row in found.ranking]
+        assert result.ranking[0].name == "Conv_t7"
+        assert "Conv_t7" in result.best.operators
+        assert result.gain(result.best) > 5  # dB
+    values = [row.values[0] for row in result.ranking]
     falling = (metric in ("L1", "mse", "KL")) != all_but_one
     assert values == sorted(values, reverse=falling)
 
@@ -69,14 +69,14 @@ def test_reserve_is_the_other_way_round():
 def test_values_are_those_of_the_formulas():
     """The values of one trial, with numpy from two whole runs."""
     net = nets.residual()
-    plan, every, engine = engine_of(net)
+    plan, operators, engine = engine_of(net)
     x = data(net)
-    layer = next(layer for layer in every if layer.weight.weights)
+    layer = next(layer for layer in operators if layer.weight.weights)
     a = engine.run_base(RoundedSet(), {"x": x}).tensors["y"].astype(np.float64)
     b = engine.run_base(layer.all_rounded, {"x": x}).tensors["y"].astype(np.float64)
     names = ("L1", "MSE", "Cosine", "SQNR")
-    found = run(net, metric=names, batch=7)
-    row = next(row for row in found.ranking if row.name == layer.name)
+    result = run(net, metric=names, batch=7)
+    row = next(row for row in result.ranking if row.name == layer.name)
     want = (
         np.abs(a - b).mean(),
         np.square(a - b).mean(),
@@ -84,8 +84,8 @@ def test_values_are_those_of_the_formulas():
         10 * math.log10((a * a).sum() / np.square(a - b).sum()),
     )
     np.testing.assert_allclose(row.values, want, rtol=1e-4)
-    assert list(found.metrics) == list(names)
-    assert found.samples == len(x)
+    assert list(result.metrics) == list(names)
+    assert result.samples == len(x)
 
 
 def test_kinds_and_what():
@@ -120,7 +120,7 @@ def test_kinds_and_what():
 @pytest.mark.sweep
 @pytest.mark.parametrize("model", ("digits_lstm", "digits_gru", "digits_attention"))
 def test_other_kinds_of_nets(model):
-    found = sensitivity(
+    result = sensitivity(
         MODELS / f"{model}.onnx",
         MODELS / "digits_calib.npz",
         limit=8,
@@ -128,9 +128,9 @@ def test_other_kinds_of_nets(model):
         metric="SQNR",
         effort="fast",
     )
-    assert all(math.isfinite(value) or value > 0 for row in found.ranking for value in row.values)
-    assert found.macs < 0.9 * found.whole
-    assert found.advised_by == "top1"
+    assert all(math.isfinite(value) or value > 0 for row in result.ranking for value in row.values)
+    assert result.macs < 0.9 * result.whole
+    assert result.advised_by == "top1"
 
 
 @pytest.mark.slow
@@ -162,21 +162,21 @@ def test_what_gives_nothing_back_is_no_advice():
     """
     net = nets.residual()
     plan = planned(net)
-    every = list_rounded_operators(plan)
-    whole = union(every)
-    for layer in (layer for layer in every if layer.selector):
+    operators = list_rounded_operators(plan)
+    whole = union(operators)
+    for layer in (layer for layer in operators if layer.selector):
         rest = planned(net, skip=(layer.selector,))
-        found = restored_by_options(plan, [layer], every)
+        found = restored_by_options(plan, [layer], operators)
         assert found.tensors == {name for name in whole.tensors if name not in rest.plan.tensors}
         assert found.weights == {
             str(n.name) for n, _ in plan.partition.integer_nodes if n.name in whole.weights
         } - {str(n.name) for n, _ in rest.partition.integer_nodes}
         assert (found == RoundedSet()) == (layer.op_type in ("GlobalAveragePool", "Add"))
     advised = {name for advice in run(net, metric="SQNR").advice for name in advice.operators}
-    assert advised <= {layer.name for layer in every if layer.op_type in ("Conv", "Gemm")}
+    assert advised <= {layer.name for layer in operators if layer.op_type in ("Conv", "Gemm")}
     assert (
-        restored_by_options(planned(net, platform="generic"), every[:1], every)
-        == every[0].all_rounded
+        restored_by_options(planned(net, platform="generic"), operators[:1], operators)
+        == operators[0].all_rounded
     )
 
 
@@ -228,12 +228,12 @@ def minus_error(model):
 
 @pytest.mark.slow
 def test_function_of_the_users():
-    found = run(nets.residual(), function=minus_error, **COARSE)
-    assert found.ranking[0].name == "Conv_t7"
-    assert list(found.metrics) == ["value"]
-    assert -1e-5 < found.exact <= 0
-    assert found.quantized < found.ranking[-1].values[0]
-    assert run(nets.residual(), function=minus_error, workers=2, **COARSE) == found
+    result = run(nets.residual(), function=minus_error, **COARSE)
+    assert result.ranking[0].name == "Conv_t7"
+    assert list(result.metrics) == ["value"]
+    assert -1e-5 < result.exact <= 0
+    assert result.quantized < result.ranking[-1].values[0]
+    assert run(nets.residual(), function=minus_error, workers=2, **COARSE) == result
 
 
 def fails(model):
@@ -281,7 +281,7 @@ def test_killed_anywhere_and_resumed(tmp_path):
     more = {"metric": ["SQNR", "KL"], "batch": 4}
     whole = tmp_path / "whole"
     whole.mkdir()
-    found = run(net, folder=whole, **more)
+    result = run(net, folder=whole, **more)
     want = contents(whole)
     lines = want[JOURNAL_FILE].splitlines(keepends=True)
     rng = np.random.default_rng(4)
@@ -295,7 +295,7 @@ def test_killed_anywhere_and_resumed(tmp_path):
         folder = tmp_path / f"cut{cut}"
         folder.mkdir(exist_ok=True)
         (folder / JOURNAL_FILE).write_bytes(want[JOURNAL_FILE][:cut])
-        assert run(net, folder=folder, resume=True, **more) == found
+        assert run(net, folder=folder, resume=True, **more) == result
         assert contents(folder) == want
 
 
@@ -391,18 +391,18 @@ def test_command(tmp_path):
         "-o",
         tmp_path / "out",
     ]
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         cli.main, [str(word) for word in (*line, "--json", "--metric", "SQNR", "--metric", "L1")]
     )
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    assert result.exit_code == 0, result.output
+    body = json.loads(result.stdout)
     listed = json.loads((tmp_path / "out/sensitive_ops.json").read_text())
-    assert found["sensitive_ops"] == listed
+    assert body["sensitive_ops"] == listed
     assert [type(item) for item in listed[0]] == [str, str, str, float, float]
     text = (tmp_path / "out/sensitive_ops.txt").read_text()
     assert text.split()[:5] == ["op_name", "sensitive_type", "op_type", "SQNR", "L1"]
     assert "with everything rounded" in text
-    assert found["macs"] < found["macs_of_whole_runs"]
+    assert body["macs"] < body["macs_of_whole_runs"]
     refused = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--resume")])
     assert refused.exit_code == 1
     assert refused.stderr.splitlines()[-1].startswith(

@@ -39,14 +39,14 @@ def test_everything_rounded_is_the_simulator(name, platform):
     last bit.
     """
     net = getattr(nets, name)()
-    plan, every, engine = engine_of(net, platform=platform)
+    plan, operators, engine = engine_of(net, platform=platform)
     x = data(net, 5)
     session = Session(lower(plan.partition, plan.plan, plan.target).graph)
-    found = engine.run_base(union(every), {"x": x}).tensors
+    outputs = engine.run_base(union(operators), {"x": x}).tensors
     for output, array in zip(
         engine.output_names, session.run(engine.output_names, {"x": x}), strict=True
     ):
-        np.testing.assert_array_equal(found[output], array)
+        np.testing.assert_array_equal(outputs[output], array)
 
 
 @limit_examples(40)
@@ -56,18 +56,18 @@ def test_from_any_base(draw):
     net = draw.draw(st.sampled_from(NETS))
     if net not in _ENGINES:
         _ENGINES[net] = engine_of(getattr(nets, net)())
-    plan, every, engine = _ENGINES[net]
+    plan, operators, engine = _ENGINES[net]
     one = st.builds(
         RoundedSet,
-        st.frozensets(st.sampled_from(sorted(union(every).tensors))),
-        st.frozensets(st.sampled_from(sorted(union(every).weights))),
+        st.frozensets(st.sampled_from(sorted(union(operators).tensors))),
+        st.frozensets(st.sampled_from(sorted(union(operators).weights))),
     )
     now, then = draw.draw(one), draw.draw(one)
     feeds = {"x": data(plan.original, 3)}
-    found = engine.outputs(now, engine.run_base(then, feeds), feeds)
+    outputs = engine.outputs(now, engine.run_base(then, feeds), feeds)
     want = engine.run_base(now, feeds).tensors
     for name in engine.output_names:
-        assert np.array_equal(found[name], want[name])
+        assert np.array_equal(outputs[name], want[name])
 
 
 _ENGINES: dict = {}
@@ -75,11 +75,11 @@ _ENGINES: dict = {}
 
 def test_only_what_lies_behind_is_run():
     """A trial runs the pieces that a walk from its change reaches."""
-    _, every, engine = engine_of(nets.residual())
+    _, operators, engine = engine_of(nets.residual())
     feeds = {"x": data(nets.residual(), 2)}
     base = engine.run_base(RoundedSet(), feeds)
     pieces, less = engine.segments.segments, 0
-    for layer in every:
+    for layer in operators:
         for setting in layer.trial_sets("all").values():
             changed = set(setting.tensors)
             want = 0
@@ -91,7 +91,7 @@ def test_only_what_lies_behind_is_run():
             engine.outputs(setting, base, feeds)
             assert engine.macs == want
             less += want < engine.segments.macs * 2
-    assert less > len(every) / 2
+    assert less > len(operators) / 2
 
 
 def test_no_piece_hides_a_cut():

@@ -52,10 +52,10 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
     )
     with np.errstate(all="ignore"):
         x, y = x.astype(np.float32), y.astype(np.float32)
-    seen = Agreement()
-    seen.add(x, y)
-    assert isinstance(seen.sqnr, float)
-    assert isinstance(seen.cosine, float)
+    agreement = Agreement()
+    agreement.add(x, y)
+    assert isinstance(agreement.sqnr, float)
+    assert isinstance(agreement.cosine, float)
     measured, channels = PairMeasures(), ChannelSums()
     measured.add(x, y, StoredForm(Affine(4.0)))
     channels.add(x, y)
@@ -69,11 +69,11 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
 
 
 def test_what_is_not_finite_in_the_reference_is_left_out_and_in_the_other_alone_is_told():
-    seen = Agreement()
-    seen.add(np.float32([1, -np.inf, 2, np.nan]), np.float32([1, 5, 2, 7]))
-    assert (seen.sqnr, seen.cosine) == (math.inf, pytest.approx(1))
-    seen.add(np.float32([1, 2]), np.float32([1, np.inf]))
-    assert math.isnan(seen.sqnr)
+    agreement = Agreement()
+    agreement.add(np.float32([1, -np.inf, 2, np.nan]), np.float32([1, 5, 2, 7]))
+    assert (agreement.sqnr, agreement.cosine) == (math.inf, pytest.approx(1))
+    agreement.add(np.float32([1, 2]), np.float32([1, np.inf]))
+    assert math.isnan(agreement.sqnr)
 
 
 def masked() -> onnx.ModelProto:
@@ -101,11 +101,11 @@ def test_a_mask_of_the_lowest_number(platform, tmp_path):
     data["mask"] = (rng.random((32, 1, 6)) < 0.8).astype(np.float32)
     data["mask"][:, :, 0] = 1
     onnx.save(masked(), tmp_path / "m.onnx")
-    made = lo.quantize(tmp_path / "m.onnx", data, platform=platform, effort="fast")
-    assert math.isfinite(made.report.outputs["y"]["sqnr"])
-    assert math.isfinite(made.layers["y"])
-    found = lo.compare(tmp_path / "m.onnx", made, data, tmp_path / "out")
-    assert not [f for f in found.findings if "inf" in f.measured or "nan" in f.measured]
+    quantized = lo.quantize(tmp_path / "m.onnx", data, platform=platform, effort="fast")
+    assert math.isfinite(quantized.report.outputs["y"]["sqnr"])
+    assert math.isfinite(quantized.layers["y"])
+    comparison = lo.compare(tmp_path / "m.onnx", quantized, data, tmp_path / "out")
+    assert not [f for f in comparison.findings if "inf" in f.measured or "nan" in f.measured]
 
 
 def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):

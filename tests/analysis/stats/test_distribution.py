@@ -14,27 +14,37 @@ from lingeronnx.analysis.stats.distribution import Distribution
 @pytest.mark.parametrize("size", [1, 9, 5000, 70000])
 def test_moments_and_range(size):
     values = np.random.default_rng(size).normal(3.0, 2.0, size).astype(np.float32)
-    seen = Distribution()
-    seen.add(values)
+    distribution = Distribution()
+    distribution.add(values)
     exact = values.astype(np.float64)
-    assert (seen.count, seen.skipped, seen.low, seen.high) == (size, 0, exact.min(), exact.max())
-    assert seen.mean == pytest.approx(exact.mean())
-    assert seen.variance == pytest.approx(exact.var())
-    assert seen.mean_absolute == pytest.approx(np.abs(exact).mean())
-    assert seen.max_abs == np.abs(exact).max()
+    assert (distribution.count, distribution.skipped, distribution.low, distribution.high) == (
+        size,
+        0,
+        exact.min(),
+        exact.max(),
+    )
+    assert distribution.mean == pytest.approx(exact.mean())
+    assert distribution.variance == pytest.approx(exact.var())
+    assert distribution.mean_absolute == pytest.approx(np.abs(exact).mean())
+    assert distribution.max_abs == np.abs(exact).max()
 
 
 def test_nothing_seen():
-    seen = Distribution()
-    assert math.isnan(seen.variance)
-    assert math.isnan(seen.mean_absolute)
-    assert math.isnan(seen.max_abs)
+    distribution = Distribution()
+    assert math.isnan(distribution.variance)
+    assert math.isnan(distribution.mean_absolute)
+    assert math.isnan(distribution.max_abs)
 
 
 def test_what_is_not_finite_is_counted_apart():
-    seen = Distribution()
-    seen.add(np.array([1.0, np.inf, -2.0, np.nan]))
-    assert (seen.count, seen.skipped, seen.low, seen.high) == (2, 2, -2.0, 1.0)
+    distribution = Distribution()
+    distribution.add(np.array([1.0, np.inf, -2.0, np.nan]))
+    assert (distribution.count, distribution.skipped, distribution.low, distribution.high) == (
+        2,
+        2,
+        -2.0,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize("size", [0, 9, 5000])

@@ -17,21 +17,21 @@ def test_histograms_hold_every_value_once(count, number, seed):
     of it.
     """
     x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
-    found = Histogram()
+    histogram = Histogram()
     for part in np.array_split(x, 7):
-        found.add(part)
+        histogram.add(part)
     low, high = float(x.min()), float(x.max())
     have, want = (
-        found.bins(low, high, number),
+        histogram.bins(low, high, number),
         np.histogram(x, number, (low, high) if high > low else None)[0],
     )
     assert have.sum() == count
     if count <= 4096:
         assert np.array_equal(have, want)
-        assert found.quantile(0.99) == np.quantile(x, 0.99)
+        assert histogram.quantile(0.99) == np.quantile(x, 0.99)
         return
     assert np.abs(np.cumsum(have) - np.cumsum(want)).max() <= want.max()
-    share = np.mean(x <= found.quantile(0.99))
+    share = np.mean(x <= histogram.quantile(0.99))
     assert abs(share - 0.99) < 1e-3
 
 
@@ -42,9 +42,9 @@ def test_values_stand_for_all_that_was_seen(count, seed):
     but for that.
     """
     x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
-    found = Histogram()
-    found.add(x)
-    values, counts = found.values()
+    histogram = Histogram()
+    histogram.add(x)
+    values, counts = histogram.values()
     assert counts.sum() == count
     if count <= 4096:
         assert np.array_equal(np.sort(values), np.sort(x))

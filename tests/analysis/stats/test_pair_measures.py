@@ -57,10 +57,10 @@ def plain(x, y):
 
 
 def pair(x, y, held=None, split=1):
-    found = PairMeasures()
+    measures = PairMeasures()
     for a, b in zip(np.array_split(x, split), np.array_split(y, split), strict=True):
-        found.add(a, b, held)
-    return found
+        measures.add(a, b, held)
+    return measures
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 4), (7, 5, 3), (64, 64)])
@@ -70,9 +70,9 @@ def test_every_measure_against_its_formula(shape, offset):
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(shape) + offset).astype(np.float32)
     y = (x + 0.1 * rng.standard_normal(shape)).astype(np.float32)
-    found = pair(x, y, split=min(3, len(x))).to_dict()
+    measures = pair(x, y, split=min(3, len(x))).to_dict()
     for name, want in plain(x, y).items():
-        assert found[name] == pytest.approx(want, rel=1e-9, abs=1e-12), name
+        assert measures[name] == pytest.approx(want, rel=1e-9, abs=1e-12), name
 
 
 def test_large_tensors():
@@ -82,9 +82,9 @@ def test_large_tensors():
     rng = np.random.default_rng(1)
     x = rng.standard_normal((20, 3000)).astype(np.float32)
     y = (np.rint(x * 16) / 16).astype(np.float32)
-    found = pair(x, y, split=20).to_dict()
+    measures = pair(x, y, split=20).to_dict()
     for name, want in plain(x, y).items():
-        assert found[name] == pytest.approx(
+        assert measures[name] == pytest.approx(
             want, **({"abs": 3e-4} if name == "KL" else {"rel": 1e-9})
         ), name
 
@@ -92,8 +92,8 @@ def test_large_tensors():
 def test_equal_tensors_and_zeros():
     """Cosine 1, SQNR infinite, KL 0; zeros are no error."""
     for x in (np.arange(12.0), np.zeros(5), np.full(3, 1e-42), np.full(9000, 7.25)):
-        found = pair(x, x)
-        assert (found.cosine, found.sqnr, found.kl, found.mse, found.rtol) == (
+        measures = pair(x, x)
+        assert (measures.cosine, measures.sqnr, measures.kl, measures.mse, measures.rtol) == (
             1.0,
             math.inf,
             0.0,
@@ -156,24 +156,24 @@ def test_integers_and_what_they_can_hold():
     """
     x = np.array([0.0, 1.0, 3.97, 4.5, -9.0, -2.0], np.float32)
     q = np.clip(np.rint(x * 32), -128, 127).astype(np.int8)
-    found = pair(x, q, StoredForm(Affine(32.0)))
-    assert found.y.high == 127 / 32
-    assert found.saturation == 3 / 6  # 3.97 is 127 by right
-    assert found.clipped_fraction == 2 / 6
-    assert found.used_fraction == 1.0
+    measures = pair(x, q, StoredForm(Affine(32.0)))
+    assert measures.y.high == 127 / 32
+    assert measures.saturation == 3 / 6  # 3.97 is 127 by right
+    assert measures.clipped_fraction == 2 / 6
+    assert measures.used_fraction == 1.0
     half = pair(x[:2], q[:2], StoredForm(Affine(32.0)))
     assert (half.saturation, half.clipped_fraction, half.used_fraction) == (0.0, 0.0, 32 / 127)
     assert pair(x, x).used_fraction is pair(x, x).saturation is pair(x, x).clipped_fraction is None
     real = pair(x, (q / 32).astype(np.float32), StoredForm(Affine(32.0)))
-    assert real.to_dict() == found.to_dict()
+    assert real.to_dict() == measures.to_dict()
 
 
 def test_what_is_not_finite_is_left_out():
     """Infinity of a mask spoils nothing; it is counted."""
     x = np.array([1.0, -np.inf, 2.0, np.nan, 3.0])
     y = np.array([1.0, -8.0, np.inf, 1.0, 2.0])
-    found = pair(x, y)
-    assert (found.skipped, found.count, found.mse) == (3, 2, 0.5)
+    measures = pair(x, y)
+    assert (measures.skipped, measures.count, measures.mse) == (3, 2, 0.5)
     assert PairMeasures().to_dict()["KL"] == 0.0
     spread = Distribution()
     spread.add(x)
