@@ -40,7 +40,9 @@ def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
     report, wanted = lo.check(held, platform="venus"), lo.check(small(), platform="venus")
     assert report.verdict == wanted.verdict
     assert [f.op_type for f in report.host_part] == [f.op_type for f in wanted.host_part]
-    assert any("already (QuantizeLinear): checking the float model" in note for note in report.notes)
+    assert any(
+        "already (QuantizeLinear): checking the float model" in note for note in report.notes
+    )
 
 
 def test_all_violations_of_a_node_and_fallbacks():
