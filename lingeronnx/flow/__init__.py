@@ -1,16 +1,16 @@
-"""The quantizing flow: stages that each return a frozen value, which carries what the user should know of it.
+"""The quantization flow: stages that each return a frozen value, which carries notes for the user.
 
-    prepare/    loaded, data at hand, normalised, fitted to the chip, partitioned
-    observe/    what calibration data say of tensors
-    assign/     from statistics to scales
-    methods/    accuracy methods: equalized channels, fitted ranges, refined weights
-    planning/   the stages that apply these: calibration, scales, refinement
-    report/     the integer graph compared with the float model, reported, written
-    trials/     other ends, widths, scales and methods, kept where the evidence is for them
+- `prepare/`: the model loaded with its data, normalized, fitted to the chip and partitioned.
+- `observe/`: statistics of tensors on calibration data.
+- `assign/`: from statistics to scales.
+- `methods/`: accuracy methods: equalized channels, fitted ranges, refined weights.
+- `planning/`: the stages that apply these: calibration, scales, refinement.
+- `report/`: the integer graph compared with the float model, reported, written.
+- `trials/`: other placements, widths, scales and methods, kept if the evidence supports them.
 
-Between the plan and the end the weights may be changed: `refine_weights` does for `quantize`,
-training does for `tuning`. No stage changes what it is given. Each folder imports from those above
-it. `partition` (which nodes become integer) and `lower` (the integer graph of a plan) serve all of
+Between the plan and the end the weights may change: `refine_weights` does that for `quantize`,
+training for `tuning`. No stage modifies its arguments. Each folder imports from those above it.
+`partition` (which nodes become integer) and `lower` (the integer graph of a plan) serve all of
 them. Must not know: commands, torch.
 """
 

@@ -1,10 +1,10 @@
-"""Tensors that must be multiplied by one factor, if by any.
+"""Group tensors that must be multiplied by a common factor, and find Clips replaced by saturation.
 
-And Clips that the top of the integer range stands in for.
 A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that
 commute with it (Relu, pooling, Add, Concat, reshapes) make their tensors share one. A chip without
-Clip cuts ``Clip(0, b)`` off by saturation, where a factor is free that brings b to the largest
-integer. Where none is, it is composed between layers on the chip, and elsewhere it stays in float.
+Clip implements ``Clip(0, b)`` by saturation if a factor is free to map b to the largest integer. If
+not, the Clip is composed of other operators between layers on the chip, and elsewhere stays in
+float.
 """
 
 from __future__ import annotations
@@ -33,51 +33,58 @@ __all__ = [
     "find_saturating_clips",
 ]
 
-#: Why a Mul that `host_scaling` put in stays in float.
-HOST_SCALING_REASON = "it scales the tensor into the range of exponents that the chip holds"
+#: Reason why a Mul inserted by `host_scaling` stays in float.
+HOST_SCALING_REASON = "it scales the tensor into the chip's range of exponents"
 
 
 class FactorSets(DisjointSets):
-    """Sets of tensors that share a factor, and which of them are pinned to the factor 1."""
+    """Sets of tensors that share a factor, some of which are pinned to the factor 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pinned: set[str] = set()
 
     def pin(self, name: str) -> None:
-        """Keep the factor of `name`'s group at 1."""
+        """Fix the factor of the set of `name` to 1."""
         self.find(name)
         self.pinned.add(name)
 
     def is_free(self, tensors: list[str]) -> bool:
-        """Whether no tensor of a group is pinned."""
+        """Whether none of the tensors is pinned."""
         return not any(name in self.pinned for name in tensors)
 
 
-def pin_boundary_tensors(groups: FactorSets, partition: Partition) -> None:
-    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
+def pin_boundary_tensors(factor_sets: FactorSets, partition: Partition) -> None:
+    """Pin graph inputs and outputs, and the tensors of float nodes except host scaling.
 
-    What layers with a common weight read and write is pinned too: a factor would give each a weight
-    of its own.
+    Tensors of layers that share a weight are pinned as well: a factor would give each layer a
+    weight of its own.
     """
     graph = partition.graph.graph
     for value in (*graph.inputs, *graph.outputs):
-        groups.pin(str(value.name))
+        factor_sets.pin(str(value.name))
     for node in graph:
         if partition.floats.get(str(node.name), HOST_SCALING_REASON) != HOST_SCALING_REASON:
-            for read in (*node.inputs, *node.outputs):
-                if read is not None and read.name:
-                    groups.pin(str(read.name))
+            for operand in (*node.inputs, *node.outputs):
+                if operand is not None and operand.name:
+                    factor_sets.pin(str(operand.name))
         elif node.op_type == "Linear" and len(ir.require_input(node, 1).uses()) > 1:
-            groups.pin(ir.input_name(node))
-            groups.pin(ir.output_name(node))
+            factor_sets.pin(ir.input_name(node))
+            factor_sets.pin(ir.output_name(node))
 
 
 @dataclass
 class FactorGroup:
     """Tensors that share a factor.
 
-    `required_factor` is the factor when it is not free, `pinned` whether it must be 1.
+    Attributes
+    ----------
+    tensors
+        Names of the tensors.
+    pinned
+        Whether the factor must be 1.
+    required_factor
+        The factor if it is not free, else None.
     """
 
     tensors: list[str]
@@ -88,13 +95,30 @@ class FactorGroup:
 def group_tensors_by_factor(
     partition: Partition, target: Target, bits: int
 ) -> tuple[list[FactorGroup], list[str]]:
-    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
+    """Group all integer tensors by common factor.
+
+    Parameters
+    ----------
+    partition
+        The float graph.
+    target
+        The target.
+    bits
+        Width of the activations.
+
+    Returns
+    -------
+    groups : list of FactorGroup
+        All groups.
+    unmet : list of str
+        Clip nodes whose group cannot have the factor that they need.
+    """
     sets = FactorSets()
     pin_boundary_tensors(sets, partition)
-    needs: dict[str, tuple[float, str]] = {}
+    requirements: dict[str, tuple[float, str]] = {}
     for node, op in partition.integer_nodes:
-        tensors = [ir.input_name(node, i) for i in op.data(node)]
-        tensors += [str(node.outputs[i].name) for i in op.quantized_outputs(node)]
+        tensors = [ir.input_name(node, index) for index in op.data(node)]
+        tensors += [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
         for name in tensors:
             sets.find(name)
             if op.scale_constraints.factor_behavior == "passes":
@@ -102,79 +126,81 @@ def group_tensors_by_factor(
             elif op.scale_constraints.factor_behavior == "fixed":
                 sets.pin(name)
         if op.integer_op is CLIP and not target.can_run(CLIP.name):
-            limits = get_clip_bounds(node)
-            assert limits is not None
-            ratio = ((1 << (bits - 1)) - 1) / limits[1]
-            needs[tensors[-1]] = (ratio / floor_power_of_two(ratio), str(node.name))
-    groups = {
-        key: FactorGroup(tensors, not (free := sets.is_free(tensors)), None if free else 1.0)
-        for key, tensors in sets.groups().items()
-    }
+            requirements[tensors[-1]] = (_clip_factor(node, bits), str(node.name))
+    groups = {}
+    for key, tensors in sets.groups().items():
+        is_free = sets.is_free(tensors)
+        groups[key] = FactorGroup(tensors, not is_free, None if is_free else 1.0)
     unmet = []
-    for name, (factor, node_name) in needs.items():
+    for name, (factor, node_name) in requirements.items():
         group = groups[sets.find(name)]
-        if group.required_factor is not None and not math.isclose(group.required_factor, factor):
-            unmet.append(node_name)
-        else:
+        if group.required_factor is None or math.isclose(group.required_factor, factor):
             group.required_factor = factor
+        else:
+            unmet.append(node_name)
     return list(groups.values()), unmet
+
+
+def _clip_factor(node: ir.Node, bits: int) -> float:
+    """Return the factor in [1, 2) that maps the upper bound of a Clip to the largest integer."""
+    bounds = get_clip_bounds(node)
+    assert bounds is not None
+    ratio = ((1 << (bits - 1)) - 1) / bounds[1]
+    return ratio / floor_power_of_two(ratio)
 
 
 def partition_with_clip_fallback(
     model: ir.Model, target: Target, skip: Mapping[str, str], bits: int
 ) -> Partition:
-    """Return the `partition_graph` of `model` in which Clips that no chip runs stay in float, too."""
-    parts = partition_graph(model, target, skip)
-    while unmet := find_unsupported_clips(parts, target, bits):
-        parts = partition_graph(model, target, {**parts.floats, **unmet})
-    return parts
+    """Partition `model` with unsupported Clips in float, too; see `partition_graph`."""
+    partition = partition_graph(model, target, skip)
+    while unsupported := find_unsupported_clips(partition, target, bits):
+        partition = partition_graph(model, target, {**partition.floats, **unsupported})
+    return partition
 
 
 def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> dict[str, str]:
-    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `target`, and that are not composed.
+    """Return {node: reason} of Clips that neither saturation nor composition can implement.
 
-    Four operators are worth it between two layers on the chip only.
+    Composition takes four operators, which is only worth it between two layers on the chip.
     """
-    reason = (
-        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range "
-        "here (the tensor, or "
-        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or "
-        "output)"
-    )
     _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
         return {}
-    able = (
-        {str(node.name) for node, _ in partition.integer_nodes if can_compose_clip(node, target)}
-        if bits <= 8
-        else set[str]()
+    composable: set[str] = set()
+    if bits <= 8:
+        between_layers = _between_layers(partition)
+        for node, _ in partition.integer_nodes:
+            if str(node.name) in between_layers and can_compose_clip(node, target):
+                composable.add(str(node.name))
+    reason = (
+        f"{target.name} has no Clip, and no scale maps the bound to the largest integer here (the "
+        "tensor, or one it is added to, is read in float, multiplied, clipped elsewhere, or a graph "
+        "input or output)"
     )
-    return dict.fromkeys(
-        (name for name in unmet if name not in able & _between_layers(partition)), reason
-    )
+    return dict.fromkeys((name for name in unmet if name not in composable), reason)
 
 
 def find_saturating_clips(partition: Partition, target: Target, bits: int) -> set[str]:
-    """Return the Clip nodes that a scale stands in for, if `target` has no Clip."""
-    clips = {
-        str(node.name)
-        for node, op in partition.integer_nodes
-        if op.integer_op is CLIP and not target.can_run(CLIP.name)
-    }
-    return clips - set(group_tensors_by_factor(partition, target, bits)[1])
+    """Return the Clip nodes that are implemented by saturation, if `target` has no Clip."""
+    if target.can_run(CLIP.name):
+        return set()
+    clips = {str(node.name) for node, op in partition.integer_nodes if op.integer_op is CLIP}
+    _, unmet = group_tensors_by_factor(partition, target, bits)
+    return clips.difference(unmet)
 
 
 def _between_layers(partition: Partition) -> set[str]:
-    """Return the integer nodes that a layer stands before, and one behind, with integers all the way."""
-    fed, leads = set[int](), set[int]()
-    for node, _ in partition.integer_nodes:
-        if count_macs(node) or any(
-            id(maker) in fed for value in node.inputs if (maker := ir.producer(value)) is not None
-        ):
-            fed.add(id(node))
-    for node, _ in reversed(partition.integer_nodes):
-        if count_macs(node) or any(
-            id(use.node) in leads for value in node.outputs for use in value.uses()
-        ):
-            leads.add(id(node))
-    return {str(node.name) for node, _ in partition.integer_nodes if id(node) in fed & leads}
+    """Return the integer nodes with layers both upstream and downstream, connected by integers."""
+    nodes = [node for node, _ in partition.integer_nodes]
+    after_layer: set[int] = set()
+    for node in nodes:
+        producers = {id(ir.producer(value)) for value in node.inputs}
+        if count_macs(node) or not producers.isdisjoint(after_layer):
+            after_layer.add(id(node))
+    before_layer: set[int] = set()
+    for node in reversed(nodes):
+        consumers = {id(use.node) for value in node.outputs for use in value.uses()}
+        if count_macs(node) or not consumers.isdisjoint(before_layer):
+            before_layer.add(id(node))
+    return {str(node.name) for node in nodes if id(node) in after_layer & before_layer}

@@ -1,18 +1,19 @@
-"""Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format, and the way back.
+"""Lowering: turn a normalized float graph and a plan into the integer graph, and read a plan back.
 
-The integer graph's attributes carry every scale: `extract_plan` reads the plan back from them.
-Which float tensor an integer one holds is returned by `lower`, and read off a file by `borders`; a
-name says nothing.
+The attributes of the integer graph (`thinker` format) contain every scale: `extract_plan` reads the
+plan from them. `lower` returns which float tensor each integer tensor represents;
+`map_to_float_names` reads it from a file. Names have no meaning.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, ModelError
-from ..formats import REQUANT, find_integer_op, is_quantized_domain, read_attributes
+from ..formats import REQUANT, Format, find_integer_op, is_quantized_domain, read_attributes
 from ..graph import ir
-from ..graph.attributes import get_number
+from ..graph.attributes import AttributeValue, get_number
 from ..lowering import LoweringContext, LoweringResult
 from ..plan import Affine, Plan, Transform
 from ..plan.synthetic_calibration import is_synthetic
@@ -25,94 +26,107 @@ __all__ = ["check_zero_points", "extract_plan", "lower"]
 
 
 def lower(partition: Partition, plan: Plan, target: Target) -> LoweringResult:
-    """Return the integer graph of the normalised float graph of `partition` under `plan`.
+    """Return the integer graph of the normalized float graph of `partition` under `plan`.
 
-    It is left as it is.
-    Raises ModelError when the plan lacks a tensor, ConfigError for a zero point that an operator
-    does not take.
+    Does not modify the float graph.
+
+    Raises
+    ------
+    ModelError
+        If the plan lacks a tensor.
+    ConfigError
+        If an operator does not support a zero point of the plan.
     """
     check_zero_points(plan, partition, target)
     return LoweringContext(partition.graph, plan, target, partition.ops).run()
 
 
 def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
-    """Raise ConfigError for a zero point in `plan` that an operator of `partition` on `target` does not take."""
-    shifted = {name: q for name, q in plan.tensors.items() if q.shifted}
+    """Raise ConfigError if `plan` has a zero point that is not supported for its tensor."""
+    shifted = {name: qparams for name, qparams in plan.tensors.items() if qparams.shifted}
     if not shifted:
         return
     symmetric, activations = partition.symmetric_tensors(target), set(partition.activations)
-    for name, q in shifted.items():
-        what = (
-            "a weight"
-            if name not in activations
-            else f"{q.bits} bits"
-            if q.bits > 8
-            else symmetric.get(name)
-        )
-        if what is not None:
+    for name, qparams in shifted.items():
+        subject = symmetric.get(name)
+        if name not in activations:
+            subject = "a weight"
+        elif qparams.bits > 8:
+            subject = f"a {qparams.bits}-bit tensor"
+        if subject is not None:
             raise ConfigError(
-                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {what} takes "
-                "0 only"
+                f"the plan has zero point {int(qparams.zero_points.max())} for '{name}'; {subject} "
+                "supports 0 only"
             )
 
 
 def extract_plan(graph: ir.Model) -> Plan:
-    """Read the plan back from an integer graph: its attributes are the only truth."""
-    tensors: dict[str, Affine] = {}
-    known: dict[str, Affine] = {}
-    names = map_to_float_names(graph)
-    chip = graph.metadata_props.get("lingeronnx.platform", DEFAULT.name)
-    for node in graph.graph:
-        form = find_integer_op(node)
-        if form is None or not (
-            is_quantized_domain(node)
-            or (node.inputs[0] is not None and node.inputs[0].name in known)
-        ):
-            continue
-        attrs = read_attributes(form, node)
-        source = node.inputs[0]
-        before = known.get(str(source.name)) if source is not None else None
-        written = form.output_qparams(attrs, [before])
-        if written is not None:
-            name = ir.output_name(node)
-            q = known[name] = written.changed(
-                bits=form.bits(attrs) or (8 if before is None else before.bits)
-            )
-            if form is not REQUANT:
-                tensors[names.get(name, name)] = q
-        for key, index in form.weight_scales.items():
-            if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
-                tensors[ir.input_name(node, index)] = form.weight_qparams(attrs, node, key)
-        operand = (
-            ir.const_value(node.inputs[1]) if "scale_y" in attrs and len(node.inputs) > 1 else None
-        )
-        if operand is not None:
-            tensors[ir.input_name(node, 1)] = Affine(
-                get_number(attrs, "scale_y"), 8 * operand.dtype.itemsize
-            )
-    stored_transforms = ir.read_json_metadata(graph, "lingeronnx.transforms")
-    try:
-        transforms = {
-            name: Transform(tuple(_parse_factors(entry)))
-            for name, entry in stored_transforms.items()
-        }
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(
-            "the metadata 'lingeronnx.transforms' are not as they were written; quantize again"
-        ) from error
-    floats = {str(n.name): "float in the file" for n in graph.graph if find_integer_op(n) is None}
-    powers = all(q.power_of_two for q in tensors.values())
+    """Read the plan back from the attributes of an integer graph."""
+    tensors = _read_qparams(graph)
+    is_power_of_two = all(qparams.power_of_two for qparams in tensors.values())
+    float_nodes = [str(node.name) for node in graph.graph if find_integer_op(node) is None]
     return Plan(
-        platform=chip,
-        mode="q-value" if powers else "max-value",
+        platform=graph.metadata_props.get("lingeronnx.platform", DEFAULT.name),
+        mode="q-value" if is_power_of_two else "max-value",
         tensors=tensors,
-        transforms=transforms,
-        floats=floats,
+        transforms=_read_transforms(graph),
+        floats=dict.fromkeys(float_nodes, "float in the file"),
         synthetic=is_synthetic(graph),
         settings=load_quantize_settings(graph),
     )
 
 
+def _read_qparams(graph: ir.Model) -> dict[str, Affine]:
+    """Read the parameters of all tensors and weights, by the names of the float graph."""
+    float_names = map_to_float_names(graph)
+    tensors: dict[str, Affine] = {}
+    integer_tensors: dict[str, Affine] = {}  # by the names of the integer graph
+    for node in graph.graph:
+        op_format = find_integer_op(node)
+        data = node.inputs[0] if node.inputs else None
+        data_qparams = None if data is None else integer_tensors.get(str(data.name))
+        if op_format is None or not (is_quantized_domain(node) or data_qparams is not None):
+            continue
+        attrs = read_attributes(op_format, node)
+        output_qparams = op_format.output_qparams(attrs, [data_qparams])
+        if output_qparams is not None:
+            default_bits = 8 if data_qparams is None else data_qparams.bits
+            name = ir.output_name(node)
+            qparams = output_qparams.changed(bits=op_format.bits(attrs) or default_bits)
+            integer_tensors[name] = qparams
+            if op_format is not REQUANT:
+                tensors[float_names.get(name, name)] = qparams
+        tensors.update(_read_constant_qparams(node, op_format, attrs))
+    return tensors
+
+
+def _read_constant_qparams(
+    node: ir.Node, op_format: Format, attrs: Mapping[str, AttributeValue]
+) -> dict[str, Affine]:
+    """Read the parameters of the weights and constant operands of a node."""
+    constants = {}
+    for key, index in op_format.weight_scales.items():
+        if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
+            constants[ir.input_name(node, index)] = op_format.weight_qparams(attrs, node, key)
+    if "scale_y" in attrs and len(node.inputs) > 1:
+        operand = ir.const_value(node.inputs[1])
+        if operand is not None:
+            bits = 8 * operand.dtype.itemsize
+            constants[ir.input_name(node, 1)] = Affine(get_number(attrs, "scale_y"), bits)
+    return constants
+
+
+def _read_transforms(graph: ir.Model) -> dict[str, Transform]:
+    """Read the transforms of the plan from the metadata."""
+    stored = ir.read_json_metadata(graph, "lingeronnx.transforms")
+    try:
+        return {name: Transform(tuple(_parse_factors(entry))) for name, entry in stored.items()}
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ModelError(
+            "the metadata 'lingeronnx.transforms' are malformed; quantize again"
+        ) from error
+
+
 def _parse_factors(entry: list[Any]) -> list[float]:
-    """Return the factors of a transform; older files have a list of them and an offset of 0."""
+    """Return the factors of a transform; older files store a list of them and an offset of 0."""
     return entry[0] if isinstance(entry[0], list) else entry

@@ -1,7 +1,4 @@
-"""Which nodes of a float graph become integer, and why the others do not.
-
-Found once, and handed on as a value.
-"""
+"""Decide which nodes of a float graph become integer, and record why the others do not."""
 
 from __future__ import annotations
 
@@ -21,18 +18,24 @@ from ..targets import Target
 
 __all__ = ["Partition", "partition_graph"]
 
-_MAX_OUTPUT_RANK = 3  # of a layer's output on a chip
+_MAX_OUTPUT_RANK = 3  # maximum rank of a wide output on a chip
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A normalised float graph, cut in two.
+    """Partition of a normalized float graph into integer and float nodes.
 
-    graph : the graph. ops : {node: the operator it becomes}, in graph order. floats : {node: why it
-    stays in float}.
-
-    Weights of the graph may change under it, and nodes that stay in float may be added
+    Weights of the graph may be changed, and nodes that stay in float may be added
     (`with_added_floats`).
+
+    Attributes
+    ----------
+    graph
+        The graph.
+    ops
+        {node: operator that it becomes}, in graph order.
+    floats
+        {node: reason why it stays in float}.
     """
 
     graph: ir.Model
@@ -41,9 +44,12 @@ class Partition:
 
     @classmethod
     def build(cls, graph: ir.Model, floats: Mapping[str, str], target: Target) -> Partition:
-        """Return the partition of `graph` for `target` in which `floats` stay.
+        """Return the partition of `graph` for `target` with exactly the nodes `floats` in float.
 
-        ConstraintError where more have to.
+        Raises
+        ------
+        ConstraintError
+            If another node cannot be quantized.
         """
         ops = {}
         for node in graph.graph:
@@ -56,7 +62,7 @@ class Partition:
 
     @cached_property
     def integer_nodes(self) -> tuple[tuple[ir.Node, Op], ...]:
-        """The nodes that become integer, with their operators, in graph order."""
+        """The nodes that become integer with their operators, in graph order."""
         return tuple(
             (node, self.ops[str(node.name)])
             for node in self.graph.graph
@@ -73,71 +79,66 @@ class Partition:
         """The names of the activations that become integers, in graph order."""
         names: dict[str, None] = {}
         for node, op in self.integer_nodes:
-            for index in op.data(node):
-                names[ir.input_name(node, index)] = None
-            names.update(
-                dict.fromkeys(str(node.outputs[index].name) for index in op.quantized_outputs(node))
-            )
+            names.update(dict.fromkeys(_quantized_tensors(node, op)))
         return tuple(names)
 
     def symmetric_tensors(self, target: Target) -> dict[str, str]:
-        """Return {activation: the operator that reads or writes it, for which the integer 0 has to stand for 0}."""
+        """Return {activation: adjacent operator that does not support its zero point}."""
         by_tensor: dict[str, str] = {}
         for node, op in self.integer_nodes:
             if not op.supports_zero_points(node, target):
-                names = [ir.input_name(node, index) for index in op.data(node)]
-                names += [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
-                by_tensor.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
+                label = f"{node.op_type} {node.name}"
+                by_tensor.update(dict.fromkeys(_quantized_tensors(node, op), label))
         return by_tensor
 
     def wide_outputs(self, target: Target) -> frozenset[str]:
-        """Return the outputs that leave the integers, of layers that may write them wider than the rest, or in float.
+        """Return the outputs without integer consumers that may have more bits, or be in float.
 
-        A chip writes up to three axes, and more by a Reshape, which only moves bytes.
+        A chip writes up to three axes; a higher rank takes a Reshape, which only moves bytes.
         """
-        return frozenset(
-            ir.output_name(node)
-            for node, op in self.integer_nodes
-            if op.allows_wide_output
-            and not any(id(use.node) in self.integer_node_ids for use in node.outputs[0].uses())
-            and (
-                target.linear_limits is None
-                or len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
-            )
-        )
+        names = []
+        for node, op in self.integer_nodes:
+            if not op.allows_wide_output:
+                continue
+            consumer_ids = {id(use.node) for use in node.outputs[0].uses()}
+            if not consumer_ids.isdisjoint(self.integer_node_ids):
+                continue
+            if target.linear_limits is None or _output_rank(node) <= _MAX_OUTPUT_RANK:
+                names.append(ir.output_name(node))
+        return frozenset(names)
 
     def wide_outputs_between_parts(self, target: Target) -> list[str]:
-        """Return those of `wide_outputs` that the host reads for what is computed in integers again."""
-        able, leads = self.wide_outputs(target), set[int]()
-        found = []
+        """Return the `wide_outputs` that integer nodes depend on through float nodes."""
+        wide_outputs = self.wide_outputs(target)
+        upstream_of_integers: set[int] = set()
+        names = []
         for node in reversed(list(self.graph.graph)):
-            readers = [id(use.node) for value in node.outputs for use in value.uses()]
-            if id(node) in self.integer_node_ids or not leads.isdisjoint(readers):
-                leads.add(id(node))
-            if (
-                id(node) in self.integer_node_ids
-                and not leads.isdisjoint(readers)
-                and ir.output_name(node) in able
-            ):
-                found.append(ir.output_name(node))
-        return found
+            consumers = [id(use.node) for value in node.outputs for use in value.uses()]
+            feeds_integers = not upstream_of_integers.isdisjoint(consumers)
+            is_integer = id(node) in self.integer_node_ids
+            if is_integer or feeds_integers:
+                upstream_of_integers.add(id(node))
+            if is_integer and feeds_integers and ir.output_name(node) in wide_outputs:
+                names.append(ir.output_name(node))
+        return names
 
     def curve_input_exponents(self, target: Target) -> dict[str, int]:
-        """Return {output of a layer that a curve alone reads, which takes 16 bits.
+        """Return the outputs of layers that may be 16-bit inputs of an activation function.
 
-        The least exponent it takes}.
+        The activation must be the only consumer. Returns {output: smallest exponent that the
+        activation supports}.
         """
         exponents = {}
         for node, op in self.integer_nodes:
-            reader = ir.sole_consumer(node.outputs[0])
-            after = None if reader is None else self.ops.get(str(reader.name))
-            fine = None if after is None else after.scale_constraints.min_input_exponent(target)
-            fits = (
-                op.allows_wide_output
-                and len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
-            )
-            if fits and fine is not None and target.curve_bits:
-                exponents[ir.output_name(node)] = fine
+            if not target.curve_bits or not op.allows_wide_output:
+                continue
+            consumer = ir.sole_consumer(node.outputs[0])
+            consumer_op = None if consumer is None else self.ops.get(str(consumer.name))
+            if consumer_op is None or _output_rank(node) > _MAX_OUTPUT_RANK:
+                continue
+            min_exponent = consumer_op.scale_constraints.min_input_exponent(target)
+            if min_exponent is not None:
+                exponents[ir.output_name(node)] = min_exponent
         return exponents
 
     def with_graph(self, copy: ir.Model) -> Partition:
@@ -146,33 +147,56 @@ class Partition:
 
     def nodes_touching(self, tensors: Collection[str]) -> list[str]:
         """Return the integer nodes that read or write one of `tensors` as integers."""
-        return [
-            str(node.name)
-            for node, op in self.integer_nodes
-            if any(ir.input_name(node, index) in tensors for index in op.data(node))
-            or any(str(node.outputs[index].name) in tensors for index in op.quantized_outputs(node))
-        ]
+        names = []
+        for node, op in self.integer_nodes:
+            if any(name in tensors for name in _quantized_tensors(node, op)):
+                names.append(str(node.name))
+        return names
 
-    def move_to_float(self, more: Mapping[str, str]) -> Partition:
-        """Return the partition with some more nodes in float: {node.
+    def move_to_float(self, reasons: Mapping[str, str]) -> Partition:
+        """Return the partition with more nodes in float, and those that are idle without them.
 
-        Why}, and those that only moved data for them.
+        Parameters
+        ----------
+        reasons
+            {node: reason}.
         """
-        rest = _move_to_float(self, more)
-        return _move_to_float(rest, _find_idle_islands(rest))
+        partition = _move_to_float(self, reasons)
+        return _move_to_float(partition, _find_idle_islands(partition))
 
-    def with_added_floats(self, more: Mapping[str, str]) -> Partition:
-        """Return the partition after nodes that stay in float were added to the graph: {node.
+    def with_added_floats(self, reasons: Mapping[str, str]) -> Partition:
+        """Return the partition after float nodes were added to the graph.
 
-        Why}.
+        Parameters
+        ----------
+        reasons
+            {added node: reason}.
         """
-        return replace(self, floats={**self.floats, **more})
+        return replace(self, floats={**self.floats, **reasons})
+
+
+def _quantized_tensors(node: ir.Node, op: Op) -> list[str]:
+    """Return the names of the integer inputs and outputs of a node."""
+    names = [ir.input_name(node, index) for index in op.data(node)]
+    return names + [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+
+
+def _output_rank(node: ir.Node) -> int:
+    """Return the rank of the first output; 0 if unknown."""
+    return len(ir.get_shape(node.outputs[0]) or ())
 
 
 def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) -> Partition:
-    """Return what of the normalised `model` becomes integer on `target`.
+    """Partition the normalized `model` for `target`.
 
-    skip : nodes the caller leaves out, with the reason.
+    Parameters
+    ----------
+    model
+        Normalized float graph.
+    target
+        The target.
+    skip
+        {node: reason} of nodes that stay in float.
     """
     floats = dict(skip)
     for node in model.graph:
@@ -181,128 +205,160 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
             reason = _float_reason(node, target)
             if reason is not None:
                 floats[name] = reason
-    whole = Partition.build(model, floats, target)
-    heads = dict.fromkeys(
-        _find_trailing_heads(whole), "it ends the network, where floats cost nothing"
-    )
-    rest = _move_to_float(whole, heads)
-    return _move_to_float(rest, _find_idle_islands(rest))
+    partition = Partition.build(model, floats, target)
+    head_reason = "last operator of the network; float costs nothing there"
+    heads = dict.fromkeys(_find_trailing_heads(partition), head_reason)
+    return partition.move_to_float(heads)
 
 
-def _move_to_float(partition: Partition, more: Mapping[str, str]) -> Partition:
-    """Return `partition` with some more nodes in float."""
-    ops = {name: op for name, op in partition.ops.items() if name not in more}
-    return Partition(partition.graph, ops, {**partition.floats, **more})
+def _move_to_float(partition: Partition, reasons: Mapping[str, str]) -> Partition:
+    """Return `partition` with more nodes in float; `reasons` is {node: reason}."""
+    ops = {name: op for name, op in partition.ops.items() if name not in reasons}
+    return Partition(partition.graph, ops, {**partition.floats, **reasons})
 
 
 def _float_reason(node: ir.Node, target: Target) -> str | None:
-    op, reason = find_lowering_rule(node, target)
+    """Return the reason why `node` cannot become integer on `target`, or None."""
+    op, rule_reason = find_lowering_rule(node, target)
     if op is None:
+        return rule_reason
+    reason = _data_reason(node, op) or _shape_reason(node, op, target)
+    if reason is not None:
         return reason
-    for index in op.data(node):
-        value = node.inputs[index]
-        if value is None or value.dtype is None or value.dtype.name != "FLOAT":
-            kind = "absent" if value is None else getattr(value.dtype, "name", "of unknown type")
-            return f"its input is {kind}, not float32"
-        if ir.const_value(value) is not None:
-            return "its input is a constant"
-        if ir.has_folded_batch(value):
-            return "its input has samples and something else on one axis"
-    for value in (*(node.inputs[index] for index in op.data(node)), *node.outputs):
-        shape = () if value is None else ir.get_shape(value) or ()
-        if value is not None and 0 in shape:
-            return f"'{value.name}' has no elements"
-        if op.may_emit_reshape and target.single_sample and shape and shape[0] not in (None, 1):
-            return (
-                f"its axis 0 has {shape[0]} rows of one sample; where {target.name} reshapes, "
-                "it has a sample there"
-            )
     if any(ir.has_folded_batch(value) for value in node.outputs):
-        return "its output has samples and something else on one axis"
+        return "one axis of its output mixes the batch with another dimension"
     for index in op.weight_inputs(node):
         values = get_weight_values(node, index)
         if values is not None and not np.isfinite(values).all():
-            return "its weight holds NaN or infinity"
-    broken = op.find_violations(node, target)
-    if broken:
-        return broken[0].brief
+            return "its weight contains NaN or infinity"
+    violations = op.find_violations(node, target)
+    if violations:
+        return violations[0].brief
     if not op.is_available(target):
         return op.explain_unavailable(node, target)
     return None
 
 
-def _find_trailing_heads(partition: Partition) -> list[str]:
-    """Return the integer nodes of kind `head` that nothing computes in integers after.
+def _data_reason(node: ir.Node, op: Op) -> str | None:
+    """Return the reason why an input of `node` cannot become integer, or None."""
+    for index in op.data(node):
+        value = node.inputs[index]
+        if value is None:
+            return "its input is absent, not float32"
+        if value.dtype is None:
+            return "its input is of unknown type, not float32"
+        if value.dtype.name != "FLOAT":
+            return f"its input is {value.dtype.name}, not float32"
+        if ir.const_value(value) is not None:
+            return "its input is a constant"
+        if ir.has_folded_batch(value):
+            return "one axis of its input mixes the batch with another dimension"
+    return None
 
-    The host may as well do them.
+
+def _shape_reason(node: ir.Node, op: Op, target: Target) -> str | None:
+    """Return the reason why a shape of `node` is not supported on `target`, or None."""
+    inputs = [node.inputs[index] for index in op.data(node)]
+    needs_samples_on_axis_0 = op.may_emit_reshape and target.single_sample
+    for value in (*inputs, *node.outputs):
+        if value is None:
+            continue
+        shape = ir.get_shape(value) or ()
+        if 0 in shape:
+            return f"'{value.name}' has no elements"
+        if needs_samples_on_axis_0 and shape and shape[0] not in (None, 1):
+            return (
+                f"its axis 0 holds {shape[0]} rows of one sample; a reshape on {target.name} "
+                "needs one sample per row"
+            )
+    return None
+
+
+def _find_trailing_heads(partition: Partition) -> list[str]:
+    """Return the integer nodes at the end of the network that run on the host at no cost.
+
+    After them there is no integer computation, only data movement and float nodes.
     """
     tail: set[int] = set()
     heads = []
     for node in reversed(list(partition.graph.graph)):
         op = partition.ops.get(str(node.name))
-        free = op is None or op.runs_on_host_when_last or op.is_data_movement
-        if free and all(id(use.node) in tail for value in node.outputs for use in value.uses()):
-            tail.add(id(node))
-            heads += [str(node.name)] if op is not None and op.runs_on_host_when_last else []
+        is_head = op is not None and op.runs_on_host_when_last
+        if op is not None and not is_head and not op.is_data_movement:
+            continue
+        consumers = [use.node for value in node.outputs for use in value.uses()]
+        if any(id(consumer) not in tail for consumer in consumers):
+            continue
+        tail.add(id(node))
+        if is_head:
+            heads.append(str(node.name))
     return heads
 
 
 def _find_idle_islands(partition: Partition) -> dict[str, str]:
-    """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
+    """Find connected integer nodes without enough work for a part of their own.
 
-    They hang together and only move data. Or they are computed from what the host computed from
-    integers, and no layer follows; or they hang together with no layer and no constant, without
-    which no packer takes a part.
+    These are nodes that only move data; nodes computed from the host's results of integers with no
+    layer after them; and nodes after the host without any layer or constant, which no packer
+    accepts as a part.
+
+    Returns
+    -------
+    dict
+        {integer node: reason why it moves to float}.
     """
+    region_of = _find_regions(partition)
+    computing, working, after_host_regions = set[str](), set[str](), set[str]()
+    after_host = _nodes_after_host(partition)
+    layer_outputs = []
+    for node, op in partition.integer_nodes:
+        region = region_of[str(node.name)]
+        if not op.is_data_movement:
+            computing.add(region)
+        if count_macs(node):
+            layer_outputs += [str(value.name) for value in node.outputs]
+            working.add(region)
+        if any(ir.const_value(value) is not None for value in node.inputs):
+            working.add(region)
+        if str(node.name) in after_host:
+            after_host_regions.add(region)
+    feeding_layers = {
+        str(node.name) for node in find_ancestors(partition.graph.graph, layer_outputs)
+    }
+    reasons = {}
+    for name, region in region_of.items():
+        if region not in computing:
+            reasons[name] = "it only moves data between float operators"
+        elif name in after_host and name not in feeding_layers:
+            reasons[name] = "it follows float operators at the end of the network"
+        elif region in after_host_regions and region not in working:
+            reasons[name] = "no layer runs with it between float operators"
+    return reasons
+
+
+def _find_regions(partition: Partition) -> dict[str, str]:
+    """Return {integer node: id of its region}; nodes that share an integer tensor are connected."""
     sets = DisjointSets()
     for node, op in partition.integer_nodes:
-        own = [
-            node.outputs[i] for i in op.quantized_outputs(node)
-        ]  # a cell leaves the integers by itself
-        for value in (*(ir.require_input(node, i) for i in op.data(node)), *own):
-            sets.union(f"node {node.name}", f"tensor {value.name}")
-    home = {str(node.name): sets.find(f"node {node.name}") for node, _ in partition.integer_nodes}
-    busy = {home[str(node.name)] for node, op in partition.integer_nodes if not op.is_data_movement}
-    layers = [node for node, _ in partition.integer_nodes if count_macs(node)]
-    held = [
-        node
-        for node, _ in partition.integer_nodes
-        if any(ir.const_value(value) is not None for value in node.inputs)
-    ]
-    working = {home[str(node.name)] for node in (*layers, *held)}
-    from_host, results = (
-        _nodes_after_host(partition),
-        [str(value.name) for node in layers for value in node.outputs],
-    )
-    before_layers = {str(node.name) for node in find_ancestors(partition.graph.graph, results)}
-    fed = {
-        home[str(node.name)] for node, _ in partition.integer_nodes if str(node.name) in from_host
-    }
-    why = {}
-    for name, region in home.items():
-        if region not in busy:
-            why[name] = "it only moves data between float operators"
-        elif name in from_host and name not in before_layers:
-            why[name] = "it ends the network behind float operators"
-        elif region in fed - working:
-            why[name] = "no layer is beside it between float operators"
-    return why
+        for name in _quantized_tensors(node, op):
+            sets.union(f"node {node.name}", f"tensor {name}")
+    names = [str(node.name) for node, _ in partition.integer_nodes]
+    return {name: sets.find(f"node {name}") for name in names}
 
 
 def _nodes_after_host(partition: Partition) -> set[str]:
-    """Return the nodes that are computed from what the host computes from integers."""
-    integers, host = set[str](), set[str]()
+    """Return the nodes that depend on float nodes which in turn depend on integer nodes."""
+    after_integers, after_host = set[str](), set[str]()
     for node in partition.graph.graph:
         name = str(node.name)
-        before = {
-            str(maker.name)
-            for value in iter_read_values(node)
-            if (maker := ir.producer(value)) is not None
-        }
-        if name in partition.ops or before & integers:
-            integers.add(name)
-        if before & host or any(
-            maker in integers and maker not in partition.ops for maker in before
-        ):
-            host.add(name)
-    return host
+        producers = set()
+        for value in iter_read_values(node):
+            producer = ir.producer(value)
+            if producer is not None:
+                producers.add(str(producer.name))
+        if name in partition.ops or not producers.isdisjoint(after_integers):
+            after_integers.add(name)
+        host_producers = producers.intersection(after_integers).difference(partition.ops)
+        if host_producers or not producers.isdisjoint(after_host):
+            after_host.add(name)
+    return after_host

@@ -242,7 +242,7 @@ def test_float_output_on_a_chip():
         (
             "generic",
             {"c": {"out_bits": 16}},
-            "only a fully connected layer whose output nothing in integers reads",
+            "only a fully connected layer with no integer consumer",
         ),
         ("generic", {"y": {"out_bits": 24}}, "out_bits"),
         (

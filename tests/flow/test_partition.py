@@ -111,7 +111,7 @@ def test_frames_in_the_place_of_the_batch():
     kept = net.node("MatMul", net.node("Reshape", back, shapes[3]), weight, out="y")
     model = net.graph(kept)
     assert any(
-        "has 6 rows of one sample" in why
+        "holds 6 rows of one sample" in why
         for why in partition_graph(prepared(model), VENUS, {}).floats.values()
     )
     plain, wide = (nets.quantized(model, platform=row, effort="fast") for row in (VENUS, GENERIC))
@@ -145,7 +145,7 @@ def test_a_constant_beside_frames_in_the_place_of_the_batch():
         found = partition_graph(prepared(model), chip, {}).floats
         whys = [why for name, why in found.items() if name.startswith(("Mul", "Add", "Layer"))]
         assert len(whys) == 3
-        assert all("its axis 0 has 6 rows of one sample" in why for why in whys)
+        assert all("its axis 0 holds 6 rows of one sample" in why for why in whys)
         made = nets.quantized(model, platform=chip, effort="fast")
         assert made.report.chip_ready or made.report.program.runs_correctly
         feed = nets.samples(model, 1)
@@ -165,8 +165,8 @@ def test_moves_between_floats_stay_in_float():
 @pytest.mark.parametrize(
     ("behind", "why"),
     (
-        ("end", {"it ends the network behind float operators"}),
-        ("host", {"no layer is beside it between float operators"}),
+        ("end", {"it follows float operators at the end of the network"}),
+        ("host", {"no layer runs with it between float operators"}),
         ("layer", set()),
     ),
 )
@@ -224,7 +224,7 @@ def test_clip_without_a_scale():
     net.conv(net.node("Sin", net.relu6(net.conv("x", (4, 3, 1, 1)))), (4, 4, 1, 1), out="y")
     report = nets.quantized(net.graph("y"), effort="fast", parts=1).report
     assert [n.op_type for n in report.float_nodes] == ["Clip", "Sin"]
-    assert "no scale puts the bound at the top" in report.float_nodes[0].why
+    assert "no scale maps the bound to the largest integer" in report.float_nodes[0].why
 
 
 # ---- selectors and overrides -----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_all_zero_tensor_is_noted():
     net = nets.Net(3, 6, 6)
     zero = net.node("Conv", "x", net.const(np.zeros((4, 3, 1, 1), np.float32)))
     report = nets.quantized(net.graph(net.conv(zero, (2, 4, 1, 1), out="y")), effort="fast").report
-    assert any("is all zero on the calibration data" in note for note in report.notes)
+    assert any("is all zero in the calibration data" in note for note in report.notes)
     assert any("is all zero" in note and "weight" in note for note in report.notes)
 
 

@@ -422,10 +422,10 @@ def test_a_row_masked_as_a_whole_is_left_in_float():
     net.node("Identity", dense(net, net.node("Softmax", scores, axis=-1), T, 5), out="y")
     model = net.graph("y")
     with pytest.raises(
-        ConstraintError, match="needs scale 2\\^-23, arcs holds 2\\^-3 at least; .*--skip"
+        ConstraintError, match="needs scale 2\\^-23, below the arcs minimum of 2\\^-3; .*--skip"
     ):
         quantize(model, data(model, 0), platform="arcs", effort="fast", require_chip=True)
     report = quantize(model, data(model, 0), platform="arcs", effort="fast").report
     left = {node.why for node in (*report.float_nodes, *report.host_part)}
-    assert "it needs a scale of 2^-23, arcs holds 2^-3 at least" in left
+    assert "it needs a scale of 2^-23; the minimum on arcs is 2^-3" in left
     assert report.outputs["y"]["sqnr"] > 20

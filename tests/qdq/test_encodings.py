@@ -243,8 +243,8 @@ def test_what_is_refused_is_named_with_its_reason(tmp_path):
     assert refused["q"] == "the model has no tensor of that name"
     assert "FLOAT" in refused["r"]
     assert "blocks" in refused["p"]
-    assert "other numbers" in refused["w1"]
-    assert any(note.startswith("without a scale there, calibrated: ") for note in made.report.notes)
+    assert "does not match these weights" in refused["w1"]
+    assert any(note.startswith("no imported scale for  ") for note in made.report.notes)
     assert [one.tensor for one in made.report.taken] == ["x"]
 
 
@@ -276,11 +276,11 @@ def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path
         path = written(tmp_path, {"version": "2.0.0", "encodings": [entry, *others]})
         made = lo.quantize(tmp_path / "m.onnx", feed, platform="generic", plan=read_plan(path))
         (weight,) = [one for one in made.report.taken if one.sqnr is None and one.bits_lost is None]
-        assert weight.held.scales == pytest.approx(
+        assert weight.qparams.scales == pytest.approx(
             127 / (np.abs(w).max(axis=(1, 2, 3)) * g), rel=1e-4
         )
         assert list(made.report.refused) == ["c"]  # between the two
-        assert "no integers of its own" in made.report.refused["c"]
+        assert "not a separate integer tensor here" in made.report.refused["c"]
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_chip_takes_powers_of_two(tmp_path):
     moved = [t for t in taken.values() if t.bits_lost is not None and not t.kept]
     assert moved
     for one in moved:
-        assert one.bits_lost == pytest.approx(np.log2(one.scale / one.held.scale), abs=1e-6)
+        assert one.bits_lost == pytest.approx(np.log2(one.scale / one.qparams.scale), abs=1e-6)
         assert any(f"'{one.tensor}': scale" in note for note in made.report.notes)
     weights = [t for t in taken.values() if t.bits_lost is None]
     assert weights
@@ -480,7 +480,7 @@ def test_commands(tmp_path):
     body = json.loads(done.stdout)
     assert body["mode"] == "max-value"
     assert any(entry["zero_point"] for entry in body["scales_taken"])
-    assert any("scales of the quantized model" in note for note in body["notes"])
+    assert any("imported scales:" in note for note in body["notes"])
     done = run(
         "convert", path, "-o", tmp_path / "a.onnx", "--to", "thinker", "--platform", "generic"
     )

@@ -1,9 +1,8 @@
-"""From statistics to scales.
+"""From statistics to scales: which tensors share one, how it is chosen, how the target limits it.
 
-Which tensors share one, how it is chosen, what the target makes of it.
-Owns: calibrators, the user's choice for single tensors, scales that came with a model or another
-tool's plan, the inequalities of the target (`legalize`). Which power of two a scale becomes is
-decided in `plan.power_of_two`. Changes no graph. Must not know: stages, reports.
+Owns: calibrators, the user's overrides for single tensors, scales imported with a model or from
+another tool's plan, the constraints of the target (`legalize`). Which power of two a scale becomes
+is decided in `plan.power_of_two`. Changes no graph. Must not know: stages, reports.
 """
 
 from .legalize import UnsupportedScaleError, legalize

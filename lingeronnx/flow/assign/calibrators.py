@@ -1,40 +1,40 @@
-"""Calibrators: from the statistics of a tensor to the scale that holds it best.
+"""Calibrators: choose the best scale of a tensor from its statistics.
 
-Candidate scales go from the one that holds the whole range upwards: powers of two, or twenty-four
-per octave for free scales. All know the sign: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits
-2^-1.
+Candidate scales start at the one that represents the full range and increase: powers of two, or
+twenty-four per octave for free scales. All respect the sign: [-1, 127/128] fits scale 2^7 exactly,
+0..255 fits 2^-1.
 
-With a zero point (`choose_affine_qparams`) the range is that of the values and 0, and its ends are
-held apart: the candidates of a scale s hold a window of (2^b - 1) / s that begins at the least
-value, ends at the largest, or lies between, in quarters of what is cut off. Zero is in every
-window, so it is exact.
+With a zero point (`choose_affine_qparams`) the range is that of the values and 0, and its bounds
+are independent. The candidates of a scale s represent a window of (2^b - 1) / s that begins at the
+smallest value, ends at the largest, or lies between, in quarters of the clipped length. Every
+window contains zero, so it is exact.
 
-max         the whole range.
-percentile  the largest scale that still holds the share p of all values (p = 99.99 %): the range is
-cut at the
-            threshold T with ``count(|x| <= T) = p * count``, read off the histogram and
-            interpolated within its bin.
-mse         the least mean squared error ``E (clamp(round(x*s), low, high)/s - x)^2``; rare large
-values are traded for
-            resolution. Above 8 bits the least error on what was seen is not the aim: rounding costs
-            next to nothing and a larger value later on costs much, so twice the range is held. Of a
-            logit, which only a sigmoid or a tangent f reads, the error counts behind it: ``E
-            (f(held) - f(x))^2``; what saturates f anyway is cut. So it does where a table or a
-            LeakyRelu alone reads a tensor; there f(held) is rounded to the scale of the result, and
-            of LeakyRelu's negative side, which counts for little, more is cut.
-kl          the least relative entropy between what is there and what the integers keep of it
-(Migacz, "8-bit inference
-            with TensorRT", 2017), for signed data. With the histogram's bins i and the integers j
-            they round to, at the scale s:
+max
+    The full range.
+percentile
+    The largest scale that represents the fraction p of all values (p = 99.99 %). The range is
+    clipped at the threshold T with ``count(|x| <= T) = p * count``, read off the histogram and
+    interpolated within its bin.
+mse
+    The least mean squared error ``E (clamp(round(x*s), low, high)/s - x)^2``; rare large values are
+    traded for resolution. Above 8 bits the least error on the observed values is not the goal:
+    rounding costs next to nothing and a larger value later on costs much, so twice the range is
+    represented. For a logit that only a sigmoid or tanh f reads, the error is measured after it:
+    ``E (f(quantized) - f(x))^2``; values that saturate f anyway are clipped. The same holds if a
+    table or a LeakyRelu is the only consumer; there f(quantized) is rounded to the scale of the
+    result, and the negative side of a LeakyRelu, which has little weight, is clipped more.
+kl
+    The least relative entropy between the distribution and its quantization (Migacz, "8-bit
+    inference with TensorRT", 2017), for signed data. With the histogram's bins i and the integers j
+    that they round to at the scale s:
 
-                P_i = n_i inside the range, and what lies outside added to the outermost bin inside
-                on its side Q_i = the mean of n over the bins of integer j(i)
-                KL  = sum_i P_i/|P| * log((P_i/|P|) / (Q_i/|Q|)) - (bins - integers) / (2 |P|)
+        P_i = n_i inside the range; the count outside is added to the outermost bin on its side
+        Q_i = the mean of n over the bins of integer j(i)
+        KL  = sum_i P_i/|P| * log((P_i/|P|) / (Q_i/|Q|)) - (bins - integers) / (2 |P|)
 
-            Only bins that hold something count. The last term is what the sum would be by chance if
-            the density were even within each integer; without it scarce data would look like a loss
-            of resolution. The bin that begins at zero is left out: zero is exact at any scale, and
-            after a Relu it would outweigh the rest.
+    Only nonempty bins count. The last term is the expected sum if the density were uniform within
+    each integer; without it sparse data would look like a loss of resolution. The bin that begins
+    at zero is excluded: zero is exact at any scale, and after a Relu it would outweigh all others.
 """
 
 from __future__ import annotations
@@ -56,34 +56,32 @@ __all__ = [
     "percentile_threshold",
 ]
 
-#: The share of values, in percent, that the calibrator "percentile" holds.
+#: Percentage of values that the calibrator "percentile" represents.
 PERCENTILE = 99.99
 
 _POWER_OF_TWO_STEPS = 4  # candidates above the full-range exponent
 _FREE_SCALE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
-_MIN_COVERED_PERCENT = 99.0  # percent of the values that any candidate holds
-_WINDOW_SPLITS = (
-    0.5,
-    0.0,
-    0.25,
-    0.75,
-    1.0,
-)  # of what is cut off, how much below the least value of a window
+_MIN_COVERED_PERCENT = 99.0  # percentage of the values that every candidate represents
+_WINDOW_SPLITS = (0.5, 0.0, 0.25, 0.75, 1.0)  # fraction of the clipped length below a window
 
 
 def full_range_scale(stats: TensorStats, bits: int) -> float:
-    """Return the largest scale at which no value is off by more than half a step.
+    """Return the largest scale at which no value has an error of more than half a step.
 
-    The top value may round to one past the largest integer and saturate: that costs half a step, no
-    more.
+    The largest value may round to one above the largest integer and saturate, which costs half a
+    step.
     """
     return _scale_for_range(stats.low, stats.high, bits)
 
 
 def _scale_for_range(low: float, high: float, bits: int) -> float:
-    top, bottom = (1 << (bits - 1)) - 0.5, (1 << (bits - 1)) + 0.5
-    limits = [top / high] if high > 0 else []
-    limits += [bottom / -low] if low < 0 else []
+    """Return the largest scale at which [low, high] saturates by at most half a step."""
+    half = 1 << (bits - 1)
+    limits = []
+    if high > 0:
+        limits.append((half - 0.5) / high)
+    if low < 0:
+        limits.append((half + 0.5) / -low)
     return min(limits)
 
 
@@ -96,38 +94,46 @@ def choose_symmetric_scale(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> float:
-    """Return the scale for a tensor of signed `bits`.
+    """Choose the scale of a tensor of signed integers without zero point.
 
-    power_of_two : only powers of two. calibrator : "max", "percentile", "mse" or "kl". percentile :
-    the share in percent that "percentile" holds. through : the curve that alone reads the tensor,
-    for "mse". An all-zero tensor gets 2**(bits-1).
+    Parameters
+    ----------
+    stats
+        Statistics of the tensor. An all-zero tensor gets 2**(bits-1).
+    bits
+        Bit width.
+    power_of_two
+        Whether only powers of two are allowed.
+    calibrator
+        "max", "percentile", "mse" or "kl".
+    percentile
+        Percentage of the values that "percentile" represents.
+    consumer
+        Function that is the only consumer of the tensor, for "mse".
     """
     if stats.sum_of_squares == 0:
         return float(1 << (bits - 1))
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if calibrator == "percentile":
-        reach = percentile_threshold(stats, percentile)
-        least, most = max(stats.low, -reach), min(stats.high, reach)
+        threshold = percentile_threshold(stats, percentile)
+        range_low, range_high = max(stats.low, -threshold), min(stats.high, threshold)
         if power_of_two:
-            return floor_power_of_two(_scale_for_range(least, most, bits))
-        return high / max(most, -least)
-    tried = candidate_scales(stats, bits, power_of_two=power_of_two)
+            return floor_power_of_two(_scale_for_range(range_low, range_high, bits))
+        return high / max(range_high, -range_low)
+    scales = candidate_scales(stats, bits, power_of_two=power_of_two)
     if calibrator == "max":
-        return tried[0]
+        return scales[0]
     if calibrator == "kl":
-        tried = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
-        return min(tried, key=lambda scale: kl_divergence(stats, scale, low, high))
+        scales = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
+        return min(scales, key=lambda scale: kl_divergence(stats, scale, low, high))
     if bits > 8:
-        return tried[0] / 2
+        return scales[0] / 2
     if consumer is not None:
-        tried = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
-        if (
-            consumer.scale is not None
-            and not power_of_two
-            and tried[0] < consumer.scale < tried[-1]
-        ):
-            tried.append(consumer.scale)  # at which a half-line passes without another rounding
-    return min(tried, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
+        scales = candidate_scales(stats, bits, power_of_two=power_of_two, extend_to_percentile=True)
+        result_scale = None if power_of_two else consumer.scale
+        if result_scale is not None and scales[0] < result_scale < scales[-1]:
+            scales.append(result_scale)  # the identity then needs no additional rounding
+    return min(scales, key=lambda scale: stats.quantization_error(scale, low, high, consumer))
 
 
 def choose_affine_qparams(
@@ -139,31 +145,31 @@ def choose_affine_qparams(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> tuple[float, int]:
-    """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `choose_symmetric_scale`.
+    """Choose scale and zero point of a tensor of signed integers.
 
-    The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` stands for x; 0 is always held
-    exactly.
+    The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` represents x, and 0 exactly. The
+    parameters are those of `choose_symmetric_scale`.
     """
-    least, most = min(stats.low, 0.0), max(stats.high, 0.0)
+    range_low, range_high = min(stats.low, 0.0), max(stats.high, 0.0)
     if stats.sum_of_squares == 0:
         return float(1 << (bits - 1)), 0
     if calibrator == "percentile":
-        reach = percentile_threshold(stats, percentile)
-        least, most = max(least, -reach), min(most, reach)
-    full = ((1 << bits) - 1) / (most - least)
-    base = floor_power_of_two(full) if power_of_two else full
+        threshold = percentile_threshold(stats, percentile)
+        range_low, range_high = max(range_low, -threshold), min(range_high, threshold)
+    full_scale = ((1 << bits) - 1) / (range_high - range_low)
+    base = floor_power_of_two(full_scale) if power_of_two else full_scale
     if calibrator in ("max", "percentile"):
-        return base, _window_zero_point(base, least, most, _WINDOW_SPLITS[0], bits)
-    far = calibrator == "kl" or consumer is not None
-    over = max(most, -least) / percentile_threshold(stats, _MIN_COVERED_PERCENT) if far else 1.0
-    scales = [base * step for step in _candidate_multipliers(power_of_two, over)]
-    tried = list(
-        dict.fromkeys(
-            (s, _window_zero_point(s, least, most, share, bits))
-            for s in scales
-            for share in _WINDOW_SPLITS
-        )
-    )
+        return base, _window_zero_point(base, range_low, range_high, _WINDOW_SPLITS[0], bits)
+    min_ratio = 1.0
+    if calibrator == "kl" or consumer is not None:
+        max_abs = max(range_high, -range_low)
+        min_ratio = max_abs / percentile_threshold(stats, _MIN_COVERED_PERCENT)
+    windows = []
+    for multiplier in _candidate_multipliers(power_of_two, min_ratio):
+        scale = base * multiplier
+        for split in _WINDOW_SPLITS:
+            zero = _window_zero_point(scale, range_low, range_high, split, bits)
+            windows.append((scale, zero))
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def cost(window: tuple[float, int]) -> float:
@@ -172,43 +178,51 @@ def choose_affine_qparams(
             return kl_divergence(stats, scale, low - zero, high - zero)
         return stats.quantization_error(scale, low - zero, high - zero, consumer)
 
-    return min(tried, key=cost)
+    return min(dict.fromkeys(windows), key=cost)
 
 
-def _window_zero_point(scale: float, least: float, most: float, share: float, bits: int) -> int:
-    """Return the zero point of a window at `scale` in [least, most], `share` of what it leaves out lying below it."""
+def _window_zero_point(
+    scale: float, range_low: float, range_high: float, split: float, bits: int
+) -> int:
+    """Return the zero point of a window at `scale` within [range_low, range_high].
+
+    Parameters
+    ----------
+    split
+        Fraction of the clipped length that is below the window.
+    """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    out = (most - least) - (high - low) / scale
-    return min(max(math.floor(low - (least + share * out) * scale + 0.5), low), high)
+    clipped = (range_high - range_low) - (high - low) / scale
+    zero = math.floor(low - (range_low + split * clipped) * scale + 0.5)
+    return min(max(zero, low), high)
 
 
 def candidate_scales(
     stats: TensorStats, bits: int, *, power_of_two: bool, extend_to_percentile: bool = False
 ) -> list[float]:
-    """Return the scales to choose from, from the one that holds the whole range upwards.
+    """Return the candidate scales, from the one that represents the full range upwards.
 
-    extend_to_percentile : go on until only `_MIN_COVERED_PERCENT` percent of the values are held,
-    if that is further.
+    Parameters
+    ----------
+    extend_to_percentile
+        Whether to continue until only `_MIN_COVERED_PERCENT` percent of the values are represented.
     """
-    over = (
-        max(stats.high, -stats.low) / percentile_threshold(stats, _MIN_COVERED_PERCENT)
-        if extend_to_percentile
-        else 1.0
-    )
+    max_abs = max(stats.high, -stats.low)
+    min_ratio = 1.0
+    if extend_to_percentile:
+        min_ratio = max_abs / percentile_threshold(stats, _MIN_COVERED_PERCENT)
     if power_of_two:
         base = floor_power_of_two(full_range_scale(stats, bits))
     else:
-        base = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
-    return [base * step for step in _candidate_multipliers(power_of_two, over)]
+        base = ((1 << (bits - 1)) - 1) / max_abs  # MaxValue
+    return [base * multiplier for multiplier in _candidate_multipliers(power_of_two, min_ratio)]
 
 
-def _candidate_multipliers(power: bool, min_ratio: float) -> list[float]:
-    """Return what the scale of the whole range is multiplied by, up to `min_ratio` at least."""
-    if power:
-        return [
-            2.0**step
-            for step in range(max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(min_ratio))) + 1)
-        ]
+def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:
+    """Return the multipliers of the full-range scale, up to at least `min_ratio`."""
+    if power_of_two:
+        max_exponent = max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(min_ratio)))
+        return [2.0**exponent for exponent in range(max_exponent + 1)]
     steps = max(_FREE_SCALE_STEPS, math.ceil(_FREE_SCALE_STEPS * math.log(min_ratio, 4.0)))
     return [4.0 ** (step / _FREE_SCALE_STEPS) for step in range(steps + 1)]
 
@@ -216,43 +230,44 @@ def _candidate_multipliers(power: bool, min_ratio: float) -> list[float]:
 def percentile_threshold(stats: TensorStats, percentile: float) -> float:
     """Return T > 0 such that `percentile` percent of the values have |x| <= T.
 
-    At most the largest |x| seen.
+    Never above the largest |x|.
     """
-    sizes = stats.bins[HALF_BINS:] + stats.bins[HALF_BINS - 1 :: -1]  # by |x|, in bins of one width
-    counted = np.cumsum(sizes)
-    wanted = min(percentile / 100.0, 1.0) * stats.count
-    index = int(np.searchsorted(counted, wanted))
+    counts = stats.bins[HALF_BINS:] + stats.bins[HALF_BINS - 1 :: -1]  # by |x|
+    cumulative = np.cumsum(counts)
+    target_count = min(percentile / 100.0, 1.0) * stats.count
+    index = int(np.searchsorted(cumulative, target_count))
     width = math.ldexp(1.0, stats.exponent) * stats.factor
-    largest = max(stats.high, -stats.low)
-    if index >= len(sizes):
-        return largest
-    inside = (wanted - (counted[index] - sizes[index])) / sizes[index] if sizes[index] else 1.0
-    return min((index + max(float(inside), 1e-3)) * width, largest)
+    max_abs = max(stats.high, -stats.low)
+    if index >= len(counts):
+        return max_abs
+    fraction = 1.0
+    if counts[index]:
+        fraction = (target_count - (cumulative[index] - counts[index])) / counts[index]
+    return min((index + max(float(fraction), 1e-3)) * width, max_abs)
 
 
 def kl_divergence(stats: TensorStats, scale: float, low: int, high: int) -> float:
-    """Return KL of the module's docstring for integers low..high at `scale`.
+    """Compute the KL of the module's docstring for integers low..high at `scale`.
 
-    Infinite where no value is inside.
+    Infinite if no value is inside.
     """
-    centres, counts = stats.nonzero_bins()
-    other = (
-        centres * 2 != math.ldexp(1.0, stats.exponent) * stats.factor
-    )  # all but the bin that begins at zero
-    centres, counts = centres[other], counts[other].astype(np.float64)
-    integers = np.floor(centres * scale + 0.5)
+    centers, counts = stats.nonzero_bins()
+    first_positive_bin = math.ldexp(1.0, stats.exponent) * stats.factor  # twice its center
+    is_included = centers * 2 != first_positive_bin
+    centers, counts = centers[is_included], counts[is_included].astype(np.float64)
+    integers = np.floor(centers * scale + 0.5)
     inside = np.flatnonzero((integers >= low) & (integers <= high))
     if not len(inside):
         return math.inf if len(counts) else 0.0
-    first, last = inside[0], inside[-1] + 1
-    there = counts[first:last].copy()
-    there[0] += counts[:first].sum()
-    there[-1] += counts[last:].sum()
-    kept = counts[first:last]
-    starts = np.flatnonzero(
-        np.diff(integers[first:last], prepend=low - 1)
-    )  # where the next integer begins
-    sizes = np.diff(starts, append=len(kept))
-    even = np.repeat(np.add.reduceat(kept, starts) / sizes, sizes)
-    p, q = there / there.sum(), even / even.sum()
-    return float(np.dot(p, np.log(p / q))) - (len(kept) - len(starts)) / (2 * float(there.sum()))
+    first, end = inside[0], inside[-1] + 1
+    inside_counts = counts[first:end]
+    reference = inside_counts.copy()
+    reference[0] += counts[:first].sum()
+    reference[-1] += counts[end:].sum()
+    starts = np.flatnonzero(np.diff(integers[first:end], prepend=low - 1))  # of each integer
+    bins_per_integer = np.diff(starts, append=len(inside_counts))
+    means = np.add.reduceat(inside_counts, starts) / bins_per_integer
+    quantized = np.repeat(means, bins_per_integer)
+    p, q = reference / reference.sum(), quantized / quantized.sum()
+    bias = (len(inside_counts) - len(starts)) / (2 * float(reference.sum()))
+    return float(np.dot(p, np.log(p / q))) - bias

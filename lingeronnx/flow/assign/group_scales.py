@@ -1,18 +1,18 @@
-"""A scale for each group of a row's weights.
+"""One scale per group of a row's weights: float scales and integer factors.
 
-Float scales, then whole factors of what the row's products count in.
-A row o of a matrix is cut into runs of `size` neighbours. Group g holds integers at the scale
-``S[o] / m[o, g]``, with whole factors m: so the products ``q * m`` of a whole row are counted at
-S[o], and its sum is rounded once. With scales of any number the coarsest group has the factor 255,
-and the others are rounded to a whole one; powers of two have factors from 1 to 128. A group has the
-scale with the least squared error of its own weights, by the calibrator "max" the one that holds
-its largest weight; the entropy of some tens of weights says nothing, nor do their percentiles.
+A row o of a matrix is split into runs of `size` neighboring weights. Group g has integers at the
+scale ``S[o] / m[o, g]``, with integer factors m: so the products ``q * m`` of an entire row have
+the scale S[o], and their sum is rounded once. With free scales the coarsest group has the factor
+255, and the others are rounded to integers; powers of two have factors from 1 to 128. A group has
+the scale with the least squared error of its own weights, or with the calibrator "max" the one that
+represents its largest weight. The entropy of some tens of weights is meaningless, and so are their
+percentiles.
 
-Weights of few bits that are refined later on move by many counts, beyond what the largest weight of
-some tens needs. So the scale of such a group holds its largest weight, and a third more at most;
-one that cuts some off, which is best for weights rounded to nearest, would leave refinement no
-room. On calibration data that were held back the two rules are level, within 0.2 dB
-(docs/four-bits.md). Powers of two have room.
+Low-bit weights that are refined later move by many counts, beyond the range of the largest of some
+tens of weights. So the scale of such a group represents its largest weight and up to a third more;
+a scale that clips some, which is best for weights rounded to nearest, would leave refinement no
+headroom. On held-out calibration data both rules are level, within 0.2 dB (docs/four-bits.md).
+Powers of two have headroom.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from ...plan import MAX_GROUP_FACTOR, Affine, make_grouped_qparams
 
 __all__ = ["compute_group_qparams"]
 
-_SCALE_MULTIPLIERS = 4.0 ** (
-    np.arange(49) / 48
-)  # times the scale that holds a group's largest weight
+# Candidates, relative to the scale that represents the largest weight of a group.
+_SCALE_MULTIPLIERS = 4.0 ** (np.arange(49) / 48)
 _REFINED_SCALE_MULTIPLIERS = np.linspace(1.0, 0.75, 25)
 _LOW_BITS = 4
 _POWER_OF_TWO_MULTIPLIERS = 2.0 ** np.arange(5)
@@ -41,60 +40,98 @@ def compute_group_qparams(
     calibrator: str,
     weights_refined: bool = False,
 ) -> Affine:
-    """Return how a matrix `values` [O, I] is held in groups of `size`; I > size.
+    """Choose the scales of a matrix in groups.
 
-    power_of_two : only powers of two. refined : whether the weights are refined later on. A row of
-    zeros gets the smallest scale of the others, 2^(bits-1) where all are zero.
+    Parameters
+    ----------
+    values
+        Matrix [O, I] with I > size. A row of zeros gets the smallest scale of the others, or
+        2^(bits-1) if all are zero.
+    size
+        Group size.
+    bits
+        Bit width.
+    power_of_two
+        Whether only powers of two are allowed.
+    calibrator
+        "max", or another one for the least squared error.
+    weights_refined
+        Whether the weights are refined later.
     """
     rows, inputs = values.shape
-    groups = -(-inputs // size)
-    cut = np.zeros((rows, groups * size))
-    cut[:, :inputs] = values
-    cut = cut.reshape(rows, groups, size)
+    group_count = -(-inputs // size)
+    padded = np.zeros((rows, group_count * size))
+    padded[:, :inputs] = values
+    groups = padded.reshape(rows, group_count, size)
     top = (1 << (bits - 1)) - 1
-    peak = np.abs(cut).max(axis=2)
-    live = peak > 0
+    max_abs = np.abs(groups).max(axis=2)
+    is_nonzero = max_abs > 0
     with np.errstate(divide="ignore"):
-        whole = np.where(live, top / peak, np.inf)
-    if power_of_two:  # half a step beyond the largest integer is no more than any rounding costs
-        whole[live] = 2.0 ** np.floor(np.log2((top + 0.5) / peak[live]))
-    steps = (
-        _POWER_OF_TWO_MULTIPLIERS
-        if power_of_two
-        else _REFINED_SCALE_MULTIPLIERS
-        if weights_refined and bits <= _LOW_BITS
-        else _SCALE_MULTIPLIERS
+        full_range = np.where(is_nonzero, top / max_abs, np.inf)
+    if power_of_two:  # saturating by half a step costs no more than rounding
+        full_range[is_nonzero] = 2.0 ** np.floor(np.log2((top + 0.5) / max_abs[is_nonzero]))
+    multipliers = _choose_multipliers(power_of_two, weights_refined and bits <= _LOW_BITS)
+    multipliers = multipliers[: 1 if calibrator == "max" else None]
+    candidates = np.where(is_nonzero, full_range, 1.0)[None] * multipliers[:, None, None]
+    group_scales = _least_error_scales(groups, candidates, bits)
+    row_scales = _accumulator_scales(
+        np.where(is_nonzero, group_scales, np.inf), power_of_two, float(1 << (bits - 1))
     )
-    steps = steps[: 1 if calibrator == "max" else None]
-    free = _least_error_scales(cut, np.where(live, whole, 1.0)[None] * steps[:, None, None], bits)
-    row = _accumulator_scales(np.where(live, free, np.inf), power_of_two, float(1 << (bits - 1)))
     with np.errstate(divide="ignore"):
-        wanted = np.where(live, row[:, None] / (whole * steps[:, None, None]), 1.0)
-    factors = np.clip(
-        np.rint(wanted), 1, _MAX_POWER_OF_TWO_FACTOR if power_of_two else MAX_GROUP_FACTOR
-    )
-    found = row[:, None] / _least_error_scales(cut, row[:, None] / factors, bits)
-    return make_grouped_qparams(row, np.rint(found).astype(np.int64), size, bits)
+        float_factors = np.where(
+            is_nonzero, row_scales[:, None] / (full_range * multipliers[:, None, None]), 1.0
+        )
+    max_factor = _MAX_POWER_OF_TWO_FACTOR if power_of_two else MAX_GROUP_FACTOR
+    candidate_factors = np.clip(np.rint(float_factors), 1, max_factor)
+    best_scales = _least_error_scales(groups, row_scales[:, None] / candidate_factors, bits)
+    factors = np.rint(row_scales[:, None] / best_scales).astype(np.int64)
+    return make_grouped_qparams(row_scales, factors, size, bits)
 
 
-def _accumulator_scales(scales: np.ndarray, power: bool, unknown: float) -> np.ndarray:
-    """Return S [O] for the scales [O, groups] that groups would have, infinite where all of a group is zero."""
-    least = scales.min(axis=1)
-    some = np.isfinite(least)
-    least[~some] = least[some].min(initial=unknown) if some.any() else unknown
-    if not power:
-        return np.asarray(MAX_GROUP_FACTOR * least, np.float32).astype(np.float64)
-    most = np.where(np.isfinite(scales), scales, 0.0).max(axis=1)
-    return np.where(some, np.minimum(most, _MAX_POWER_OF_TWO_FACTOR * least), least)
+def _choose_multipliers(power_of_two: bool, low_bits_refined: bool) -> np.ndarray:
+    """Return the candidate multipliers of the full-range scale."""
+    if power_of_two:
+        return _POWER_OF_TWO_MULTIPLIERS
+    return _REFINED_SCALE_MULTIPLIERS if low_bits_refined else _SCALE_MULTIPLIERS
 
 
-def _least_error_scales(cut: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """Return of `scales` [tried, O, groups] the one for each group of `cut` [O, groups, size] with the least error."""
+def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) -> np.ndarray:
+    """Return the scales S [O] of the rows from those of their groups.
+
+    Parameters
+    ----------
+    scales
+        Scales [O, groups], infinite for a group of zeros.
+    power_of_two
+        Whether only powers of two are allowed.
+    default
+        Scale if all weights are zero.
+    """
+    lowest = scales.min(axis=1)
+    is_nonzero = np.isfinite(lowest)
+    lowest[~is_nonzero] = lowest[is_nonzero].min(initial=default) if is_nonzero.any() else default
+    if not power_of_two:
+        return np.asarray(MAX_GROUP_FACTOR * lowest, np.float32).astype(np.float64)
+    highest = np.where(np.isfinite(scales), scales, 0.0).max(axis=1)
+    limited = np.minimum(highest, _MAX_POWER_OF_TWO_FACTOR * lowest)
+    return np.where(is_nonzero, limited, lowest)
+
+
+def _least_error_scales(groups: np.ndarray, candidates: np.ndarray, bits: int) -> np.ndarray:
+    """Return the candidate scale with the least squared error for each group, [O, groups].
+
+    Parameters
+    ----------
+    groups
+        Weights [O, groups, size].
+    candidates
+        Scales [candidates, O, groups].
+    """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    best, least = scales[0].copy(), np.full(scales.shape[1:], np.inf)
-    for tried in scales:
-        held = np.clip(np.floor(cut * tried[..., None] + 0.5), low, high) / tried[..., None]
-        error = np.square(held - cut).sum(axis=2)
-        better = error < least
-        best[better], least[better] = tried[better], error[better]
+    best, min_error = candidates[0].copy(), np.full(candidates.shape[1:], np.inf)
+    for scales in candidates:
+        integers = np.clip(np.floor(groups * scales[..., None] + 0.5), low, high)
+        error = np.square(integers / scales[..., None] - groups).sum(axis=2)
+        is_better = error < min_error
+        best[is_better], min_error[is_better] = scales[is_better], error[is_better]
     return best

@@ -1,17 +1,18 @@
-"""Scales that a quantized model brought along, as the platform holds them, and what each change cost.
+"""Convert the scales of a quantized model to the platform, and measure the cost of each change.
 
-kept            the platform holds the scale as it is
-symmetric       a zero point that the platform or an operator around has not: ``scale = top /
-max(|low|, |high|)``
-                of the range it had
-power of two    the next lower one, which holds the whole range; the next higher where that cuts off
-less than a
-                fifteenth. With calibration data, the one of the two with the smaller mean squared
-                error
-weights         held as they are where their numbers lie on the platform's grid, else quantized anew
+unchanged
+    The platform supports the scale.
+symmetric
+    A zero point that the platform or an adjacent operator does not support is removed: ``scale =
+    top / max(|low|, |high|)`` of the range.
+power of two
+    The next lower power of two, which represents the full range, or the next higher one if that
+    clips less than a fifteenth. With calibration data, the one with the smaller mean squared error.
+weights
+    Unchanged if their values lie on the platform's grid, else requantized.
 
-What it costs: bits of resolution of an activation, ``log2(old / new)``; of a weight the SQNR of its
-new integers.
+The cost of a changed activation scale is in bits of resolution, ``log2(old / new)``; that of a
+requantized weight is its SQNR.
 """
 
 from __future__ import annotations
@@ -36,67 +37,76 @@ from .shared_scales import SharedScaleGroup
 
 __all__ = [
     "ImportedQParams",
+    "calibration_hint",
     "candidate_weight_qparams",
     "format_model_import",
+    "format_names",
     "import_activation_qparams",
     "import_weight_qparams",
     "iter_quantized_weights",
     "measure_weight_conversion",
 ]
 
-_MAX_CLIPPED_SHARE = 1 / 15  # of a range, which may be cut off for twice the resolution
-_GRID_TOLERANCE = 1e-2  # counts that a number may be off
+_MAX_CLIPPED_SHARE = 1 / 15  # fraction of a range that may be clipped for twice the resolution
+_GRID_TOLERANCE = 1e-2  # maximum distance of a value from the grid in integer steps
 
 
 @dataclass(frozen=True)
 class ImportedQParams:
-    """One scale that came with the model.
+    """An imported scale and its conversion.
 
-    scale, zero_point, bits : as it came (the coarsest of a weight's). held : as it is held now.
-    lost : bits of resolution of an activation, None for a weight; sqnr : of a weight's new integers
-    in dB, None where none changed.
+    Attributes
+    ----------
+    tensor
+        Name of the tensor.
+    scale, zero_point, bits
+        As imported; the coarsest scale of a weight.
+    qparams
+        Parameters on the platform.
+    bits_lost
+        Bits of resolution lost by an activation; None for a weight.
+    sqnr
+        SQNR of a requantized weight in dB; None if its integers are unchanged.
     """
 
     tensor: str
     scale: float
     zero_point: int
     bits: int
-    held: Affine
+    qparams: Affine
     bits_lost: float | None = None
     sqnr: float | None = None
 
     @property
     def kept(self) -> bool:
         """Whether nothing changed."""
-        return (
-            self.sqnr is None
-            if self.bits_lost is None
-            else self.bits_lost == 0 and self.held.zero_point == self.zero_point
-        )
+        if self.bits_lost is None:
+            return self.sqnr is None
+        return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point
 
     def __str__(self) -> str:
-        new = float(self.held.scales.min())
-        what = (
-            f"{self.bits_lost:.2f} bits of resolution"
-            if self.bits_lost is not None
-            else f"{self.sqnr:.1f} dB"
-        )
-        centre = (
-            f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
-        )
-        return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
+        new_scale = float(self.qparams.scales.min())
+        if self.bits_lost is not None:
+            cost = f"{self.bits_lost:.2f} bits of resolution"
+        else:
+            cost = f"SQNR {self.sqnr:.1f} dB"
+        zero_point = ""
+        if self.zero_point and not self.qparams.shifted:
+            zero_point = f" (zero point {self.zero_point})"
+        change = f"scale {self.scale:.6g}{zero_point} changed to {new_scale:.6g}"
+        return f"'{self.tensor}': {change}: {cost}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON-ready values."""
-        now = self.held
+        """Return the conversion as JSON-ready values."""
+        qparams = self.qparams
         return {
             "tensor": self.tensor,
             "scale": self.scale,
             "zero_point": self.zero_point,
             "bits": self.bits,
-            "held_scale": now.scales.tolist(),
-            "held_bits": now.bits,
-            "held_zero_point": int(now.zero_points.flat[0]),
+            "held_scale": qparams.scales.tolist(),
+            "held_bits": qparams.bits,
+            "held_zero_point": int(qparams.zero_points.flat[0]),
             "bits_lost": self.bits_lost,
             "sqnr": self.sqnr,
             "kept": self.kept,
@@ -111,38 +121,55 @@ def import_activation_qparams(
     stats: Stats,
     factors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
-    """Return how the tensors that `imported` has scales for are held, all of a shared scale alike, and what that cost.
+    """Convert the imported scales of activations, with one result per shared scale.
 
-    stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to
-    be lowered}.
+    Parameters
+    ----------
+    imported
+        Imported quantization.
+    shared_groups
+        Groups of tensors that share a scale.
+    target, config
+        The target and the settings.
+    stats
+        Statistics of real data; empty without.
+    factors
+        {tensor: factor of its values in the graph to be lowered}.
+
+    Returns
+    -------
+    tensors : dict
+        Parameters of the tensors.
+    conversions : list of ImportedQParams
+        The conversion of each imported scale.
     """
     by_tensor: dict[str, Affine] = {}
-    taken = []
+    conversions = []
     for group in shared_groups:
-        known = {
+        grids = {
             name: imported.activations[name]
             for name in group.tensors
             if name in imported.activations
         }
-        if not known:
+        if not grids:
             continue
-        statistics_of = {
-            name: grid for name, grid in known.items() if name in group.observed_tensors
-        } or known
-        widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
+        observed = [grid for name, grid in grids.items() if name in group.observed_tensors]
+        widest = max(observed or grids.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
-        q = _convert_activation_qparams(widest, target, config, group, stats, factor)
-        by_tensor.update(dict.fromkeys(group.tensors, q))
-        for name, grid in known.items():
-            levels = 2.0 ** (grid.bits - q.bits)
-            lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
-            exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
-            taken.append(
-                ImportedQParams(
-                    name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost
-                )
-            )
-    return by_tensor, taken
+        qparams = _convert_activation_qparams(widest, target, config, group, stats, factor)
+        by_tensor.update(dict.fromkeys(group.tensors, qparams))
+        for name, grid in grids.items():
+            conversions.append(_record_activation(name, grid, qparams, factor))
+    return by_tensor, conversions
+
+
+def _record_activation(name: str, grid: Affine, qparams: Affine, factor: float) -> ImportedQParams:
+    """Record the conversion of an activation's `grid`; `factor` multiplies its values."""
+    new_scale = qparams.scale * factor
+    bits_lost = 0.0
+    if not math.isclose(grid.scale, new_scale, rel_tol=1e-6):
+        bits_lost = math.log2(grid.scale / new_scale)
+    return ImportedQParams(name, grid.scale, grid.signed_zero, grid.bits, qparams, bits_lost)
 
 
 def _convert_activation_qparams(
@@ -153,10 +180,12 @@ def _convert_activation_qparams(
     stats: Stats,
     factor: float,
 ) -> Affine:
-    bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
-    top = (1 << (bits - 1)) - 1
+    """Convert the parameters of an activation whose values are divided by `factor`."""
+    supported_bits = [width for width in target.bits if width <= grid.bits]
+    bits = max(supported_bits, default=min(target.bits))
     scale, zero = grid.scale, grid.signed_zero
     if bits != grid.bits or (zero and (bits > 8 or not group.allows_zero_point)):
+        top = (1 << (bits - 1)) - 1
         scale, zero = top / max(map(abs, grid.ends)), 0
     scale /= factor
     if config.mode == "q-value":
@@ -166,14 +195,15 @@ def _convert_activation_qparams(
 
 
 def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
-    """Return a power of two in place of `scale`."""
+    """Return the power of two next to `scale` that is better for the values."""
     lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
     if stats is not None and stats.sum_of_squares > 0:
-        ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
+        low, high = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
         return min(
-            (lower, 2 * lower), key=lambda tried: float(stats.quantization_error(tried, *ends))
+            (lower, 2 * lower),
+            key=lambda candidate: float(stats.quantization_error(candidate, low, high)),
         )
     return 2 * lower if 2 * lower * (1 - _MAX_CLIPPED_SHARE) <= scale else lower
 
@@ -181,15 +211,23 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
 def import_weight_qparams(
     imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
-    """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
+    """Convert the imported scales of weights whose values lie on a supported grid.
+
+    Returns
+    -------
+    tensors : dict
+        Parameters of the weights that keep their integers.
+    grids : dict
+        The imported grid of every weight that has one.
+    """
     by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
     for node, op, name, values in iter_quantized_weights(partition):
         for grid in candidate_weight_qparams(imported, node, name, values):
             grids.setdefault(name, grid)
-            q = _match_weight_qparams(grid, values, op.integer_op, target, config)
-            if q is not None:
-                by_weight[name], grids[name] = q, grid
+            qparams = _match_weight_qparams(grid, values, op.integer_op, target, config)
+            if qparams is not None:
+                by_weight[name], grids[name] = qparams, grid
                 break
     return by_weight, grids
 
@@ -197,26 +235,29 @@ def import_weight_qparams(
 def candidate_weight_qparams(
     imported: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray
 ) -> list[Affine]:
-    """Return the grids that `imported` may have meant for the weight `name` of `node`, which holds `values` now."""
-    grid = imported.weights.get(name)
-    named = [] if grid is None else [grid]
-    own = [
-        pair
-        for pair in imported.layers.get(ir.origin_name(node), ())
-        if grid is None or pair[0] is grid
-    ]
-    return [
-        *named,
-        *(
-            candidate
-            for grid, old in own
-            for candidate in (grid, *_rescale_for_folded_norm(grid, old, values))
-        ),
-    ]
+    """Return the imported grids that may belong to a weight.
+
+    Parameters
+    ----------
+    imported
+        Imported quantization.
+    node
+        Node of the weight.
+    name
+        Name of the weight.
+    values
+        Its current values, which may include a folded batch normalization.
+    """
+    named_grid = imported.weights.get(name)
+    candidates = [] if named_grid is None else [named_grid]
+    for grid, original in imported.layers.get(ir.origin_name(node), ()):
+        if named_grid is None or grid is named_grid:
+            candidates += [grid, *_rescale_for_folded_norm(grid, original, values)]
+    return candidates
 
 
 def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
-    """Yield every quantized weight: its node and rule, its name, its real numbers."""
+    """Yield the node, the operator, the name and the float64 values of every quantized weight."""
     for node, op in partition.integer_nodes:
         for index in op.weight_inputs(node):
             values = get_weight_values(node, index)
@@ -224,16 +265,18 @@ def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, 
                 yield node, op, ir.input_name(node, index), np.asarray(values, np.float64)
 
 
-def _rescale_for_folded_norm(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
-    """Return the grid of a weight whose channels were multiplied by something.
+def _rescale_for_folded_norm(
+    grid: Affine, original: np.ndarray, values: np.ndarray
+) -> list[Affine]:
+    """Return the grid of a weight whose channels were scaled by a folded batch normalization.
 
-    A batch normalisation folded in.
+    Returns an empty list if the channels do not correspond.
     """
-    if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
+    if original.shape != values.shape or original.ndim < 2 or grid.axis not in (None, 0):
         return []
     before, after = (
         np.abs(array.reshape(len(array), -1)).max(axis=1)
-        for array in (old.astype(np.float64), values)
+        for array in (original.astype(np.float64), values)
     )
     if not (before > 0).all() or not (after > 0).all():
         return []
@@ -244,50 +287,44 @@ def _rescale_for_folded_norm(grid: Affine, old: np.ndarray, values: np.ndarray) 
 def _match_weight_qparams(
     grid: Affine, values: np.ndarray, op_format: Format, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
-    axis = op_format.channel_axis
-    bits = (
-        max((width for width in target.bits if width >= grid.bits), default=0)
-        if grid.bits not in target.bits
-        else grid.bits
-    )
-    many = not grid.single
+    """Return the parameters of `values` on `grid`, or None if they or the platform do not match."""
+    bits = grid.bits
+    if bits not in target.bits:
+        bits = max((width for width in target.bits if width >= bits), default=0)
     if isinstance(grid.granularity, PerGroup):
-        taken = (
+        is_supported = (
             op_format.supports_group_scales
             and bits == grid.bits
             and grid.granularity.size == parse_group_size(config.weight_scales)
         )
-        return _accept_if_on_grid(values, _regroup_qparams(grid, values), config) if taken else None
-    if not bits or (
-        many
-        and (
-            axis is None
-            or config.weight_scales == "tensor"
-            or values.shape[axis] != grid.scales.size
-        )
-    ):
+        if not is_supported:
+            return None
+        return _accept_if_on_grid(values, _regroup_qparams(grid, values), config)
+    if not bits:
         return None
-    q = (
-        Affine(grid.scales, bits, PerAxis(axis))
-        if axis is not None and many
-        else Affine(grid.scale, bits)
-    )
-    return _accept_if_on_grid(values, q, config)
+    if grid.single:
+        return _accept_if_on_grid(values, Affine(grid.scale, bits), config)
+    axis = op_format.channel_axis
+    if axis is None or config.weight_scales == "tensor":
+        return None
+    if values.shape[axis] != grid.scales.size:
+        return None
+    return _accept_if_on_grid(values, Affine(grid.scales, bits, PerAxis(axis)), config)
 
 
 def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
-    """Return the groups of `grid` along the rows of `values` [O, I], None where they do not fit or have no factors."""
+    """Return the groups of `grid` along the rows of `values` [O, I].
+
+    Returns None if the shapes do not match or the scales of a row have no integer factors.
+    """
     assert isinstance(grid.granularity, PerGroup)
-    turned, size = grid.along(1), grid.granularity.size
-    if (
-        values.ndim != 2
-        or turned.scales.shape != (len(values), -(-values.shape[1] // size))
-        or grid.bits > 8
-    ):
+    if values.ndim != 2 or grid.bits > 8:
+        return None
+    transposed, size = grid.along(1), grid.granularity.size
+    if transposed.scales.shape != (len(values), -(-values.shape[1] // size)):
         return None
     try:
-        return make_grouped_qparams(*turned.factors, size, grid.bits)
+        return make_grouped_qparams(*transposed.factors, size, grid.bits)
     except ValueError:
         return None
 
@@ -295,33 +332,48 @@ def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
 def _accept_if_on_grid(
     values: np.ndarray, qparams: Affine | None, config: QuantConfig
 ) -> Affine | None:
-    """Return `qparams` where `values` lie on its integers and the mode has its scales, else None."""
+    """Return `qparams` if `values` lie on its integers and the mode supports its scales."""
     if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
         return None
     counts = values * qparams.broadcast(values.shape)
-    near = np.rint(counts)
-    inside = qparams.low <= near.min(initial=0.0) and near.max(initial=0.0) <= qparams.high
-    return qparams if inside and np.abs(counts - near).max(initial=0.0) < _GRID_TOLERANCE else None
+    nearest = np.rint(counts)
+    is_in_range = (
+        qparams.low <= nearest.min(initial=0.0) and nearest.max(initial=0.0) <= qparams.high
+    )
+    is_on_grid = np.abs(counts - nearest).max(initial=0.0) < _GRID_TOLERANCE
+    return qparams if is_in_range and is_on_grid else None
 
 
 def measure_weight_conversion(
     partition: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Return what became of the weights.
+    """Measure the conversion of each weight with an imported grid.
 
-    Those on their grid, and those that were quantized anew.
+    Parameters
+    ----------
+    partition
+        The float graph.
+    tensors
+        Parameters on the platform.
+    grids
+        Imported grids.
     """
     by_weight = {}
     for _, _, name, values in iter_quantized_weights(partition):
         if name not in grids or name not in tensors:
             continue
-        q, grid = tensors[name], grids[name]
-        off = q.on_grid(values) - values
-        noise, power = float((off**2).sum()), float((values**2).sum())
-        exact = noise <= power * 1e-8
-        sqnr = None if exact else 10 * math.log10(power / noise)
+        qparams, grid = tensors[name], grids[name]
+        error = qparams.on_grid(values) - values
+        noise, power = float((error**2).sum()), float((values**2).sum())
+        sqnr = None if noise <= power * 1e-8 else 10 * math.log10(power / noise)
         by_weight[name] = ImportedQParams(
-            name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr
+            name,
+            float(grid.scales.min()),
+            int(grid.zero_points.flat[0]),
+            grid.bits,
+            qparams,
+            None,
+            sqnr,
         )
     return list(by_weight.values())
 
@@ -329,42 +381,75 @@ def measure_weight_conversion(
 def format_model_import(
     imported: Sequence[ImportedQParams], missing: Sequence[str], synthetic: bool, full: bool
 ) -> list[str]:
-    """Return what a user should read of it."""
-    activations = [t for t in imported if t.bits_lost is not None]
-    weights = [t for t in imported if t.bits_lost is None]
-    counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
-    told = [
-        (
-            f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held "
-            "as they came"
-        )
-    ]
-    centred = [t for t in activations if t.zero_point and not t.held.shifted]
-    if centred:
-        told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")
-    changed = [t for t in activations if t.bits_lost]
-    if changed:
-        worst = max(changed, key=lambda t: t.bits_lost or 0.0)
-        mean = sum(t.bits_lost or 0.0 for t in changed) / len(changed)
-        told.append(
-            f"{len(changed)} activations are held at other scales: {mean:.2f} bits of resolution "
-            "lost on average, "
-            f"{worst.bits_lost:.2f} at most ('{worst.tensor}')"
-        )
-    anew = [t for t in weights if t.sqnr is not None]
-    if anew:
-        least = min(anew, key=lambda t: t.sqnr or 0.0)
-        told.append(
-            f"{len(anew)} weights are quantized anew: {least.sqnr:.1f} dB at least "
-            f"('{least.tensor}')"
+    """Format notes on the conversion of a quantized model's scales.
+
+    Parameters
+    ----------
+    imported
+        Conversions of the scales.
+    missing
+        Tensors without an imported scale.
+    synthetic
+        Whether these were calibrated on synthetic inputs.
+    full
+        Whether each change gets a note.
+    """
+    activations = [conversion for conversion in imported if conversion.bits_lost is not None]
+    weights = [conversion for conversion in imported if conversion.bits_lost is None]
+    counts = f"{_count_kept(activations)} activations and {_count_kept(weights)} weights"
+    notes = [f"imported scales: {counts} unchanged", *_format_activation_changes(activations)]
+    requantized = [(weight.sqnr, weight.tensor) for weight in weights if weight.sqnr is not None]
+    if requantized:
+        sqnr, tensor = min(requantized, key=lambda entry: entry[0])
+        notes.append(
+            f"{len(requantized)} weights requantized: SQNR at least {sqnr:.1f} dB ('{tensor}')"
         )
     if missing:
-        how = (
-            "calibrated on synthetic inputs, give real data with --calib"
-            if synthetic
-            else "calibrated"
+        names = format_names(missing, max_names=3)
+        notes.append(f"no imported scale for {names}: {calibration_hint(synthetic)}")
+    if full:
+        notes += [str(conversion) for conversion in imported if not conversion.kept]
+    return notes
+
+
+def _count_kept(conversions: Sequence[ImportedQParams]) -> str:
+    """Format how many conversions changed nothing."""
+    return f"{sum(conversion.kept for conversion in conversions)} of {len(conversions)}"
+
+
+def _format_activation_changes(activations: Sequence[ImportedQParams]) -> list[str]:
+    """Format notes on removed zero points and changed scales of activations."""
+    notes = []
+    centered = [
+        conversion
+        for conversion in activations
+        if conversion.zero_point and not conversion.qparams.shifted
+    ]
+    if centered:
+        notes.append(f"{len(centered)} zero points removed; ranges made symmetric")
+    losses = [
+        (conversion.bits_lost, conversion.tensor)
+        for conversion in activations
+        if conversion.bits_lost
+    ]
+    if losses:
+        mean = sum(bits for bits, _ in losses) / len(losses)
+        worst_bits, worst_tensor = max(losses, key=lambda loss: loss[0])
+        notes.append(
+            f"{len(losses)} activation scales changed: {mean:.2f} bits of resolution lost on "
+            f"average, {worst_bits:.2f} at most ('{worst_tensor}')"
         )
-        names = ", ".join(f"'{name}'" for name in missing[:3])
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        told.append(f"the quantized model has no scale for {names}{more}: {how}")
-    return [*told, *(str(t) for t in imported if full and not t.kept)]
+    return notes
+
+
+def calibration_hint(synthetic: bool) -> str:
+    """Return how tensors without an imported scale were calibrated."""
+    if synthetic:
+        return "calibrated on synthetic inputs; pass real data with --calib"
+    return "calibrated"
+
+
+def format_names(names: Sequence[str], max_names: int) -> str:
+    """Format names in quotes, at most `max_names` of them and the number of the others."""
+    others = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(f"'{name}'" for name in names[:max_names]) + others

@@ -1,10 +1,10 @@
-"""Weights of a float model at scales that another tool chose, and what of its file could not be taken.
+"""Quantize the weights of a float model with scales that another tool chose.
 
-The weights are real numbers still: they are rounded here, and refined as ever. A scale per channel
-becomes the coarsest one where the platform has one per weight, and a power of two, the better one
-of the two around it for these numbers, where it shifts. A scale that fits other numbers than the
-weight has (it may have been made before or after batch normalization was folded in) is refused: the
-weight then gets one of its own.
+The weights are still float values: they are rounded here, and refined as usual. A scale per channel
+becomes the coarsest one if the platform has one per weight, and on platforms that shift the better
+of the two nearest powers of two. A scale that does not match the values of the weight (it may have
+been chosen before or after batch normalization was folded) is rejected: the weight is then
+calibrated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from ...plan.power_of_two import floor_power_of_two
 from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
 from ..partition import Partition
-from .imported_scales import ImportedQParams, candidate_weight_qparams, iter_quantized_weights
+from .imported_scales import (
+    ImportedQParams,
+    calibration_hint,
+    candidate_weight_qparams,
+    format_names,
+    iter_quantized_weights,
+)
 
 __all__ = [
     "ImportedWeights",
@@ -32,21 +38,27 @@ __all__ = [
     "update_applied_qparams",
 ]
 
-_MAX_SQNR_LOSS_DB = (
-    12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
-)
-_MAX_NAMES = 5  # that a note lists
+_MAX_SQNR_LOSS_DB = 12.0  # two bits worse than the max-abs scale: a scale for other values
+_MAX_NAMES = 5  # tensor names in a note
 
 
 @dataclass
 class ImportedWeights:
-    """How weights are held at another tool's scales.
+    """Weights quantized with another tool's scales.
 
-    imported : what became of each scale. refused : {weight: why its scale is not taken}. used : the
-    weights, by the names that the file has for them, whose scales were looked at.
+    Attributes
+    ----------
+    qparams
+        Parameters by weight.
+    imported
+        Conversions of the scales.
+    rejected
+        {weight: reason why its scale is not used}.
+    matched_names
+        Names in the file whose scales belong to a weight.
     """
 
-    held: dict[str, Affine] = field(default_factory=dict)
+    qparams: dict[str, Affine] = field(default_factory=dict)
     imported: list[ImportedQParams] = field(default_factory=list)
     rejected: dict[str, str] = field(default_factory=dict)
     matched_names: set[str] = field(default_factory=set)
@@ -55,141 +67,159 @@ class ImportedWeights:
 def import_external_weight_scales(
     imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> ImportedWeights:
-    """Return how the weights are held that `imported` has scales for."""
-    borrowed = ImportedWeights()
+    """Convert the imported scales of all weights, rejecting those that do not match."""
+    result = ImportedWeights()
     for node, op, name, values in iter_quantized_weights(partition):
         grids = candidate_weight_qparams(imported, node, name, values)
         if not grids:
             continue
-        own = [grid for grid, _ in imported.layers.get(ir.origin_name(node), ())]
-        borrowed.matched_names |= {
-            old
-            for old, grid in imported.weights.items()
-            if old == name or any(grid is one for one in own)
-        }
-        fitting = [
-            (q, grid)
-            for grid in grids
-            if (
-                q := _convert_weight_qparams(
-                    grid, values, op.integer_op.channel_axis, target, config
-                )
-            )
-        ]
-        if not fitting:
-            borrowed.rejected[name] = _format_rejection(grids[0], values, target)
-            continue
-        q, grid = max(fitting, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
-        top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
-        plain, got = (
-            _rounding_sqnr_db(
-                values, Affine(_fit_scale_to_mode(top, values, q.bits, config), q.bits)
-            ),
-            _rounding_sqnr_db(values, q),
+        layer_grids = {id(grid) for grid, _ in imported.layers.get(ir.origin_name(node), ())}
+        for file_name, grid in imported.weights.items():
+            if file_name == name or id(grid) in layer_grids:
+                result.matched_names.add(file_name)
+        conversion = _convert_best(grids, name, values, op.integer_op.channel_axis, target, config)
+        if isinstance(conversion, str):
+            result.rejected[name] = conversion
+        else:
+            result.qparams[name] = conversion.qparams
+            result.imported.append(conversion)
+    return result
+
+
+def _convert_best(
+    grids: Sequence[Affine],
+    name: str,
+    values: np.ndarray,
+    axis: int | None,
+    target: Target,
+    config: QuantConfig,
+) -> ImportedQParams | str:
+    """Convert the grid that is best for `values`, or return the reason for a rejection."""
+    candidates = []
+    for grid in grids:
+        converted = _convert_weight_qparams(grid, values, axis, target, config)
+        if converted is not None:
+            candidates.append((converted, grid))
+    if not candidates:
+        return _format_rejection(grids[0], values, target)
+    qparams, grid = max(candidates, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
+    bits = qparams.bits
+    max_abs_scale = ((1 << (bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
+    reference = Affine(_fit_scale_to_mode(max_abs_scale, values, bits, config), bits)
+    reference_db = _rounding_sqnr_db(values, reference)
+    sqnr_db = _rounding_sqnr_db(values, qparams)
+    if sqnr_db < reference_db - _MAX_SQNR_LOSS_DB:
+        return (
+            f"its scale does not match these weights: {sqnr_db:.1f} dB, a max-abs scale gives "
+            f"{reference_db:.1f} dB"
         )
-        if got < plain - _MAX_SQNR_LOSS_DB:
-            borrowed.rejected[name] = (
-                f"its scale was made for other numbers: {got:.1f} dB, where that of the largest "
-                f"gives {plain:.1f}"
-            )
-            continue
-        same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
-        borrowed.held[name] = q
-        borrowed.imported.append(
-            ImportedQParams(
-                name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got
-            )
-        )
-    return borrowed
+    is_unchanged = qparams.scales.size == grid.scales.size and np.allclose(
+        qparams.scales, grid.scales, rtol=1e-6
+    )
+    sqnr = None if is_unchanged else sqnr_db
+    return ImportedQParams(name, float(grid.scales.min()), 0, grid.bits, qparams, None, sqnr)
 
 
 def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
+    """Format the reason why no grid could be converted."""
     if grid.bits > max(target.bits):
-        return f"{grid.bits} bits; {target.name} computes in {' or '.join(map(str, target.bits))}"
-    return (
-        f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight "
-        "has here"
-    )
+        supported = " or ".join(map(str, target.bits))
+        return f"{grid.bits} bits; {target.name} supports {supported}"
+    return f"{grid.scales.size} scales do not match the weight's shape {list(values.shape)}"
 
 
 def _convert_weight_qparams(
     grid: Affine, values: np.ndarray, axis: int | None, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
+    """Return the parameters of `values` at the scales of `grid`, or None if not supported."""
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
-    many = not grid.single
-    if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
+    if not bits:
         return None
     scales = _symmetric_scales(grid)
-    if many and config.weight_scales != "tensor":
-        rows = np.moveaxis(values, axis or 0, 0)
-        scales_held = tuple(
-            _fit_scale_to_mode(scale, part, bits, config)
-            for scale, part in zip(scales, rows, strict=True)
-        )
-        return Affine(scales_held, bits, PerAxis(axis or 0))
-    return Affine(_fit_scale_to_mode(min(scales), values, bits, config), bits)
+    if grid.single:
+        return Affine(_fit_scale_to_mode(min(scales), values, bits, config), bits)
+    if axis is None or values.shape[axis] != grid.scales.size:
+        return None
+    if config.weight_scales == "tensor":
+        return Affine(_fit_scale_to_mode(min(scales), values, bits, config), bits)
+    channels = np.moveaxis(values, axis, 0)
+    channel_scales = tuple(
+        _fit_scale_to_mode(scale, channel, bits, config)
+        for scale, channel in zip(scales, channels, strict=True)
+    )
+    return Affine(channel_scales, bits, PerAxis(axis))
 
 
 def _symmetric_scales(grid: Affine) -> list[float]:
-    """Return the scales of a grid around 0 that holds the same range.
-
-    Weights have no zero points here.
-    """
-    middle, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
-    return [
-        scale if zero == middle else scale * top / max(zero - grid.low, grid.high - zero)
-        for scale, zero in zip(grid.scales.flat, grid.zero_points.flat, strict=True)
-    ]
+    """Return the scales of a symmetric grid of the same range; weights have no zero points."""
+    center, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
+    scales = []
+    for scale, zero in zip(grid.scales.flat, grid.zero_points.flat, strict=True):
+        if zero != center:
+            scale = scale * top / max(zero - grid.low, grid.high - zero)
+        scales.append(scale)
+    return scales
 
 
 def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: QuantConfig) -> float:
-    """Return `scale`, or the power of two around it that is the better one for `values`."""
+    """Return `scale`, or in mode "q-value" the better of the two nearest powers of two."""
+    if config.mode != "q-value":
+        return float(np.float32(scale))
     lower = floor_power_of_two(scale, imported=True)
-    if config.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
-        return float(np.float32(scale)) if config.mode != "q-value" else lower
-    return max((lower, 2 * lower), key=lambda tried: _rounding_sqnr_db(values, Affine(tried, bits)))
+    if math.isclose(lower, scale, rel_tol=1e-5):
+        return lower
+    return max(
+        (lower, 2 * lower),
+        key=lambda candidate: _rounding_sqnr_db(values, Affine(candidate, bits)),
+    )
 
 
 def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
     """Return the SQNR in dB of `values` rounded to integers."""
     noise = float(((qparams.on_grid(values) - values) ** 2).sum())
     power = float((values**2).sum())
-    return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
+    if noise == 0:
+        return math.inf
+    return -math.inf if power == 0 else 10 * math.log10(power / noise)
 
 
 def update_applied_qparams(
     imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Return `imported` as the finished plan holds them.
-
-    Rules of the platform may have moved scales since.
-    """
-    followed = []
-    for one in imported:
-        new = tensors.get(one.tensor, one.held)
-        moved = math.log2(float(one.held.scales.min() / new.scales.min()))
-        followed.append(
-            replace(
-                one, held=new, bits_lost=None if one.bits_lost is None else one.bits_lost + moved
-            )
-        )
-    return followed
+    """Update conversions to the parameters of the final plan, which `legalize` may have changed."""
+    updated = []
+    for conversion in imported:
+        qparams = tensors.get(conversion.tensor, conversion.qparams)
+        bits_lost = conversion.bits_lost
+        if bits_lost is not None:
+            ratio = conversion.qparams.scales.min() / qparams.scales.min()
+            bits_lost += math.log2(float(ratio))
+        updated.append(replace(conversion, qparams=qparams, bits_lost=bits_lost))
+    return updated
 
 
 def collect_rejections(
-    read: ImportedQuantization, taken: Sequence[ImportedQParams], weights: ImportedWeights
+    read: ImportedQuantization, imported: Sequence[ImportedQParams], weights: ImportedWeights
 ) -> dict[str, str]:
-    """Return {tensor: why} of all that a file speaks of and nothing was taken from."""
-    have = {one.tensor for one in taken}
-    inside = "it has no integers of its own here: part of another layer, or in float"
-    lost = {name: inside for name in read.activations if name not in have}
-    lost |= {
-        name: inside
-        for name in read.weights
-        if name not in weights.matched_names and name not in have
-    }
-    return {**read.rejected, **lost, **weights.rejected}
+    """Return {name: reason} of all entries of a file that were not used.
+
+    Parameters
+    ----------
+    read
+        Contents of the file.
+    imported
+        Conversions of the scales that were used.
+    weights
+        Conversion of the weights.
+    """
+    used = {conversion.tensor for conversion in imported}
+    reason = "not a separate integer tensor here: folded into another layer, or kept in float"
+    unused_activations = [name for name in read.activations if name not in used]
+    unused_weights = [
+        name for name in read.weights if name not in weights.matched_names and name not in used
+    ]
+    unused = dict.fromkeys([*unused_activations, *unused_weights], reason)
+    return {**read.rejected, **unused, **weights.rejected}
 
 
 def format_plan_import(
@@ -200,34 +230,40 @@ def format_plan_import(
     synthetic: bool,
     full: bool,
 ) -> list[str]:
-    """Return what a user should read of it: sums with names, or with `full` tensor by tensor."""
-    kept, other = [one for one in imported if one.kept], [one for one in imported if not one.kept]
-    lines = [
-        f"{tool}: {len(kept)} of {len(imported) + len(rejected)} scales are taken over as they are"
-    ]
-    rounded = [one.tensor for one in other if one.held.power_of_two]
-    changed = [one.tensor for one in other if not one.held.power_of_two]
-    for names, what in (
-        (rounded, "rounded to powers of two"),
-        (changed, "held in the platform's form"),
-    ):
-        if names:
-            lines.append(f"{what}: {_format_names(names)}")
-    for why in dict.fromkeys(rejected.values()):
-        lines.append(
-            "refused: "
-            f"{_format_names([name for name, reason in rejected.items() if reason == why])}: {why}"
-        )
+    """Format notes on the conversion of another tool's scales.
+
+    Parameters
+    ----------
+    tool
+        Name of the tool.
+    imported
+        Conversions of the scales.
+    rejected
+        {entry: reason} of scales that were not used.
+    missing
+        Tensors without an imported scale.
+    synthetic
+        Whether these were calibrated on synthetic inputs.
+    full
+        Whether each change gets a note.
+    """
+    changed = [conversion for conversion in imported if not conversion.kept]
+    kept_count = len(imported) - len(changed)
+    notes = [f"{tool}: {kept_count} of {len(imported) + len(rejected)} scales imported unchanged"]
+    rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
+    converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
+    if rounded:
+        notes.append(f"rounded to powers of two: {format_names(rounded, _MAX_NAMES)}")
+    if converted:
+        notes.append(f"converted to the platform's format: {format_names(converted, _MAX_NAMES)}")
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in rejected.items():
+        names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        notes.append(f"rejected: {format_names(names, _MAX_NAMES)}: {reason}")
     if missing:
-        how = (
-            "calibrated on synthetic inputs, give real data with --calib"
-            if synthetic
-            else "calibrated"
-        )
-        lines.append(f"without a scale there, {how}: {_format_names(missing)}")
-    return [*lines, *(str(one) for one in other if full)]
-
-
-def _format_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(f"'{name}'" for name in names[:_MAX_NAMES]) + more
+        missing_names = format_names(missing, _MAX_NAMES)
+        notes.append(f"no imported scale for {missing_names}: {calibration_hint(synthetic)}")
+    if full:
+        notes += [str(conversion) for conversion in changed]
+    return notes

@@ -1,7 +1,4 @@
-"""What the target makes of a plan's scales.
-
-They are lowered until every inequality holds, and that is told.
-"""
+"""Lower the scales of a plan until all constraints of the target hold, and report the changes."""
 
 from __future__ import annotations
 
@@ -22,146 +19,203 @@ __all__ = ["UnsupportedScaleError", "legalize"]
 
 
 class UnsupportedScaleError(ConstraintError):
-    """A scale that the platform does not hold.
+    """A scale below the minimum of the platform.
 
-    `tensors` share it, which needs `exponent` where `min_exponent` is held.
+    Attributes
+    ----------
+    tensors
+        Tensors that share the scale.
+    exponent
+        Exponent that they need.
+    min_exponent
+        Smallest exponent that the platform supports.
     """
 
-    def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
-        super().__init__(text)
-        self.tensors, self.exponent, self.min_exponent = tensors, exponent, least
+    def __init__(
+        self, message: str, tensors: tuple[str, ...], exponent: int, min_exponent: int
+    ) -> None:
+        super().__init__(message)
+        self.tensors, self.exponent, self.min_exponent = tensors, exponent, min_exponent
 
 
 def _round_to_float32(scale: float) -> float:
-    """Return a scale as a file holds it."""
+    """Round a scale to float32, as it is stored in a file."""
     return float(np.float32(scale))
 
 
-def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, power: bool) -> None:
-    """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
+def _limit_scales_for_biases(
+    tensors: dict[str, Affine], partition: Partition, power_of_two: bool
+) -> None:
+    """Lower the scales of weight channels, in place, at which the channel's bias would overflow.
 
-    A quarter is left free for what refinement does to a bias. A channel whose weights are that
-    small beside its bias loses nothing by it.
+    A quarter of the accumulator is reserved for changes of the bias by refinement. A channel whose
+    weights are so small compared with its bias loses nothing.
+
+    Parameters
+    ----------
+    tensors
+        Parameters of all tensors; modified.
+    partition
+        The float graph.
+    power_of_two
+        Whether scales must be powers of two.
     """
     for node, op in partition.integer_nodes:
         if op.integer_op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
             continue
-        x, name = tensors.get(ir.input_name(node)), ir.input_name(node, 1)
-        w, bias = tensors.get(name), ir.const_value(node.inputs[2])
-        if x is None or w is None or bias is None or w.single:
+        weight_name = ir.input_name(node, 1)
+        data, weight = tensors.get(ir.input_name(node)), tensors.get(weight_name)
+        bias = ir.const_value(node.inputs[2])
+        if data is None or weight is None or bias is None or weight.single:
             continue
-        top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
-        sums = w.sums
-        reach = np.abs(bias.astype(np.float64)).reshape(-1, sums.scales.size).max(axis=0) * x.scale
-        most = [top / size if size > 0 else math.inf for size in reach]
-        if power:
-            most = [size if math.isinf(size) else floor_power_of_two(size) for size in most]
-        least = [
-            _round_to_float32(min(pair))
-            for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)
-        ]
-        if isinstance(w.granularity, PerGroup):
-            tensors[name] = make_grouped_qparams(least, w.factors[1], w.granularity.size, w.bits)
-        else:
-            tensors[name] = w.changed(least)
+        tensors[weight_name] = _limit_for_bias(weight, data, bias, power_of_two)
+
+
+def _limit_for_bias(weight: Affine, data: Affine, bias: np.ndarray, power_of_two: bool) -> Affine:
+    """Return `weight` with channel scales at which the bias fits the accumulator."""
+    top = 2.0 ** (29 if max(data.bits, weight.bits) <= 8 else 58)
+    sums = weight.sums
+    bias_by_channel = np.abs(bias.astype(np.float64)).reshape(-1, sums.scales.size)
+    limits = []
+    for scaled_bias in bias_by_channel.max(axis=0) * data.scale:
+        limit = top / scaled_bias if scaled_bias > 0 else math.inf
+        if power_of_two and not math.isinf(limit):
+            limit = floor_power_of_two(limit)
+        limits.append(limit)
+    scales = [
+        _round_to_float32(min(pair))
+        for pair in zip(sums.scales.reshape(-1).tolist(), limits, strict=True)
+    ]
+    if isinstance(weight.granularity, PerGroup):
+        return make_grouped_qparams(scales, weight.factors[1], weight.granularity.size, weight.bits)
+    return weight.changed(scales)
 
 
 class _ScaleLegalizer:
-    """The scales of a plan while they are lowered; those that share a scale move together.
+    """Lowers the scales of a plan; tensors that share a scale change together.
 
-    tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was
-    lowered)}.
+    Attributes
+    ----------
+    tensors
+        Current parameters.
+    lowered
+        {tensor: (original scale, reason why it was lowered)}.
     """
 
     def __init__(
         self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target
     ) -> None:
         self._target = target
-        self.tensors = {name: q.stored for name, q in plan.tensors.items()}
-        self._group_of = {
-            name: group for group in shared_groups for name in group.tensors if name in self.tensors
-        }
-        self.moved: dict[str, tuple[float, str]] = {}
+        self.tensors = {name: qparams.stored for name, qparams in plan.tensors.items()}
+        self._group_of: dict[str, SharedScaleGroup] = {}
+        for group in shared_groups:
+            names = [name for name in group.tensors if name in self.tensors]
+            self._group_of.update(dict.fromkeys(names, group))
+        self.lowered: dict[str, tuple[float, str]] = {}
 
     def unify_shared_scales(self) -> None:
-        """Give tensors that share a scale the least of theirs."""
+        """Set tensors that share a scale to the smallest of their scales."""
         for name, group in self._group_of.items():
-            own, least = (
-                self.tensors[name],
-                min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale),
+            current = self.tensors[name]
+            smallest = min(
+                (self.tensors[member] for member in group.tensors),
+                key=lambda qparams: qparams.scale,
             )
-            if (own.scale, own.zero_point) != (least.scale, least.zero_point):
-                self.tensors[name] = own.changed(least.scale, zero_point=least.zero_point)
+            if (current.scale, current.zero_point) != (smallest.scale, smallest.zero_point):
+                self.tensors[name] = current.changed(smallest.scale, zero_point=smallest.zero_point)
 
     def exponent_of(self, name: str) -> int:
-        """Return the exponent of a scale; ConstraintError where it is no power of two."""
+        """Return the exponent of a scale; raise ConstraintError if it is not a power of two."""
         exponent = self.tensors[name].exponent
         if exponent is None:
             raise ConstraintError(
                 f"tensor '{name}' has scale {self.tensors[name].scale:g}; {self._target.name} "
-                "takes powers of two only"
+                "supports powers of two only"
             )
         return exponent
 
     def lower_exponents(self, partition: Partition) -> None:
-        """Lower exponents to what the target holds and the operators take, until nothing moves."""
-        target, changed = self._target, True
+        """Lower exponents to the limits of the target and the operators until nothing changes."""
+        max_exponent = self._target.exponents[1]
+        target_reason = f"{self._target.name} supports scales up to 2^{max_exponent}"
+        changed = True
         while changed:
             changed = False
             for name in self._group_of:
-                why = f"{target.name} holds scales up to 2^{target.exponents[1]}"
-                changed |= self._cap_exponent(name, target.exponents[1], why)
+                changed |= self._cap_exponent(name, max_exponent, target_reason)
             for node, op in partition.integer_nodes:
-                most = op.scale_constraints.max_output_exponent(node, self.exponent_of)
-                if most is not None and ir.output_name(node) in self.tensors:
-                    changed |= self._cap_exponent(
-                        ir.output_name(node), most, f"{op.name} {node.name} cannot shift left"
-                    )
+                output = ir.output_name(node)
+                limit = op.scale_constraints.max_output_exponent(node, self.exponent_of)
+                if limit is not None and output in self.tensors:
+                    reason = f"{op.name} {node.name} cannot shift left"
+                    changed |= self._cap_exponent(output, limit, reason)
 
-    def _cap_exponent(self, name: str, most: int, why: str) -> bool:
-        if self.exponent_of(name) <= most:
+    def _cap_exponent(self, name: str, limit: int, reason: str) -> bool:
+        """Lower the shared scale of a tensor to at most 2^limit; return whether it changed."""
+        if self.exponent_of(name) <= limit:
             return False
         for member in self._group_of[name].tensors:
-            self.moved.setdefault(member, (self.tensors[member].scale, why))
-            self.tensors[member] = self.tensors[member].changed(2.0**most)
+            self.lowered.setdefault(member, (self.tensors[member].scale, reason))
+            self.tensors[member] = self.tensors[member].changed(2.0**limit)
         return True
 
     def check_supported(self, partition: Partition) -> None:
-        """Raise ConstraintError if a consumer rejects a scale, UnsupportedScaleError if a scale is too small."""
-        target, fine = self._target, partition.curve_input_exponents(self._target)
-        least = target.exponents[0]
+        """Check that all scales are large enough.
+
+        Raises
+        ------
+        ConstraintError
+            If a consumer needs a larger scale.
+        UnsupportedScaleError
+            If a scale is below the minimum of the platform.
+        """
+        target = self._target
+        required_exponents = partition.curve_input_exponents(target)
+        min_exponent = target.exponents[0]
         for name, group in self._group_of.items():
-            exponent = self.exponent_of(name)
-            if self.tensors[name].bits > 8 and exponent < fine.get(name, least):
+            exponent, bits = self.exponent_of(name), self.tensors[name].bits
+            if bits > 8 and exponent < required_exponents.get(name, min_exponent):
                 raise ConstraintError(
-                    f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at "
-                    "most; what reads it "
-                    f"takes 2^{fine[name]} at least: give it 8 bits"
+                    f"{bits}-bit tensor '{name}' can have scale 2^{exponent} at most, but its "
+                    f"consumer needs at least 2^{required_exponents[name]}; use 8 bits"
                 )
-            if exponent < least:
+            if exponent < min_exponent:
                 raise UnsupportedScaleError(
-                    f"tensor '{name}' needs scale 2^{exponent}, {target.name} holds 2^{least} at "
-                    "least; scale the model's input down or leave the node in float with --skip",
+                    f"tensor '{name}' needs scale 2^{exponent}, below the {target.name} minimum of "
+                    f"2^{min_exponent}; scale the model input down, or keep the node in float with "
+                    "--skip",
                     group.tensors,
                     exponent,
-                    least,
+                    min_exponent,
                 )
 
     def notes(self) -> list[str]:
-        """Return a line for each scale that was lowered."""
+        """Return a note for each scale that was lowered."""
         return [
-            f"scale of '{name}' lowered from {before:g} to {self.tensors[name].scale:g}: {why}"
-            for name, (before, why) in self.moved.items()
+            f"scale of '{name}' lowered from {original:g} to {self.tensors[name].scale:g}: {reason}"
+            for name, (original, reason) in self.lowered.items()
         ]
 
 
 def legalize(
     plan: Plan, partition: Partition, shared_groups: Sequence[SharedScaleGroup], target: Target
 ) -> tuple[Plan, list[str]]:
-    """Return `plan` with every shared scale and inequality of `target` holding, and what was moved.
+    """Lower the scales of `plan` until all shared scales and constraints of `target` hold.
 
-    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs'
-    allow, nor the row's largest. Raises UnsupportedScaleError for a scale below the row's smallest.
+    Scales are only ever lowered, so this terminates: the exponent of an output must not exceed the
+    limits given by its inputs and by the target.
+
+    Returns
+    -------
+    plan : Plan
+        The legal plan.
+    notes : list of str
+        Scales that were lowered.
+
+    Raises
+    ------
+    UnsupportedScaleError
+        If a scale is below the minimum of the target.
     """
     scales = _ScaleLegalizer(plan, shared_groups, target)
     scales.unify_shared_scales()

@@ -1,7 +1,4 @@
-"""Outputs that leave the integers wider than the rest, or in float.
-
-And 16 bits in front of a curve.
-"""
+"""Apply output widths: last outputs in 32 bits or float, and 16-bit inputs of activations."""
 
 from __future__ import annotations
 
@@ -23,51 +20,58 @@ def apply_output_bits(
     policy: ScalePolicy,
     target: Target,
 ) -> None:
-    """Give outputs that leave the integers the width the user wants; "float": no integers at all.
+    """Set the output widths of `policy` in `tensors`; "float" removes the parameters.
 
-    A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve
-    alone reads, in 16 bits, has that of the curve's table. Raises ConfigError where the output is
-    none of these.
+    A wide output gets at most the scale of its accumulator, which loses nothing. A 16-bit input of
+    a sigmoid or tanh gets the scale of that function's table.
+
+    Raises
+    ------
+    ConfigError
+        If the width is not supported for an output.
     """
-    nodes, able = (
-        {ir.output_name(node): node for node, _ in partition.integer_nodes},
-        partition.wide_outputs(target),
-    )
-    fine = partition.curve_input_exponents(target)
+    nodes = {ir.output_name(node): node for node, _ in partition.integer_nodes}
+    wide_outputs = partition.wide_outputs(target)
+    activation_exponents = partition.curve_input_exponents(target)
     for name, bits in policy.out_bits.items():
-        if name in fine and bits in target.curve_bits:
-            tensors[name] = Affine(2.0 ** fine[name], int(bits))
+        if name in activation_exponents and bits in target.curve_bits:
+            tensors[name] = Affine(2.0 ** activation_exponents[name], int(bits))
             continue
-        if name not in able:
-            more = (
-                f", or in {target.curve_bits[0]} bits that a sigmoid or tanh alone reads,"
-                if target.curve_bits
-                else ""
-            )
-            raise ConfigError(
-                f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output "
-                "nothing in integers "
-                f"reads{more} can have another width; leave it out"
-            )
-        if bits not in (*target.out_bits, "float"):
-            raise ConfigError(
-                f"override {name}: out_bits {bits} on platform {target.name}: an output that "
-                "leaves the integers has "
-                f"{', '.join(map(str, target.out_bits))} bits there, or float; {bits} are for what "
-                "a sigmoid or tanh "
-                "alone reads"
-            )
+        _check_output_bits(name, bits, name in wide_outputs, target)
         if bits == "float":
             del tensors[name]
             continue
         node = nodes[name]
-        exact = tensors[ir.input_name(node)].scale * float(
-            tensors[ir.input_name(node, 1)].scales.min()
+        weight_scale = float(tensors[ir.input_name(node, 1)].scales.min())
+        accumulator_scale = tensors[ir.input_name(node)].scale * weight_scale
+        setting = policy.policy_for_tensors([name], int(bits))
+        output_stats = stats.get(name)
+        if setting.scale:
+            scale = setting.scale
+        elif output_stats is None or output_stats.sum_of_squares == 0:
+            scale = accumulator_scale
+        else:
+            scale = min(setting.choose_scale(output_stats), accumulator_scale)
+        tensors[name] = Affine(scale, int(bits))
+
+
+def _check_output_bits(name: str, bits: int | str, is_wide_output: bool, target: Target) -> None:
+    """Raise ConfigError unless the output `name` can have the width `bits`."""
+    if not is_wide_output:
+        activation_inputs = ""
+        if target.curve_bits:
+            activation_inputs = (
+                f", or the {target.curve_bits[0]}-bit input of a sigmoid or tanh that is its only "
+                "consumer,"
+            )
+        raise ConfigError(
+            f"out_bits {bits} for tensor '{name}': only a fully connected layer with no integer "
+            f"consumer{activation_inputs} can have a different output width; remove the setting"
         )
-        observed, setting = stats.get(name), policy.policy_for_tensors([name], int(bits))
-        best = setting.scale or (
-            exact
-            if observed is None or observed.sum_of_squares == 0
-            else setting.choose_scale(observed)
+    if bits not in (*target.out_bits, "float"):
+        supported = ", ".join(map(str, target.out_bits))
+        raise ConfigError(
+            f"override {name}: out_bits {bits} on platform {target.name}: the last integer output "
+            f"supports {supported} bits, or float; {bits} bits are only for the input of a sigmoid "
+            "or tanh"
         )
-        tensors[name] = Affine(setting.scale or min(best, exact), int(bits))

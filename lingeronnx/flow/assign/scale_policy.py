@@ -1,7 +1,4 @@
-"""How scales are chosen.
-
-The settings, the user's overrides of single tensors, and 16 bits where a state needs them.
-"""
+"""The policy for choosing scales: settings, overrides of single tensors, and 16 bits for states."""
 
 from __future__ import annotations
 
@@ -28,24 +25,39 @@ __all__ = [
     "resolve_scale_policy",
 ]
 
-#: What an override says of a layer, not of the tensor that it gives.
+#: Override settings that apply to a layer, not to its output tensor.
 _LAYER_KEYS = {"weight_bits", "out_bits"}
-#: What settles how an output that leaves the integers is held.
+#: Override settings that determine the width of an output.
 _WIDTH_KEYS = {"bits", "out_bits", "scale"}
 
 
 @dataclass(frozen=True)
 class ScalePolicy:
-    """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
+    """Settings for choosing scales, with overrides of single tensors.
 
-    weight_scales : "tensor", "channel" for one scale for each output channel of a layer, or
-    "group:N" for one for each N weights of a row of a fully connected layer, and for each channel
-    of the others. asymmetric : whether activations of at most 8 bits have zero points, where all
-    operators around take them. overrides : {tensor: {"calibrator", "percentile", "scale", "bits" or
-    "out_bits": value}} weights_refined : whether weights are refined under the scales.
-    held : {tensor or weight: how it is held, whatever calibration would say}
-    widened_weights : {weight that has more bits than it was told, as the target has no fewer there:
-    (its node, why)}
+    Attributes
+    ----------
+    mode
+        Kind of scales: "q-value" for powers of two, "max-value" for free scales.
+    bits, weight_bits
+        Default widths of activations and weights.
+    calibrator, percentile
+        Default calibrator and its percentage.
+    overrides
+        {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}.
+    weight_scales
+        "tensor", "channel" for one scale per output channel of a layer, or "group:N" for one per N
+        weights of a row of a fully connected layer, and per channel of other layers.
+    asymmetric
+        Whether activations of at most 8 bits have zero points if all adjacent operators support
+        them.
+    weights_refined
+        Whether weights are refined later.
+    fixed_qparams
+        {tensor or weight: parameters that are used instead of calibration}.
+    widened_weights
+        {weight that gets more bits than requested, because its layer does not support fewer: (node,
+        reason)}.
     """
 
     mode: str
@@ -57,13 +69,20 @@ class ScalePolicy:
     weight_scales: str = "tensor"
     asymmetric: bool = False
     weights_refined: bool = False
-    held: Mapping[str, Affine] = field(default_factory=dict)
+    fixed_qparams: Mapping[str, Affine] = field(default_factory=dict)
     widened_weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
-        """Return the settings of a class of tensors, `bits` wide by default.
+        """Return the policy of tensors that share a scale.
 
-        The first with an override wins.
+        For each setting the first override wins.
+
+        Parameters
+        ----------
+        names
+            The tensors.
+        bits
+            Default width.
         """
         settings: dict[str, Any] = {}
         for name in names:
@@ -79,40 +98,50 @@ class ScalePolicy:
 
     @property
     def group_size(self) -> int | None:
-        """How many weights of a row share a scale, None without groups."""
+        """Number of weights of a row that share a scale; None without groups."""
         return parse_group_size(self.weight_scales)
 
     def width(self, *names: str) -> int:
-        """Return the bits of activations that share a scale."""
+        """Return the width in bits of activations that share a scale."""
         return self.policy_for_tensors(names, self.bits).bits
 
     def weight_bits_for(self, name: str) -> int:
-        """Return the bits of a weight."""
+        """Return the width in bits of a weight."""
         return self.policy_for_tensors([name], self.weight_bits).bits
 
     def with_fixed_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
-        """Return the same with fixed `scales` for some tensors."""
-        own = {
+        """Return a copy with fixed `scales` for some tensors."""
+        fixed = {
             name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()
         }
-        return replace(self, overrides={**self.overrides, **own})
+        return replace(self, overrides={**self.overrides, **fixed})
 
     @property
     def out_bits(self) -> dict[str, int | str]:
-        """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
+        """{tensor: output width other than 8 bits}."""
         return {
-            name: own["out_bits"]
-            for name, own in self.overrides.items()
-            if own.get("out_bits", 8) != 8
+            name: settings["out_bits"]
+            for name, settings in self.overrides.items()
+            if settings.get("out_bits", 8) != 8
         }
 
 
 @dataclass(frozen=True)
 class TensorScalePolicy:
-    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None.
+    """Policy for the scale of one tensor, or of several that share it.
 
-    allows_zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is
-    0.
+    Attributes
+    ----------
+    bits
+        Width in bits.
+    scale
+        Scale set by the user, or None.
+    calibrator, percentile
+        Calibrator and its percentage.
+    power_of_two
+        Whether only powers of two are allowed.
+    allows_zero_point
+        Whether a zero point is allowed; with a fixed scale, and above 8 bits, it is 0 anyway.
     """
 
     bits: int
@@ -125,7 +154,15 @@ class TensorScalePolicy:
     def choose_qparams(
         self, stats: TensorStats, consumer: ConsumerFunction | None = None
     ) -> tuple[float, int]:
-        """Return scale and zero point for what was seen, which the curve `consumer` alone reads."""
+        """Choose scale and zero point.
+
+        Parameters
+        ----------
+        stats
+            Statistics of the tensor.
+        consumer
+            Function that is the only consumer of the tensor.
+        """
         return choose_affine_qparams(
             stats,
             self.bits,
@@ -136,7 +173,7 @@ class TensorScalePolicy:
         )
 
     def choose_scale(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
-        """Return the scale for what was seen, which the curve `consumer` alone reads."""
+        """Choose a symmetric scale; the parameters are those of `choose_qparams`."""
         return choose_symmetric_scale(
             stats,
             self.bits,
@@ -148,118 +185,134 @@ class TensorScalePolicy:
 
 
 def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
-    """Return how the scales of `partition` are chosen."""
+    """Build the scale policy, with 16 bits for tensors that states depend on."""
     conf = prepared.conf
-    wide = (
-        find_16bit_state_tensors(partition, conf.state, prepared.target) if conf.bits < 16 else []
-    )
-    return build_scale_policy(prepared, partition, wide)
+    wide_names: list[str] = []
+    if conf.bits < 16:
+        wide_names = find_16bit_state_tensors(partition, conf.state, prepared.target)
+    return build_scale_policy(prepared, partition, wide_names)
 
 
 def build_scale_policy(
     prepared: PreparedModel, partition: Partition, wide_names: Sequence[str]
 ) -> ScalePolicy:
-    """Return the settings of `prepared`, with overrides resolved to tensors and weights of the partitioned graph.
+    """Resolve the settings and overrides to tensors and weights of the partitioned graph.
 
-    wide_names : tensors and weights that have 16 bits where no override says otherwise. Weights
-    that were told fewer bits than the target has in their layer have the least that it has
-    everywhere. What an override says of a layer that moved to the host is left out:
-    `describe_ineffective_overrides` tells it. Where layers may move, what a part hands to the host
-    before another part has all bits that a layer writes, unless an override says otherwise.
+    Settings for a layer that moved to the host are ignored (`describe_ineffective_overrides`
+    reports them). If layers may move, outputs that a chip part passes to the host before another
+    part get the largest width of a layer, unless an override sets it. Weights with fewer bits than
+    their layer supports get the smallest width of the target.
+
+    Parameters
+    ----------
+    prepared, partition
+        The model and its partition.
+    wide_names
+        Tensors and weights with a default of 16 bits.
     """
-    conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(partition.graph)
-    own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide_names}
-    by_output = {ir.output_name(node): node for node in selectors.graph.graph}
-    for selector, override in conf.overrides.items():
-        settings = override.to_settings
-        for name in selectors.tensors(selector):
-            node = by_output.get(name)
-            moved = node is not None and str(node.name) in prepared.moved
-            of_layers = _LAYER_KEYS if moved else {"weight_bits"}
-            own.setdefault(name, {}).update(
-                {k: v for k, v in settings.items() if k not in of_layers}
-            )
-            weights = (
-                _quantized_weight_names(node, partition.ops) if "weight_bits" in settings else []
-            )
-            for weight in weights:
-                own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    for name in (
-        partition.wide_outputs_between_parts(target) if prepared.allows_layer_offload else ()
-    ):  # a program of ours reads them
-        if _WIDTH_KEYS.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(
-            target.out_bits
-        ):
-            own.setdefault(name, {})["out_bits"] = max(target.out_bits)
-    stay = _find_widened_weights(partition, own, conf.weight_bits, target)
-    for weight in stay:
-        own.setdefault(weight, {})["bits"] = min(target.bits)
+    conf, target = prepared.conf, prepared.target
+    overrides = {name: {"bits": 16} for name in wide_names}
+    _add_user_overrides(overrides, prepared, partition)
+    if prepared.allows_layer_offload and max(target.out_bits) > min(target.out_bits):
+        for name in partition.wide_outputs_between_parts(target):
+            settings = overrides.setdefault(name, {})
+            if _WIDTH_KEYS.isdisjoint(settings):
+                settings["out_bits"] = max(target.out_bits)
+    widened_weights = _find_widened_weights(partition, overrides, conf.weight_bits, target)
+    for weight in widened_weights:
+        overrides.setdefault(weight, {})["bits"] = min(target.bits)
     return ScalePolicy(
         mode=conf.mode,
         bits=conf.bits,
         weight_bits=conf.weight_bits,
         calibrator=conf.calibrator,
         percentile=conf.percentile,
-        overrides=own,
+        overrides=overrides,
         weight_scales=conf.weight_scales,
         asymmetric=conf.activations == "asymmetric",
         weights_refined=conf.effort != "fast",
-        widened_weights=stay,
+        widened_weights=widened_weights,
     )
+
+
+def _add_user_overrides(
+    overrides: dict[str, dict[str, Any]], prepared: PreparedModel, partition: Partition
+) -> None:
+    """Add the user's overrides to those by tensor and weight, in place."""
+    selectors = prepared.selectors(partition.graph)
+    nodes_by_output = {ir.output_name(node): node for node in selectors.graph.graph}
+    for selector, override in prepared.conf.overrides.items():
+        settings = override.to_settings
+        for name in selectors.tensors(selector):
+            node = nodes_by_output.get(name)
+            is_offloaded = node is not None and str(node.name) in prepared.moved
+            ignored_keys = _LAYER_KEYS if is_offloaded else {"weight_bits"}
+            overrides.setdefault(name, {}).update(
+                {key: value for key, value in settings.items() if key not in ignored_keys}
+            )
+            if "weight_bits" in settings:
+                for weight in _quantized_weight_names(node, partition.ops):
+                    overrides.setdefault(weight, {})["bits"] = settings["weight_bits"]
 
 
 def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
-    """Return a line for each override of a tensor whose layer moved to the host, where it says nothing to the chip.
+    """Format a note for each override of a tensor whose layer moved to the host.
 
-    What it says of the tensor still holds where a layer of the chip reads that.
+    Settings for the tensor itself remain effective if a layer on the chip reads it.
     """
-    found, parts = [], prepared.parts
-    by_output = {ir.output_name(node): str(node.name) for node in parts.graph.graph}
-    selectors = prepared.selectors(parts.graph) if prepared.conf.overrides else None
-    for selector, override in prepared.conf.overrides.items():
-        for name in selectors.tensors(selector) if selectors is not None else ():
-            why = prepared.moved.get(by_output.get(name, ""))
-            idle = override.to_settings.keys() & (
-                _LAYER_KEYS if name in parts.activations else override.to_settings.keys()
-            )
-            if why is not None and idle:
-                what = ", ".join(
-                    f"{key} {override.to_settings[key]}"
-                    for key in override.to_settings
-                    if key in idle
+    overrides = prepared.conf.overrides
+    if not overrides:
+        return []
+    parts = prepared.parts
+    node_by_output = {ir.output_name(node): str(node.name) for node in parts.graph.graph}
+    selectors = prepared.selectors(parts.graph)
+    notes = []
+    for selector, override in overrides.items():
+        settings = override.to_settings
+        for name in selectors.tensors(selector):
+            reason = prepared.moved.get(node_by_output.get(name, ""))
+            if reason is None:
+                continue
+            ignored_keys = _LAYER_KEYS if name in parts.activations else settings.keys()
+            ignored = [f"{key} {value}" for key, value in settings.items() if key in ignored_keys]
+            if ignored:
+                notes.append(
+                    f"override '{selector}': '{name}' runs on the host ({reason}); "
+                    f"{', '.join(ignored)} is ignored"
                 )
-                found.append(
-                    f"override '{selector}': '{name}' is computed by the host ({why}); {what} has "
-                    "no effect"
-                )
-    return found
+    return notes
 
 
 def _find_widened_weights(
-    partition: Partition, own: Mapping[str, Mapping[str, Any]], bits: int, target: Target
+    partition: Partition,
+    overrides: Mapping[str, Mapping[str, Any]],
+    default_bits: int,
+    target: Target,
 ) -> dict[str, tuple[str, str]]:
-    """Return {weight: (its node, why)} of those that were told fewer bits than the target has for their layer."""
-    stay = {}
+    """Find weights whose requested width is not supported in their layer.
+
+    Returns {weight: (node, reason)}.
+    """
+    widened = {}
     for node, op in partition.integer_nodes:
-        for weight in (ir.input_name(node, index) for index in op.weight_inputs(node)):
-            told = own.get(weight, {}).get("bits", bits)
-            if told not in target.bits:
-                many = own.get(ir.output_name(node), {}).get("out_bits", 8) != 8
-                why = (
-                    "its output has more than 8 bits"
-                    if many
-                    else target.vendor.explain_rejected_weight_bits(node, told, target)
-                )
-                if why is not None:
-                    stay[weight] = (str(node.name), why)
-    return stay
+        out_bits = overrides.get(ir.output_name(node), {}).get("out_bits", 8)
+        for index in op.weight_inputs(node):
+            weight = ir.input_name(node, index)
+            bits = overrides.get(weight, {}).get("bits", default_bits)
+            if bits in target.bits:
+                continue
+            if out_bits != 8:
+                widened[weight] = (str(node.name), "its output has more than 8 bits")
+                continue
+            reason = target.vendor.explain_rejected_weight_bits(node, bits, target)
+            if reason is not None:
+                widened[weight] = (str(node.name), reason)
+    return widened
 
 
 def _quantized_weight_names(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:
-    """Return the names of the quantized weights of a float node."""
+    """Return the names of the quantized weights of a node; empty if it is not an integer node."""
     op = ops.get(str(node.name)) if node is not None else None
-    return (
-        []
-        if node is None or op is None
-        else [ir.input_name(node, index) for index in op.weight_inputs(node)]
-    )
+    if node is None or op is None:
+        return []
+    return [ir.input_name(node, index) for index in op.weight_inputs(node)]

@@ -1,7 +1,4 @@
-"""From statistics to scales.
-
-What shares one, and every weight, gets the best one by its calibrator.
-"""
+"""Assign scales: each shared scale and each weight gets the best one by its calibrator."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph import ir
-from ...ops import get_weight_values
+from ...ops import Op, get_weight_values
 from ...plan import Affine, PerAxis, Plan
 from ...plan.power_of_two import floor_power_of_two
 from ...targets import Target
@@ -25,11 +22,9 @@ from .shared_scales import SharedScaleGroup, find_saturated_clip_bounds
 
 __all__ = ["assign_qparams", "calibrate_activations"]
 
-_CLIP_BOUND_TOLERANCE = 1e-6  # of a bound: what float32 rounds
-_MAX_CHANNEL_SCALE_RATIO = (
-    2.0**24
-    # times the scale of a weight's largest channel: what is smaller than that is rounded to zero anyway
-)
+_CLIP_BOUND_TOLERANCE = 1e-6  # relative float32 rounding error of a bound
+# Maximum scale of a channel relative to the smallest one: smaller weights are negligible.
+_MAX_CHANNEL_SCALE_RATIO = 2.0**24
 
 
 def assign_qparams(
@@ -39,9 +34,25 @@ def assign_qparams(
     target: Target,
     policy: ScalePolicy,
 ) -> tuple[Plan, list[str]]:
-    """Return the plan for `partition` and the notes a user should read (all-zero tensors, moved scales).
+    """Choose the parameters of all activations and weights, and legalize them for the target.
 
-    shared_groups : those that `shared_scales` found. stats : of the activations of `partition`.
+    Parameters
+    ----------
+    partition
+        The float graph.
+    shared_groups
+        Groups of tensors that share a scale, from `group_shared_scales`.
+    stats
+        Statistics of the activations.
+    target, policy
+        The target, and the policy for choosing scales.
+
+    Returns
+    -------
+    plan : Plan
+        The plan.
+    notes : list of str
+        Notes for the report, such as all-zero tensors and lowered scales.
     """
     notes: list[str] = []
     tensors = calibrate_activations(partition, shared_groups, stats, target, policy, notes)
@@ -50,40 +61,20 @@ def assign_qparams(
             name = ir.input_name(node, index)
             values = get_weight_values(node, index)
             assert values is not None
-            setting = policy.policy_for_tensors([name], policy.weight_bits)
-            if name in policy.held:
-                tensors[name] = policy.held[name]
+            if name in policy.fixed_qparams:
+                tensors[name] = policy.fixed_qparams[name]
                 continue
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            finer = policy.weight_scales != "tensor" and setting.scale is None
-            size = (
-                policy.group_size
-                if finer and op.integer_op.supports_group_scales and setting.bits <= 8
-                else None
-            )
-            if size is not None and size < values.shape[1] and np.any(values):
-                tensors[name] = compute_group_qparams(
-                    np.asarray(values),
-                    size,
-                    setting.bits,
-                    power_of_two=setting.power_of_two,
-                    calibrator=setting.calibrator,
-                    weights_refined=policy.weights_refined,
-                )
-            else:
-                tensors[name] = _weight_qparams(
-                    np.asarray(values), op.integer_op.channel_axis if finer else None, setting
-                )
+            tensors[name] = _calibrate_weight(name, np.asarray(values), op, policy)
     apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
-        notes += [
-            f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no "
-            "executor was "
-            "measured with it"
-            for name, bits in policy.out_bits.items()
-            if bits == "float"
-        ]
+        for name, bits in policy.out_bits.items():
+            if bits == "float":
+                notes.append(
+                    f"output '{name}' is written by LinearInt as float32: valid in the graph "
+                    "format, but not verified with any executor"
+                )
     notes += _format_widened_weights(policy, target)
     if policy.mode == "q-value":
         _apply_coarser_inputs(tensors, partition, shared_groups, target, policy)
@@ -94,32 +85,53 @@ def assign_qparams(
         tensors=tensors,
         floats=dict(partition.floats),
     )
-    plan, moves = legalize(plan, partition, shared_groups, target)
+    plan, legalization_notes = legalize(plan, partition, shared_groups, target)
     if policy.asymmetric:
         notes.append(_format_zero_point_note(partition, plan, target))
-    return plan, notes + moves
+    return plan, notes + legalization_notes
+
+
+def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
+    """Choose the parameters of a weight: per group, per channel or per tensor."""
+    setting = policy.policy_for_tensors([name], policy.weight_bits)
+    if policy.weight_scales == "tensor" or setting.scale is not None:
+        return _weight_qparams(values, None, setting)
+    group_size = None
+    if op.integer_op.supports_group_scales and setting.bits <= 8:
+        group_size = policy.group_size
+    if group_size is not None and group_size < values.shape[1] and np.any(values):
+        return compute_group_qparams(
+            values,
+            group_size,
+            setting.bits,
+            power_of_two=setting.power_of_two,
+            calibrator=setting.calibrator,
+            weights_refined=policy.weights_refined,
+        )
+    return _weight_qparams(values, op.integer_op.channel_axis, setting)
 
 
 def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
-    """Return a note for each reason why weights have more bits than they were told."""
-    layers: dict[str, list[str]] = {}
-    for node, why in policy.widened_weights.values():
-        layers.setdefault(why, []).append(node)
+    """Format a note for each reason why weights get more bits than requested."""
+    nodes_by_reason: dict[str, list[str]] = {}
+    for node, reason in policy.widened_weights.values():
+        nodes_by_reason.setdefault(reason, []).append(node)
     return [
-        f"weights of {', '.join(dict.fromkeys(names))} stay at {min(target.bits)} bits: {why}"
-        for why, names in layers.items()
+        f"weights of {', '.join(dict.fromkeys(nodes))} keep {min(target.bits)} bits: {reason}"
+        for reason, nodes in nodes_by_reason.items()
     ]
 
 
 def _format_zero_point_note(partition: Partition, plan: Plan, target: Target) -> str:
-    """Return a note on the activations that have no zero point."""
-    parameters = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
-    why = sorted(
-        {reason.partition(" ")[0] for reason in partition.symmetric_tensors(target).values()}
-    )
-    moved = sum(q.shifted for q in parameters)
-    text = f"{moved} of {len(parameters)} activations have a zero point other than 0"
-    return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
+    """Format a note on how many activations have a zero point, and which operators prevent it."""
+    qparams = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
+    reasons = partition.symmetric_tensors(target).values()
+    operators = sorted({reason.partition(" ")[0] for reason in reasons})
+    shifted = sum(entry.shifted for entry in qparams)
+    note = f"{shifted} of {len(qparams)} activations have a zero point other than 0"
+    if operators:
+        note += f"; {', '.join(operators)} support symmetric integers only"
+    return note
 
 
 def calibrate_activations(
@@ -130,40 +142,48 @@ def calibrate_activations(
     policy: ScalePolicy,
     notes: list[str],
 ) -> dict[str, Affine]:
-    """Return how the calibrators would hold each activation, before `legalize`.
+    """Choose the parameters of each activation by its calibrator, before `legalize`.
 
-    What they guess goes to `notes`.
+    Arbitrary choices for all-zero tensors are appended to `notes`.
     """
     tensors: dict[str, Affine] = {}
-    pinned = find_saturated_clip_bounds(partition, target)
-    for group in (
-        *(g for g in shared_groups if not g.reader_output),
-        *reversed([g for g in shared_groups if g.reader_output]),
-    ):
-        if group.tensors[0] in policy.held:
-            tensors.update({name: policy.held[name] for name in group.tensors})
+    clip_bounds = find_saturated_clip_bounds(partition, target)
+    # The result of a reader function is calibrated before its input.
+    independent = [group for group in shared_groups if not group.reader_output]
+    dependent = [group for group in shared_groups if group.reader_output]
+    for group in (*independent, *reversed(dependent)):
+        if group.tensors[0] in policy.fixed_qparams:
+            tensors.update({name: policy.fixed_qparams[name] for name in group.tensors})
             continue
         setting = policy.policy_for_tensors(group.tensors, policy.bits)
-        top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        through = _consumer_of(group, tensors.get(group.reader_output))
-        window = _affine_qparams_for_group(group, stats, setting, through)
-        if window is None:
-            window = Affine(
-                _symmetric_scale_for_group(group, top, stats, setting, through, notes), setting.bits
-            )
-        tensors.update(dict.fromkeys(group.tensors, window))
+        bounds = [clip_bounds[name] for name in group.tensors if name in clip_bounds]
+        clip_bound = min(bounds, default=None)
+        consumer = _consumer_of(group, tensors.get(group.reader_output))
+        qparams = _affine_qparams_for_group(group, stats, setting, consumer)
+        if qparams is None:
+            scale = _symmetric_scale_for_group(group, clip_bound, stats, setting, consumer, notes)
+            qparams = Affine(scale, setting.bits)
+        tensors.update(dict.fromkeys(group.tensors, qparams))
     return tensors
 
 
-def _consumer_of(group: SharedScaleGroup, written: Affine | None) -> ConsumerFunction | None:
-    """Return what alone reads a class and writes a tensor held as `written`, None where that is not known."""
-    if group.reader_function is None or (group.reader_output and written is None):
+def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
+    """Return the function that is the only consumer of a group, or None if it is not known.
+
+    Parameters
+    ----------
+    group
+        Tensors that share a scale.
+    result
+        Parameters of the function's result, if that is quantized.
+    """
+    if group.reader_function is None or (group.reader_output and result is None):
         return None
-    if written is None:
+    if result is None:
         return ConsumerFunction(group.reader_function)
-    zero = written.zero_point
+    zero = result.zero_point
     return ConsumerFunction(
-        group.reader_function, written.scale, written.low - zero, written.high - zero
+        group.reader_function, result.scale, result.low - zero, result.high - zero
     )
 
 
@@ -173,41 +193,38 @@ def _affine_qparams_for_group(
     setting: TensorScalePolicy,
     consumer: ConsumerFunction | None,
 ) -> Affine | None:
-    """Return how a class is held that has a zero point, None for one that has none."""
-    observed = group.merged_stats(stats)
-    free = (
-        setting.allows_zero_point
-        and group.allows_zero_point
-        and setting.scale is None
-        and setting.bits <= 8
-    )
-    if not free or observed is None or observed.sum_of_squares == 0:
+    """Choose parameters with a zero point, or return None if the group has none."""
+    if not setting.allows_zero_point or not group.allows_zero_point:
         return None
-    scale, zero = setting.choose_qparams(observed, consumer)
+    if setting.scale is not None or setting.bits > 8:
+        return None
+    group_stats = group.merged_stats(stats)
+    if group_stats is None or group_stats.sum_of_squares == 0:
+        return None
+    scale, zero = setting.choose_qparams(group_stats, consumer)
     return Affine(scale, setting.bits, zero_point=zero)
 
 
 def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePolicy) -> Affine:
-    """Return the scale of a weight, or one for each element along `axis`.
+    """Choose the scale of a weight, or one for each index of `axis`.
 
-    A channel of zeros has its neighbours' best.
-    A bias is held at the same scale as its channel's sums, so a channel of next to nothing must not
-    get a huge one: `legalize` sees to that.
+    A channel of zeros gets the smallest scale of the others. So does a nearly zero channel: its
+    bias has the scale of the accumulator and must not overflow (`legalize` ensures that).
     """
     if axis is None or values.shape[axis] == 1 or not np.any(values):
-        return Affine(
-            setting.scale or setting.choose_scale(TensorStats.from_array(values)), setting.bits
-        )
+        scale = setting.scale or setting.choose_scale(TensorStats.from_array(values))
+        return Affine(scale, setting.bits)
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    scales = [
-        setting.choose_scale(TensorStats.from_array(channel)) if channel.any() else math.inf
-        for channel in channels
-    ]
-    least = min(scales)
-    most = least * _MAX_CHANNEL_SCALE_RATIO
-    return Affine(
-        [least if scale > most else scale for scale in scales], setting.bits, PerAxis(axis)
-    )
+    scales = []
+    for channel in channels:
+        is_nonzero = bool(channel.any())
+        scales.append(
+            setting.choose_scale(TensorStats.from_array(channel)) if is_nonzero else math.inf
+        )
+    min_scale = min(scales)
+    max_scale = min_scale * _MAX_CHANNEL_SCALE_RATIO
+    limited = [min_scale if scale > max_scale else scale for scale in scales]
+    return Affine(limited, setting.bits, PerAxis(axis))
 
 
 def _apply_coarser_inputs(
@@ -217,23 +234,29 @@ def _apply_coarser_inputs(
     target: Target,
     policy: ScalePolicy,
 ) -> None:
-    """Lower scales, in place, that the operators which read the tensors would rather have.
+    """Lower scales, in place, that consumers prefer at the scale of their output.
 
-    None that a user gave.
+    Scales set by the user are not changed.
     """
-    owner = {name: group.tensors for group in shared_groups for name in group.tensors}
+    members: dict[str, tuple[str, ...]] = {}
+    for group in shared_groups:
+        members.update(dict.fromkeys(group.tensors, group.tensors))
+
+    def is_fixed(name: str) -> bool:
+        return name in policy.fixed_qparams or "scale" in policy.overrides.get(name, {})
+
     for node, op in partition.integer_nodes:
-        if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
+        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+        if any(str(value.name) not in tensors for value in values):
             continue
-        for name in op.scale_constraints.inputs_to_coarsen(
+        inputs = op.scale_constraints.inputs_to_coarsen(
             node, target, lambda name: tensors[name].scale
-        ):
-            to, group = tensors[ir.output_name(node)], owner[name]
-            set_by_user = any(
-                n in policy.held or "scale" in policy.overrides.get(n, {}) for n in group
-            )
-            if not set_by_user and tensors[name].bits == to.bits:
-                tensors.update({n: tensors[n].changed(to.scale) for n in group})
+        )
+        for name in inputs:
+            output = tensors[ir.output_name(node)]
+            if tensors[name].bits == output.bits and not any(map(is_fixed, members[name])):
+                for member in members[name]:
+                    tensors[member] = tensors[member].changed(output.scale)
 
 
 def _symmetric_scale_for_group(
@@ -244,37 +267,44 @@ def _symmetric_scale_for_group(
     consumer: ConsumerFunction | None,
     notes: list[str],
 ) -> float:
-    """Return the scale of a class.
+    """Choose the scale of a group without zero point.
 
-    `clip_bound` is where an operator cuts its values off, if one does.
-    Then that is the largest integer, unless larger values count as well.
+    Parameters
+    ----------
+    group
+        Tensors that share the scale.
+    clip_bound
+        Bound at which an operator clips the values by saturation, which becomes the largest integer
+        unless larger values were observed as well.
+    stats, setting, consumer
+        Statistics, policy, and the function that is the only consumer.
+    notes
+        List to which an arbitrary choice is appended.
     """
     if setting.scale is not None:
         return setting.scale
-    top_integer = (1 << (setting.bits - 1)) - 1
-    observed = group.merged_stats(stats)
+    max_integer = (1 << (setting.bits - 1)) - 1
+    group_stats = group.merged_stats(stats)
     if clip_bound is not None and (
-        observed is None or observed.high <= clip_bound * (1 + _CLIP_BOUND_TOLERANCE)
+        group_stats is None or group_stats.high <= clip_bound * (1 + _CLIP_BOUND_TOLERANCE)
     ):
-        return floor_power_of_two(top_integer / clip_bound, imported=True)
-    if observed is None or observed.sum_of_squares == 0:
+        return floor_power_of_two(max_integer / clip_bound, imported=True)
+    if group_stats is None or group_stats.sum_of_squares == 0:
         notes.append(
-            f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a "
-            "guess"
+            f"tensor '{group.tensors[-1]}' is all zero in the calibration data; its scale is "
+            "arbitrary"
         )
         return float(1 << (setting.bits - 1))
-    scale = setting.choose_scale(observed, consumer)
-    if (
-        setting.power_of_two and group.output_bound is not None
-    ):  # the bound itself saturates by one count: less than a bit costs
-        scale = max(scale, floor_power_of_two((top_integer + 1) / group.output_bound))
+    scale = setting.choose_scale(group_stats, consumer)
+    if setting.power_of_two and group.output_bound is not None:
+        # The bound itself saturates by one step, which costs less than one bit.
+        scale = max(scale, floor_power_of_two((max_integer + 1) / group.output_bound))
     if setting.bits > 8 and group.hard_bound is not None:
-        scale = (
-            floor_power_of_two((top_integer + 1) / group.hard_bound)
-            if setting.power_of_two
-            else top_integer / group.hard_bound
-        )
+        if setting.power_of_two:
+            scale = floor_power_of_two((max_integer + 1) / group.hard_bound)
+        else:
+            scale = max_integer / group.hard_bound
     if group.headroom_below is not None:
-        most = (top_integer + 1) / (group.headroom_below - min(observed.low, 0.0))
-        scale = min(scale, floor_power_of_two(most) if setting.power_of_two else most)
+        limit = (max_integer + 1) / (group.headroom_below - min(group_stats.low, 0.0))
+        scale = min(scale, floor_power_of_two(limit) if setting.power_of_two else limit)
     return scale

@@ -1,13 +1,12 @@
-"""Tensors that share one scale.
+"""Find tensors that share one scale, whose statistics count, and the range to be covered.
 
-Which they are, whose statistics count, and what their scale must hold.
-Input and output of a pool have one scale, for instance; union-find joins such pairs.
+For example, the input and the output of a pool share a scale; union-find joins such pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,15 +31,25 @@ __all__ = [
 class SharedScaleGroup:
     """Tensors that share one scale.
 
-    tensors : in graph order
-    observed_tensors : those whose statistics count
-    output_bound : the size that none of their values exceeds, where the operators say so (a
-    sigmoid), or None hard_bound : the size that none of their values can exceed, also where they
-    are only moved, or None headroom_below : how far below the least value seen it must reach (the
-    mask of a softmax), or None reader_function : the function of single numbers that alone reads
-    them, or None reader_output : the tensor that this function writes in integers; empty where it
-    is a float operator allows_zero_point : whether all that reads and writes them takes a zero
-    point
+    Attributes
+    ----------
+    tensors
+        Names in graph order.
+    observed_tensors
+        The tensors whose statistics count.
+    output_bound
+        Bound of their magnitude given by operators such as a sigmoid, or None.
+    headroom_below
+        Distance below the smallest observed value that must be represented (for the mask of a
+        softmax), or None.
+    hard_bound
+        Bound of their magnitude that also holds after data movement, or None.
+    reader_function
+        Elementwise function that is the only consumer, or None.
+    reader_output
+        Tensor that this function writes in integers; empty for a float operator.
+    allows_zero_point
+        Whether all adjacent operators support a zero point.
     """
 
     tensors: tuple[str, ...]
@@ -53,191 +62,241 @@ class SharedScaleGroup:
     allows_zero_point: bool = False
 
     def merged_stats(self, stats: Stats) -> TensorStats | None:
-        """Return the merged statistics of the tensors that count; None when none was seen."""
+        """Merge the statistics of the tensors that count; None if there are none."""
         observed = [stats[name] for name in self.observed_tensors if name in stats]
         if not observed:
             return None
         merged = observed[0]
-        for other in observed[1:]:
-            merged = merged.merge(other)
+        for tensor_stats in observed[1:]:
+            merged = merged.merge(tensor_stats)
         return merged
 
 
 def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedScaleGroup, ...]:
     """Group the integer activations of `partition` by shared scale."""
     sets = DisjointSets()
-    mute: set[str] = set()
-    bounded: dict[str, float] = {}
-    below: dict[str, float] = {}
-    reached: dict[str, float] = {}
-    activations = partition.activations
-    for name in activations:
+    for name in partition.activations:
         sets.find(name)
-    for node, op in partition.integer_nodes:
-        for pair in op.scale_constraints.shared_scales(node, target):
-            sets.union(pair.first, pair.second)
-            if pair.statistics_of is not None:
-                mute.add(pair.second if pair.statistics_of == pair.first else pair.first)
-        if op.scale_constraints.output_bound is not None:
-            bounded[ir.output_name(node)] = op.scale_constraints.output_bound
-        reach = (
-            reached.get(ir.input_name(node))
-            if op.is_data_movement
-            else op.scale_constraints.strict_output_bound
-        )
-        if reach is not None:
-            reached.update(
-                {str(node.outputs[index].name): reach for index in op.quantized_outputs(node)}
-            )
-        if (room := op.scale_constraints.headroom_below(node)) is not None:
-            below[ir.output_name(node)] = room
+    constraints = _collect_constraints(partition, target, sets)
     members: dict[str, list[str]] = {}
-    for name in activations:
+    for name in partition.activations:
         members.setdefault(sets.find(name), []).append(name)
-    classes = []
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
-    inside = {id(node): op for node, op in partition.integer_nodes}
+    integer_ops = {id(node): op for node, op in partition.integer_nodes}
     symmetric = partition.symmetric_tensors(target)
-    shares = find_softmax_inputs(partition)
+    softmax_inputs = find_softmax_inputs(partition)
+    groups = []
     for names in members.values():
-        loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
-        # What the Softmax reads is what counts, however it came there; but not what a mask made of
-        # it.
-        statistics_of = tuple(n for n in loud if n in shares) or loud
-        bound = (
-            max(bounded[n] for n in statistics_of)
-            if all(n in bounded for n in statistics_of)
-            else None
+        observed = [name for name in names if name not in constraints.unobserved] or names[-1:]
+        # The input of a Softmax counts, after any data movement, but not the result of a mask.
+        observed = [name for name in observed if name in softmax_inputs] or observed
+        headrooms = [constraints.headroom[name] for name in names if name in constraints.headroom]
+        function, output = _sole_reader_function(
+            names, values, integer_ops, partition.graph, target
         )
-        room = max((below[name] for name in names if name in below), default=None)
-        reach = (
-            max(reached[n] for n in statistics_of)
-            if all(n in reached for n in statistics_of)
-            else None
-        )
-        free = room is None and not symmetric.keys() & set(names)
-        curve, into = _sole_reader_function(names, values, inside, partition.graph, target)
-        classes.append(
+        groups.append(
             SharedScaleGroup(
                 tensors=tuple(names),
-                observed_tensors=statistics_of,
-                output_bound=bound,
-                headroom_below=room,
-                hard_bound=reach,
-                reader_function=curve,
-                reader_output=into,
-                allows_zero_point=free,
+                observed_tensors=tuple(observed),
+                output_bound=_common_bound(constraints.output_bounds, observed),
+                headroom_below=max(headrooms, default=None),
+                hard_bound=_common_bound(constraints.hard_bounds, observed),
+                reader_function=function,
+                reader_output=output,
+                allows_zero_point=not headrooms and symmetric.keys().isdisjoint(names),
             )
         )
-    return tuple(classes)
+    return tuple(groups)
+
+
+@dataclass
+class _ScaleConstraints:
+    """Constraints of operators on single tensors.
+
+    Attributes
+    ----------
+    unobserved
+        Tensors whose statistics do not count.
+    output_bounds, hard_bounds
+        Bounds of the magnitude, as in `SharedScaleGroup`.
+    headroom
+        Required distance below the smallest value.
+    """
+
+    unobserved: set[str] = field(default_factory=set)
+    output_bounds: dict[str, float] = field(default_factory=dict)
+    hard_bounds: dict[str, float] = field(default_factory=dict)
+    headroom: dict[str, float] = field(default_factory=dict)
+
+
+def _collect_constraints(
+    partition: Partition, target: Target, sets: DisjointSets
+) -> _ScaleConstraints:
+    """Collect the constraints of all operators, and join tensors that share a scale in `sets`."""
+    result = _ScaleConstraints()
+    for node, op in partition.integer_nodes:
+        constraints, output = op.scale_constraints, ir.output_name(node)
+        for pair in constraints.shared_scales(node, target):
+            sets.union(pair.first, pair.second)
+            if pair.statistics_of is not None:
+                is_first = pair.statistics_of == pair.first
+                result.unobserved.add(pair.second if is_first else pair.first)
+        if constraints.output_bound is not None:
+            result.output_bounds[output] = constraints.output_bound
+        hard_bound = constraints.strict_output_bound
+        if op.is_data_movement:
+            hard_bound = result.hard_bounds.get(ir.input_name(node))
+        if hard_bound is not None:
+            for index in op.quantized_outputs(node):
+                result.hard_bounds[str(node.outputs[index].name)] = hard_bound
+        headroom = constraints.headroom_below(node)
+        if headroom is not None:
+            result.headroom[output] = headroom
+    return result
+
+
+def _common_bound(bounds: Mapping[str, float], names: Sequence[str]) -> float | None:
+    """Return the largest bound of the tensors, or None if one of them is not bounded."""
+    if any(name not in bounds for name in names):
+        return None
+    return max(bounds[name] for name in names)
 
 
 def find_softmax_inputs(partition: Partition) -> dict[str, int]:
-    """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
+    """Find integer tensors whose only consumers are float Softmaxes.
 
-    What lies far below the largest value of a row has no share of it, so it needs no room in a
-    scale; nor does more than a lead over the others that leaves them no share.
+    Logits far below the largest of a row get no probability, and neither does a lead beyond the one
+    that leaves nothing to the others, so that scales need not represent them.
+
+    Returns
+    -------
+    dict
+        {tensor: axis of the Softmax}.
     """
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
-    inside = {id(node): op for node, op in partition.integer_nodes}
+    integer_ops = {id(node): op for node, op in partition.integer_nodes}
     axes: dict[str, int] = {}
     for node in partition.graph.graph:
-        if node.op_type != "Softmax" or node.domain or id(node) in inside:
+        if node.op_type != "Softmax" or node.domain or id(node) in integer_ops:
             continue
-        name, names = ir.input_name(node), _trace_data_movement(ir.input_name(node), values, inside)
-        readers = _float_readers(names, values, inside) if name in partition.activations else None
-        if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
+        name = ir.input_name(node)
+        if name not in partition.activations:
+            continue
+        sources = _trace_data_movement(name, values, integer_ops)
+        consumers = _float_consumers(sources, values, integer_ops)
+        if consumers is None:
+            continue
+        if all(consumer.op_type == "Softmax" for consumer in consumers):
             axes[name] = int(ir.get_attr(node, "axis", -1))
     return axes
 
 
 def _trace_data_movement(
-    name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]
+    name: str, values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[str]:
-    """Return the tensor and those that it only moves, up to the first."""
+    """Return a tensor, and the tensors upstream that it is moved from without computation."""
     names = [name]
-    while name in values:  # no constant
-        maker = ir.producer(values[name])
-        if maker is None or id(maker) not in inside or not inside[id(maker)].is_data_movement:
+    while name in values:  # not a constant
+        producer = ir.producer(values[name])
+        op = None if producer is None else integer_ops.get(id(producer))
+        if producer is None or op is None or not op.is_data_movement:
             break
-        name = ir.input_name(maker)
+        name = ir.input_name(producer)
         if name in values:
             names.append(name)
     return names
 
 
-#: Float operators that saturate -> what they compute.
+#: Functions of float operators that saturate.
 _SATURATING: Mapping[str, Curve] = {
     "Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
     "Tanh": np.tanh,
 }
 
 
-def _float_readers(
-    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]
+def _float_consumers(
+    names: Sequence[str], values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[ir.Node] | None:
-    """Return the float operators that alone read the tensors `names`, outside of what moves them.
+    """Return the float consumers of the tensors `names`, if all other consumers are float.
 
-    None for others.
+    Data movement among `names` is ignored. Returns None if there are other consumers, or if one of
+    the tensors is an output.
     """
-    readers: list[ir.Node] = []
+    if any(values[name].is_graph_output() for name in names):
+        return None
+    consumers = _consumers_outside(names, values, integer_ops)
+    if any(id(node) in integer_ops or node.domain for node in consumers):
+        return None
+    return consumers
+
+
+def _consumers_outside(
+    names: Sequence[str], values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
+) -> list[ir.Node]:
+    """Return the consumers of the tensors `names`, one per use, except data movement among them."""
+    consumers = []
     for name in names:
-        if values[name].is_graph_output():
-            return None
         for use in values[name].uses():
-            op = inside.get(id(use.node))
-            if op is None and not use.node.domain:
-                readers.append(use.node)
-            elif (
-                op is None
-                or not op.is_data_movement
-                or not {str(v.name) for v in use.node.outputs} <= set(names)
-            ):
-                return None
-    return readers
+            op = integer_ops.get(id(use.node))
+            if op is not None and op.is_data_movement:
+                outputs = {str(value.name) for value in use.node.outputs}
+                if outputs <= set(names):
+                    continue
+            consumers.append(use.node)
+    return consumers
 
 
 def _sole_reader_function(
     names: Sequence[str],
     values: Mapping[str, ir.Value],
-    inside: Mapping[int, Op],
+    integer_ops: Mapping[int, Op],
     model: ir.Model,
     target: Target,
 ) -> tuple[Curve | None, str]:
-    """Return what alone reads the tensors `names` of one scale, outside of what moves them, and what that writes.
+    """Return the elementwise function that is the only consumer of tensors, and its output.
 
-    It is a saturating float operator, which writes nothing that counts, or an integer function of
-    single numbers; else None.
+    It is a saturating float operator, with an empty output name, or an integer operator. Returns
+    (None, "") if there is no such function.
+
+    Parameters
+    ----------
+    names
+        Tensors of one scale; data movement among them is ignored.
+    values
+        All values by name.
+    integer_ops
+        Operators of the integer nodes by id.
+    model
+        Float graph.
+    target
+        The target.
     """
-    floats = _float_readers(names, values, inside)
-    if floats is not None:
-        kinds = {node.op_type for node in floats}
-        return (_SATURATING.get(kinds.pop()) if len(kinds) == 1 else None), ""
-    readers: dict[int, ir.Node] = {}
-    for name in names:
-        for use in values[name].uses():
-            op = inside.get(id(use.node))
-            if (
-                op is None
-                or not op.is_data_movement
-                or not {str(v.name) for v in use.node.outputs} <= set(names)
-            ):
-                readers[id(use.node)] = use.node
-    if len(readers) != 1 or any(values[name].is_graph_output() for name in names):
+    float_consumers = _float_consumers(names, values, integer_ops)
+    if float_consumers is not None:
+        op_types = {node.op_type for node in float_consumers}
+        return (_SATURATING.get(op_types.pop()) if len(op_types) == 1 else None), ""
+    if any(values[name].is_graph_output() for name in names):
         return None, ""
-    ((key, node),) = readers.items()
-    written = ir.output_name(node)
-    if key not in inside or written in names:
+    consumers = {id(node): node for node in _consumers_outside(names, values, integer_ops)}
+    if len(consumers) != 1:
         return None, ""
-    return inside[key].scale_constraints.real_function(model, node, target), written
+    ((node_id, node),) = consumers.items()
+    output = ir.output_name(node)
+    if node_id not in integer_ops or output in names:
+        return None, ""
+    constraints = integer_ops[node_id].scale_constraints
+    return constraints.real_function(model, node, target), output
 
 
 def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
-    """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
-    bounds_held: dict[str, float] = {}
+    """Return {tensor: upper bound} of Clips that a chip implements by saturation.
+
+    The bound is mapped to the largest integer.
+    """
+    upper_bounds: dict[str, float] = {}
     for node, op in partition.integer_nodes:
         if op.integer_op is CLIP and not target.can_run(CLIP.name):
-            limits = get_clip_bounds(node)
-            assert limits is not None
-            bounds_held[ir.output_name(node)] = limits[1]
-    return bounds_held
+            bounds = get_clip_bounds(node)
+            assert bounds is not None
+            upper_bounds[ir.output_name(node)] = bounds[1]
+    return upper_bounds

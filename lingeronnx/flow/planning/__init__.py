@@ -1,12 +1,12 @@
-"""The stages between the prepared model and the integer graph.
+"""The stages between the prepared model and the integer graph: calibration, scales, refinement.
 
-Calibration, a scale for every tensor, refined weights.
-    observe_model -> Observed        equalized, and what calibration saw of every tensor
-    assign_scales -> Planned         a scale for every tensor, ranges moved into the weights
-    take_over     -> Planned         the same from a plan made elsewhere
-    refined       -> ir.Graph        weights and biases refined under the plan
+- `calibrate_model`: equalize channels and collect statistics of every integer tensor.
+- `assign_scales`: choose a scale for every tensor, after range transforms.
+- `apply_external_plan`: use a plan that was made elsewhere.
+- `plan_model`: choose between these, and scales of an imported model.
+- `refine_weights`: refine weights and biases under the plan.
 
-Owns: in which order the accuracy methods are applied. Must not know: reports, trials.
+Owns: the order in which the accuracy methods are applied. Must not know: reports, trials.
 """
 
 from .calibration import CalibrationResult, calibrate_model

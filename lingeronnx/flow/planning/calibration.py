@@ -1,8 +1,8 @@
-"""Calibration: channels equalized where effort allows, and what the data say of every tensor that becomes integer."""
+"""Calibration: equalize channels and collect statistics of every tensor that becomes integer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,17 +23,31 @@ from ..prepare.recurrent_states import find_16bit_state_tensors
 
 __all__ = ["CalibrationResult", "calibrate_model"]
 
-_EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
+_EQUALIZE_SAMPLES = 64  # sufficient for the ranges of channels
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """The prepared model after calibration under an `effort`.
+    """A prepared model after calibration.
 
-    partition : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of
-    that. stats : of every tensor that becomes integer. channels : of these before that, per
-    channel, where equalizing asked. softmax_axes : the tensors that Softmaxes alone read, of which
-    only what has a share was counted. shared : their scales.
+    Attributes
+    ----------
+    effort
+        The configured effort.
+    partition
+        Partition of the float graph with equalized channels.
+    equalization_factors
+        {tensor: factors, float64 [C]}.
+    stats
+        Statistics of every tensor that becomes integer.
+    notes
+        Notes for the report.
+    channel_stats
+        Statistics per channel before equalization.
+    softmax_axes
+        {tensor: axis} of tensors whose only consumers are Softmaxes; their logits were clipped.
+    shared
+        Groups of tensors that share a scale.
     """
 
     effort: str
@@ -51,86 +65,94 @@ def calibrate_model(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> CalibrationResult:
-    """Equalize the channels where effort allows, and run the calibration data once.
+    """Equalize channels, unless the effort is "fast", and run the calibration data once.
 
-    previous : what was seen of the same graph on the same data, where less was left to the host; it
-    is taken over for the tensors whose factors are the same now.
+    Parameters
+    ----------
+    prepared
+        The model.
+    progress
+        Callback for progress messages.
+    previous
+        Result for the same graph and data with fewer nodes on the host. Its statistics are reused
+        for tensors whose factors are the same.
     """
     target, conf = prepared.target, prepared.conf
-    parts = prepared.parts.with_graph(ir.clone(prepared.graph))
-    few = choose_batch_size(bytes_per_sample(parts.graph), conf.batch, conf.budget)
-    even: Mapping[str, np.ndarray] = {}
+    partition = prepared.parts.with_graph(ir.clone(prepared.graph))
+    batch_size = choose_batch_size(bytes_per_sample(partition.graph), conf.batch, conf.budget)
+    factors: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
-    channels = {} if previous is None else dict(previous.channel_stats)
+    channel_stats = {} if previous is None else dict(previous.channel_stats)
     if conf.effort != "fast":
-        feeds = prepared.data.first(
-            choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
-        )
-        pieces = list(prepared.data.split_feeds(feeds, few))
-        even = equalize_channels(
-            parts, pieces, resolve_scale_policy(prepared, parts), prepared.runner, channels
-        )
-        wide = (
-            find_16bit_state_tensors(parts, conf.state, target)
-            if conf.bits < 16
-            else parts.activations
-        )
-        notes += format_cell_clipping(parts, target, feeds, wide)
-    done = 0
-
-    def count(samples: int) -> None:
-        nonlocal done
-        done += samples
-        if progress is not None:
-            progress("calibrating", done, None)
-
-    soft = find_softmax_inputs(parts)
-    names, runner, factors_left = set(parts.activations), prepared.runner, even
-    if even and conf.mode == "max-value":  # there scales are read off to the last bit
-        runner, factors_left = FloatRunner(parts.graph, names), {}
-    known = (
-        {}
-        if previous is None or runner is not prepared.runner
-        else _reusable_stats(previous, even, soft)
-    )
-    watched = ConstantInputDetector(
+        max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
+        feeds = prepared.data.first(max_samples)
+        feed_batches = list(prepared.data.split_feeds(feeds, batch_size))
+        policy = resolve_scale_policy(prepared, partition)
+        factors = equalize_channels(partition, feed_batches, policy, prepared.runner, channel_stats)
+        wide: Sequence[str] = partition.activations
+        if conf.bits < 16:
+            wide = find_16bit_state_tensors(partition, conf.state, target)
+        notes += format_cell_clipping(partition, target, feeds, wide)
+    softmax_axes = find_softmax_inputs(partition)
+    names, runner, stats_factors = set(partition.activations), prepared.runner, factors
+    known_stats = {}
+    if factors and conf.mode == "max-value":  # free scales need the exact ranges
+        runner, stats_factors = FloatRunner(partition.graph, names), {}
+    elif previous is not None:
+        known_stats = _reusable_stats(previous, factors, softmax_axes)
+    detector = ConstantInputDetector(
         () if prepared.synthetic else prepared.data.inputs.values(), conf.state.values()
     )
-    batches = watched.watch_batches(prepared.data.batches(few))
     stats = collect_stats(
         runner,
-        batches,
+        detector.watch_batches(prepared.data.batches(batch_size)),
         names,
-        factors=factors_left,
-        known_stats=known,
-        softmax_axes=soft,
-        on_batch=count,
+        factors=stats_factors,
+        known_stats=known_stats,
+        softmax_axes=softmax_axes,
+        on_batch=_count_samples(progress),
     )
     trim_memory()
-    alike = previous is not None and previous.partition.floats == parts.floats
-    shared = (
-        previous.shared if previous is not None and alike else group_shared_scales(parts, target)
-    )
+    if previous is not None and previous.partition.floats == partition.floats:
+        shared = previous.shared
+    else:
+        shared = group_shared_scales(partition, target)
     return CalibrationResult(
         effort=conf.effort,
-        partition=parts,
-        equalization_factors=even,
+        partition=partition,
+        equalization_factors=factors,
         stats=stats,
-        notes=[*notes, *watched.notes()],
-        channel_stats=channels,
-        softmax_axes=soft,
+        notes=[*notes, *detector.notes()],
+        channel_stats=channel_stats,
+        softmax_axes=softmax_axes,
         shared=shared,
     )
 
 
+def _count_samples(progress: Progress | None) -> Callable[[int], None]:
+    """Return a callback that reports the number of samples so far."""
+    completed = 0
+
+    def count(samples: int) -> None:
+        nonlocal completed
+        completed += samples
+        if progress is not None:
+            progress("calibrating", completed, None)
+
+    return count
+
+
 def _reusable_stats(
-    before: CalibrationResult, even: Mapping[str, np.ndarray], soft: Mapping[str, int]
+    previous: CalibrationResult,
+    factors: Mapping[str, np.ndarray],
+    softmax_axes: Mapping[str, int],
 ) -> dict[str, TensorStats]:
-    """Return the statistics of the tensors whose factors were those of `even`, and whose Softmaxes those of `soft`."""
-    one = np.ones(1)
-    return {
-        name: stats
-        for name, stats in before.stats.items()
-        if np.array_equal(before.equalization_factors.get(name, one), even.get(name, one))
-        and before.softmax_axes.get(name) == soft.get(name)
-    }
+    """Return the previous statistics of tensors with the same factors and Softmax axis."""
+    default = np.ones(1)
+    reusable = {}
+    for name, stats in previous.stats.items():
+        old_factors = previous.equalization_factors.get(name, default)
+        same_factors = np.array_equal(old_factors, factors.get(name, default))
+        if same_factors and previous.softmax_axes.get(name) == softmax_axes.get(name):
+            reusable[name] = stats
+    return reusable

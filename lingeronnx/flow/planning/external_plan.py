@@ -1,6 +1,8 @@
-"""Plans made elsewhere: applied where they fit the model and the target, refused where they do not."""
+"""Apply a plan that was made elsewhere, after checking that it matches the model and the target."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,149 +25,152 @@ __all__ = ["apply_external_plan"]
 
 
 def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
-    """Apply the transforms of a plan made elsewhere and legalize it.
+    """Apply the transforms of a plan that was made elsewhere, and legalize it.
 
-    Raises ConfigError for what the graph or the platform does not have.
+    Raises
+    ------
+    ConfigError
+        If the plan does not match the graph or the platform.
     """
     graph, target = ir.clone(prepared.graph), prepared.target
-    host = _insert_planned_host_scaling(plan, graph, target)
+    host_reasons = _insert_planned_host_scaling(plan, graph, target)
     _check_names(plan, graph)
     _check_values(plan, graph, target)
     _check_granularity(plan, graph, target)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(
-            f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode "
-            f"{plan.mode}"
+            f"the plan uses mode {plan.mode}, not {prepared.conf.mode}; pass --mode {plan.mode}"
         )
-    parts = Partition.build(graph, plan.floats, target)
-    _check_complete(plan, parts, target)
-    check_zero_points(plan, parts, target)
-    transforms = {name: np.array(t.factor) for name, t in plan.transforms.items()}
-    factors.apply_factors(parts, transforms)
-    set_host_factors(graph, host, transforms)
-    plan, moves = legalize(plan, parts, group_shared_scales(parts, target), target)
-    return PlannedModel.create(prepared, parts, plan, moves)
+    partition = Partition.build(graph, plan.floats, target)
+    _check_complete(plan, partition, target)
+    check_zero_points(plan, partition, target)
+    transforms = {name: np.array(transform.factor) for name, transform in plan.transforms.items()}
+    factors.apply_factors(partition, transforms)
+    set_host_factors(graph, host_reasons, transforms)
+    shared = group_shared_scales(partition, target)
+    plan, notes = legalize(plan, partition, shared, target)
+    return PlannedModel.create(prepared, partition, plan, notes)
 
 
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:
-    """Put the products of the host into `graph` that the plan speaks of; return {node: why}."""
+    """Insert the host's Mul nodes of the plan into `graph`; return {node: reason}."""
     if not plan.scaled:
         return {}
-    ops = {
-        str(node.name): op
-        for node in graph.graph
-        if (op := find_lowering_rule(node, target)[0]) is not None
-    }
-    inside = {name: op for name, op in ops.items() if name not in plan.floats}
-    host, alike = insert_boundary_muls(
-        Partition(graph, inside, plan.floats), set(plan.scaled.values())
-    )
-    if alike != plan.scaled or not host.keys() <= plan.floats.keys():
-        wanted, products = (
-            ", ".join(f"'{new}' for '{name}'" for new, name in of.items())
-            for of in (plan.scaled, alike)
-        )
+    integer_ops = {}
+    for node in graph.graph:
+        op, _ = find_lowering_rule(node, target)
+        if op is not None and str(node.name) not in plan.floats:
+            integer_ops[str(node.name)] = op
+    partition = Partition(graph, integer_ops, plan.floats)
+    reasons, equal_tensors = insert_boundary_muls(partition, set(plan.scaled.values()))
+    if equal_tensors != plan.scaled or not reasons.keys() <= plan.floats.keys():
         raise ConfigError(
-            f"the plan has the host scale {wanted}; this model takes {products or 'nothing'}: make "
-            "the plan "
-            "from this model"
+            f"the plan scales {_format_scaled(plan.scaled)} on the host; in this model that is "
+            f"{_format_scaled(equal_tensors) or 'nothing'}: create the plan from this model"
         )
-    return host
+    return reasons
+
+
+def _format_scaled(scaled: Mapping[str, str]) -> str:
+    """Format {new tensor: original tensor} of the host's Mul nodes."""
+    return ", ".join(f"'{new}' for '{name}'" for new, name in scaled.items())
 
 
 def _check_names(plan: Plan, graph: ir.Model) -> None:
-    known = {
-        *(str(v.name) for v in ir.iter_values(graph)),
-        *graph.graph.initializers,
-        *(str(n.name) for n in graph.graph),
-    }
+    """Raise ConfigError if the plan contains a name that is not in the graph."""
+    known = {str(value.name) for value in ir.iter_values(graph)}
+    known.update(graph.graph.initializers)
+    known.update(str(node.name) for node in graph.graph)
     for name in (*plan.tensors, *plan.transforms, *plan.floats):
         if name not in known:
             raise ConfigError(
-                f"the plan speaks of '{name}', which this model has "
-                f"not{suggest_nearest(name, known)}; "
-                "make the plan of this model"
+                f"the plan refers to '{name}', which is not in this "
+                f"model{suggest_nearest(name, known)}; create the plan from this model"
             )
 
 
 def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
-    """Raise ConfigError for a tensor or a weight without a scale.
-
-    Only an output that leaves the integers has none.
-    """
-    free = partition.wide_outputs(target)
-    weights = [
-        ir.input_name(node, index)
-        for node, op in partition.integer_nodes
-        for index in op.weight_inputs(node)
-    ]
-    for name in (*partition.activations, *weights):
-        if name not in plan.tensors and name not in free:
+    """Raise ConfigError if an activation or weight has no scale, except float outputs of layers."""
+    may_be_float = partition.wide_outputs(target)
+    names = list(partition.activations)
+    for node, op in partition.integer_nodes:
+        names += [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    for name in names:
+        if name not in plan.tensors and name not in may_be_float:
             raise ConfigError(
-                f"the plan has no scale for '{name}', which becomes integer; add it, or name its "
-                "node among the floats"
+                f"the plan has no scale for integer tensor '{name}'; add one, or list its node "
+                'under "floats"'
             )
 
 
 def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
-    """Raise ConfigError for scales per channel and zero points where `target` has none or no weight is."""
-    readers = {
-        ir.input_name(node, index): (op.integer_op, ir.get_shape(node.inputs[index]))
-        for node in graph.graph
-        if (op := find_lowering_rule(node, target)[0]) is not None
-        for index in op.weight_inputs(node)
-    }
-    for name, q in plan.tensors.items():
-        if q.shifted and not target.zero_points:
+    """Check zero points, and scales per channel or group.
+
+    Raises ConfigError if the target or the tensor does not support them.
+    """
+    weights = {}
+    for node in graph.graph:
+        op, _ = find_lowering_rule(node, target)
+        if op is not None:
+            for index in op.weight_inputs(node):
+                shape = ir.get_shape(node.inputs[index])
+                weights[ir.input_name(node, index)] = (op.integer_op, shape)
+    for name, qparams in plan.tensors.items():
+        if qparams.shifted and not target.zero_points:
             raise ConfigError(
-                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; "
-                f"{target.name} takes 0 only"
+                f"the plan has zero point {int(qparams.zero_points.max())} for '{name}'; "
+                f"{target.name} supports 0 only"
             )
-        if q.single:
+        if qparams.single:
             continue
-        kind = "group" if isinstance(q.granularity, PerGroup) else "channel"
-        if kind not in target.weight_scales:
+        is_grouped = isinstance(qparams.granularity, PerGroup)
+        if ("group" if is_grouped else "channel") not in target.weight_scales:
             raise ConfigError(
-                f"the plan has {q.scales.size} scales for '{name}'; on {target.name} a weight has "
-                "one scale per "
-                f"{' or '.join(target.weight_scales)}"
+                f"the plan has {qparams.scales.size} scales for '{name}'; on {target.name} a "
+                f"weight has one scale per {' or '.join(target.weight_scales)}"
             )
-        if kind == "group":
-            _check_groups(name, q, *readers.get(name, (None, None)))
-            continue
-        form, shape = readers.get(name, (None, None))
-        axis = None if form is None else form.channel_axis
-        if axis is None or shape is None or axis != q.axis or shape[axis] != q.scales.size:
-            raise ConfigError(
-                f"the plan has {q.scales.size} scales along axis {q.axis} for '{name}'; "
-                + (
-                    "it takes one scale"
-                    if axis is None or shape is None
-                    else f"it has {shape[axis]} along axis {axis}"
-                )
-            )
+        op_format, shape = weights.get(name, (None, None))
+        if is_grouped:
+            _check_groups(name, qparams, op_format, shape)
+        else:
+            _check_channels(name, qparams, op_format, shape)
+
+
+def _check_channels(
+    name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None
+) -> None:
+    """Raise ConfigError unless the tensor is a weight with that many channels on that axis."""
+    axis = None if op_format is None else op_format.channel_axis
+    supported = "it supports one scale"
+    if axis is not None and shape is not None:
+        if axis == qparams.axis and shape[axis] == qparams.scales.size:
+            return
+        supported = f"it has {shape[axis]} along axis {axis}"
+    raise ConfigError(
+        f"the plan has {qparams.scales.size} scales along axis {qparams.axis} for '{name}'; "
+        f"{supported}"
+    )
 
 
 def _check_groups(
     name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None
 ) -> None:
-    """Raise ConfigError for groups of a weight that has none, of another size, or in no ratio of whole numbers."""
+    """Check that the weight supports groups of this size with integer factors.
+
+    Raises ConfigError otherwise.
+    """
     assert isinstance(qparams.granularity, PerGroup)
-    size, have = qparams.granularity.size, list(qparams.scales.shape)
-    taken = op_format is not None and op_format.supports_group_scales and shape is not None
-    wanted = (
-        [int(shape[0] or 0), -(-int(shape[1] or 0) // size)] if taken and shape is not None else []
-    )
-    if not taken or qparams.bits > 8 or qparams.axis != 1 or have != wanted:
-        why = (
-            f"it has {wanted} along axis 1, in 4 or 8 bits"
-            if taken
-            else "weights of fully connected layers have groups"
-        )
+    size, actual = qparams.granularity.size, list(qparams.scales.shape)
+    requirement = "only weights of fully connected layers support groups"
+    is_valid = False
+    if op_format is not None and op_format.supports_group_scales and shape is not None:
+        expected = [int(shape[0] or 0), -(-int(shape[1] or 0) // size)]
+        requirement = f"it has {expected} along axis 1, in 4 or 8 bits"
+        is_valid = qparams.bits <= 8 and qparams.axis == 1 and actual == expected
+    if not is_valid:
         raise ConfigError(
-            f"the plan has {have} scales of groups of {size} along axis {qparams.axis} in "
-            f"{qparams.bits} bits for "
-            f"'{name}'; {why}"
+            f"the plan has {actual} scales of groups of {size} along axis {qparams.axis} in "
+            f"{qparams.bits} bits for '{name}'; {requirement}"
         )
     try:
         _ = qparams.factors
@@ -176,23 +181,21 @@ def _check_groups(
 
 
 def _check_values(plan: Plan, graph: ir.Model, target: Target) -> None:
-    values = {str(v.name): v for v in ir.iter_values(graph)}
-    for name, q in plan.tensors.items():
+    """Raise ConfigError if a width is not supported or a transform does not match its tensor."""
+    values = {str(value.name): value for value in ir.iter_values(graph)}
+    for name, qparams in plan.tensors.items():
         widths = target.bits if name in values else target.all_weight_bits
-        if q.bits not in {*widths, *target.out_bits, *target.curve_bits}:
+        if qparams.bits not in {*widths, *target.out_bits, *target.curve_bits}:
             raise ConfigError(
-                f"the plan holds '{name}' in {q.bits} bits; {target.name} computes in "
+                f"the plan has {qparams.bits} bits for '{name}'; {target.name} supports "
                 f"{', '.join(map(str, widths))} bits only"
             )
     for name, transform in plan.transforms.items():
         shape = ir.get_shape(values[name]) if name in values else None
         channels = None if shape is None or len(shape) < 2 else shape[1]
-        fits = len(transform.factor) in (1, channels) and all(
-            0 < f < float("inf") for f in transform.factor
-        )
-        if not fits:
+        is_positive = all(0 < factor < float("inf") for factor in transform.factor)
+        if len(transform.factor) not in (1, channels) or not is_positive:
             raise ConfigError(
-                f"the plan's transform of '{name}' does not fit: {len(transform.factor)} factors "
-                "for "
-                f"{channels} channels; factors are positive"
+                f"the plan's transform of '{name}' does not match: {len(transform.factor)} factors "
+                f"for {channels} channels; factors must be positive"
             )

@@ -1,16 +1,20 @@
-"""Scales that came with the model, as one that was quantized already or with another tool's plan for a float one."""
+"""Plan a model with imported scales: its own if it is quantized already, or another tool's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ...graph import ir
-from ...plan import Transform
+from ...plan import Affine
 from ...plan.synthetic_calibration import is_synthetic
 from ...qdq.import_model import ImportedQuantization
 from ...run.data import Progress
+from ...targets import Target
 from ..assign.imported_scales import (
+    ImportedQParams,
     format_model_import,
     import_activation_qparams,
     import_weight_qparams,
@@ -23,15 +27,20 @@ from ..assign.imported_weights import (
     import_external_weight_scales,
     update_applied_qparams,
 )
-from ..assign.scale_policy import build_scale_policy
-from ..assign.shared_scales import find_saturated_clip_bounds, group_shared_scales
+from ..assign.scale_policy import ScalePolicy, build_scale_policy
+from ..assign.shared_scales import (
+    SharedScaleGroup,
+    find_saturated_clip_bounds,
+    group_shared_scales,
+)
 from ..methods import factors
 from ..methods.range_fitting import fit_range_factors
 from ..observe.statistics import TensorStats
+from ..partition import Partition
 from ..prepare.preparation import PreparedModel
 from .calibration import calibrate_model
 from .planned_model import PlannedModel
-from .scale_assignment import assign_with_float_fallback
+from .scale_assignment import assign_with_float_fallback, make_transforms, scale_stats
 
 __all__ = ["plan_imported_model"]
 
@@ -39,66 +48,136 @@ __all__ = ["plan_imported_model"]
 def plan_imported_model(
     prepared: PreparedModel, imported: ImportedQuantization, progress: Progress | None = None
 ) -> PlannedModel:
-    """Hold tensors as a quantized model held them, as near as the platform comes.
+    """Plan a model with imported scales, as unchanged as the platform allows.
 
-    Calibrate those it has no scale for.
-    Weights stay as they are: no range is moved into them but where a Clip needs it. Those of a
-    float model with another tool's plan are rounded at its scales.
+    Tensors without an imported scale are calibrated. Weights are not changed: there are no range
+    transforms except those that a Clip needs. Weights of a float model with another tool's plan are
+    rounded at its scales.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    imported
+        Its scales.
+    progress
+        Callback for progress messages.
     """
     target, conf = prepared.target, prepared.conf
-    parts = prepared.parts.with_graph(ir.clone(prepared.graph))
-    shared = group_shared_scales(parts, target)
-    known = [any(name in imported.activations for name in group.tensors) for group in shared]
-    missing = [group.tensors[-1] for group, told in zip(shared, known, strict=True) if not told]
+    partition = prepared.parts.with_graph(ir.clone(prepared.graph))
+    shared = group_shared_scales(partition, target)
+    missing = [
+        group.tensors[-1]
+        for group in shared
+        if imported.activations.keys().isdisjoint(group.tensors)
+    ]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = calibrate_model(prepared.without_effort, progress).stats
-    own = build_scale_policy(prepared, parts, ())
-    ranged = fit_range_factors(parts, shared, {}, target, policy=own, optimize=False)
-    factors.apply_factors(parts, ranged)
-    scaled = {
-        name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()
+    policy = build_scale_policy(prepared, partition, ())
+    range_factors = fit_range_factors(partition, shared, {}, target, policy=policy, optimize=False)
+    factors.apply_factors(partition, range_factors)
+    scaled_stats = scale_stats(stats, range_factors)
+    converted = _convert_scales(prepared, imported, partition, shared, scaled_stats, range_factors)
+    calibrated = _calibrated_tensors(partition, shared, policy, target)
+    fixed = {
+        name: qparams
+        for name, qparams in converted.qparams.items()
+        if name not in calibrated and name not in policy.overrides
     }
-    real = {} if prepared.synthetic else scaled
-    scales, taken = import_activation_qparams(imported, shared, target, conf, real, ranged)
-    weights, grids = import_weight_qparams(imported, parts, target, conf)
-    lent = (
-        import_external_weight_scales(imported, parts, target, conf)
-        if imported.source_tool
-        else ImportedWeights()
+    partition, plan, scale_notes = assign_with_float_fallback(
+        partition,
+        shared,
+        scaled_stats,
+        target,
+        replace(policy, fixed_qparams=fixed),
+        conf.require_chip,
     )
-    pinned = find_saturated_clip_bounds(parts, target)
-    free = {
-        n
-        for group in shared
-        if any(t in pinned or t in own.overrides for t in group.tensors)
-        for n in group.tensors
-    }
-    kept = {
-        name: q
-        for name, q in {**scales, **weights, **lent.held}.items()
-        if name not in free and name not in own.overrides
-    }
-    parts, plan, notes = assign_with_float_fallback(
-        parts, shared, scaled, target, replace(own, held=kept), conf.require_chip
-    )
-    plan = replace(
-        plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()}
-    )
+    full_notes = conf.notes == "full"
+    rejected: dict[str, str] = {}
     if imported.source_tool:
-        taken = update_applied_qparams([*taken, *lent.imported], plan.tensors)
-        refused = collect_rejections(imported, taken, lent)
-        lines = format_plan_import(
-            imported.source_tool, taken, refused, missing, prepared.synthetic, conf.notes == "full"
+        conversions = update_applied_qparams(
+            [*converted.activations, *converted.weights.imported], plan.tensors
+        )
+        rejected = collect_rejections(imported, conversions, converted.weights)
+        notes = format_plan_import(
+            imported.source_tool, conversions, rejected, missing, prepared.synthetic, full_notes
         )
     else:
-        taken, refused = [*taken, *measure_weight_conversion(parts, plan.tensors, grids)], {}
-        lines = format_model_import(taken, missing, prepared.synthetic, conf.notes == "full")
-    invented = is_synthetic(prepared.original) or (prepared.synthetic and bool(missing))
-    plan = replace(plan, synthetic=invented, settings=conf.of_scales)
-    return replace(
-        PlannedModel.create(prepared, parts, plan, [*lines, *notes]),
-        ranges={name: (s.low, s.high) for name, s in scaled.items()},
-        imported_qparams=taken,
-        rejected_tensors=refused,
+        weights = measure_weight_conversion(partition, plan.tensors, converted.grids)
+        conversions = [*converted.activations, *weights]
+        notes = format_model_import(conversions, missing, prepared.synthetic, full_notes)
+    is_from_random_inputs = is_synthetic(prepared.original) or (
+        prepared.synthetic and bool(missing)
     )
+    plan = replace(
+        plan,
+        transforms=make_transforms(range_factors),
+        synthetic=is_from_random_inputs,
+        settings=conf.of_scales,
+    )
+    return replace(
+        PlannedModel.create(prepared, partition, plan, [*notes, *scale_notes]),
+        ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
+        imported_qparams=conversions,
+        rejected_tensors=rejected,
+    )
+
+
+@dataclass(frozen=True)
+class _ConvertedScales:
+    """Imported scales in the form that the platform supports.
+
+    Attributes
+    ----------
+    qparams
+        Parameters by tensor or weight.
+    activations
+        Conversions of activations.
+    grids
+        Imported grids of weights that are quantized already.
+    weights
+        Conversion of float weights with another tool's scales.
+    """
+
+    qparams: Mapping[str, Affine]
+    activations: Sequence[ImportedQParams]
+    grids: Mapping[str, Affine]
+    weights: ImportedWeights
+
+
+def _convert_scales(
+    prepared: PreparedModel,
+    imported: ImportedQuantization,
+    partition: Partition,
+    shared: Sequence[SharedScaleGroup],
+    stats: Mapping[str, TensorStats],
+    range_factors: Mapping[str, np.ndarray],
+) -> _ConvertedScales:
+    """Convert the imported scales of activations and weights to the platform."""
+    target, conf = prepared.target, prepared.conf
+    real_stats = {} if prepared.synthetic else stats
+    activations, conversions = import_activation_qparams(
+        imported, shared, target, conf, real_stats, range_factors
+    )
+    weights, grids = import_weight_qparams(imported, partition, target, conf)
+    float_weights = ImportedWeights()
+    if imported.source_tool:
+        float_weights = import_external_weight_scales(imported, partition, target, conf)
+    qparams = {**activations, **weights, **float_weights.qparams}
+    return _ConvertedScales(qparams, conversions, grids, float_weights)
+
+
+def _calibrated_tensors(
+    partition: Partition,
+    shared: Sequence[SharedScaleGroup],
+    policy: ScalePolicy,
+    target: Target,
+) -> set[str]:
+    """Return the tensors whose scale is given by a Clip or an override of their group."""
+    clip_bounds = find_saturated_clip_bounds(partition, target)
+    tensors: set[str] = set()
+    for group in shared:
+        if any(name in clip_bounds or name in policy.overrides for name in group.tensors):
+            tensors.update(group.tensors)
+    return tensors

@@ -1,7 +1,4 @@
-"""What the stages of planning hand on.
-
-What becomes integer, and the plan it will be lowered under.
-"""
+"""The result of planning: the nodes that become integer, and the plan for lowering them."""
 
 from __future__ import annotations
 
@@ -29,10 +26,14 @@ __all__ = ["PlanBasis", "PlannedModel"]
 
 @dataclass(frozen=True)
 class PlanBasis:
-    """What a plan was made from.
+    """Statistics and policy that a plan was made from.
 
-    stats : of the activations on the calibration data. choice : how scales were chosen from these;
-    None, and no stats, where the plan was made elsewhere.
+    Attributes
+    ----------
+    stats
+        Statistics of the activations on the calibration data; empty for a plan made elsewhere.
+    policy
+        Policy that the scales were chosen with; None for a plan made elsewhere.
     """
 
     stats: Mapping[str, TensorStats] = field(default_factory=dict)
@@ -41,14 +42,31 @@ class PlanBasis:
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
+    """A partitioned model after range transforms, and the plan for lowering it.
 
-    original : the user's graph, with its `target`, settings and calibration data. weights_fixed :
-    whether the weights stay as another tool has rounded them.
-    ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was
-    made elsewhere. calibration : what the scales were chosen from; None where the plan was made
-    elsewhere. imported_qparams : the scales that came with the model, or with a plan of another
-    tool. refused : {what such a plan speaks of: why its scale is not taken}.
+    Attributes
+    ----------
+    original, target, config, data
+        The user's graph, the target, the settings and the calibration data.
+    weights_fixed
+        Whether the weights were quantized by another tool and must not change.
+    partition
+        Partition of the float graph.
+    plan
+        Its plan.
+    notes
+        Notes for the report.
+    ranges
+        {tensor: smallest and largest value on the calibration data}; empty for a plan made
+        elsewhere.
+    basis
+        Statistics and policy of the plan.
+    calibration
+        Result of calibration; None for a plan made elsewhere.
+    imported_qparams
+        Conversions of imported scales.
+    rejected_tensors
+        {entry of another tool's plan: reason why it is not used}.
     """
 
     original: ir.Model
@@ -69,7 +87,7 @@ class PlannedModel:
     def create(
         cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]
     ) -> PlannedModel:
-        """Return a plan for `prepared`, with nothing said yet of where its scales come from."""
+        """Create the planned model of `prepared` without the source of its scales."""
         return cls(
             original=prepared.original,
             target=prepared.target,
@@ -82,31 +100,25 @@ class PlannedModel:
         )
 
     def with_notes(self, notes: Iterable[str]) -> PlannedModel:
-        """Return the same with more lines for the report."""
+        """Return a copy with more notes for the report."""
         return replace(self, notes=[*self.notes, *notes])
 
     def selectors(self, graph: ir.Model) -> Selectors:
-        """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
+        """Return the resolver of selectors for `graph`, a version of the normalized graph."""
         return Selectors(self.original, graph)
 
     @property
     def graph(self) -> ir.Model:
-        """The float graph that the plan speaks of."""
+        """The float graph that the plan refers to."""
         return self.partition.graph
 
     @cached_property
     def float_runner(self) -> FloatRunner:
-        """What runs the float graph.
-
-        Its outputs, and those of the layers that `refined` works on.
-        """
+        """Runner of the float graph for its outputs and the layers that are refined."""
         outputs = {str(v.name) for v in self.graph.graph.outputs}
         return FloatRunner(self.graph, outputs | find_refinable_layers(self.partition).keys())
 
     @cached_property
     def float_runner_with_sums(self) -> FloatRunner:
-        """What runs the float graph for methods that look at sums as well.
-
-        What `float_runner` has, and what is added.
-        """
+        """Runner like `float_runner` that also yields the summands of residual sums."""
         return FloatRunner(self.graph, required_float_tensors(self.partition))

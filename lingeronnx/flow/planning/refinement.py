@@ -1,4 +1,4 @@
-"""Fourth stage: weights and biases refined under the plan, in the simulator's own arithmetic."""
+"""Refine weights and biases under the plan, in the simulator's own arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .planned_model import PlannedModel
 
 __all__ = ["refine_weights", "select_refinement_samples"]
 
-_SAMPLES = 256  # for the moments and mean errors of every layer
+_MAX_SAMPLES = 256  # samples for the moments and mean errors of every layer
 
 
 def refine_weights(
@@ -34,45 +34,54 @@ def refine_weights(
     progress: Progress | None = None,
     previous: tuple[PlannedModel, ir.Model] | None = None,
 ) -> ir.Model:
-    """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
+    """Return a copy of the planned float graph with refined weights and biases.
 
-    Weights that another tool has quantized stay as it left them. methods : what is done that takes
-    longer, None for what `refine_layers` does by itself.
-    feeds : the samples to refine on, those of `select_refinement_samples` by default. before :
-    another plan for the same model, refined by the same methods on the same data, and what came of
-    it: layers that the same integers reach are taken over.
+    Returns the graph itself if the effort is "fast" or the weights are fixed.
+
+    Parameters
+    ----------
+    planned
+        The planned model.
+    options
+        Slower methods; None for the default refinement.
+    feeds
+        Samples for refinement; those of `select_refinement_samples` by default.
+    progress
+        Callback for progress messages.
+    previous
+        Another plan for the same model, and its float graph refined by the same methods on the same
+        data. Layers with the same integers are copied from it.
     """
     if planned.config.effort == "fast" or planned.weights_fixed:
         return planned.graph
+    options = options or RefinementOptions()
     copy = ir.clone(planned.graph)
-    options = RefinementOptions() if options is None else options
-    parts, plan = planned.partition.with_graph(copy), planned.plan
-    known = set() if previous is None else _unchanged_layers(planned, previous[0], options)
-    if previous is not None and known:
-        _copy_refined_layers(parts, previous[1], known)
-    if known == find_refinable_layers(parts).keys():
+    partition, plan = planned.partition.with_graph(copy), planned.plan
+    unchanged: set[str] = set()
+    if previous is not None:
+        previous_planned, previous_graph = previous
+        unchanged = _unchanged_layers(planned, previous_planned, options)
+        _copy_refined_layers(partition, previous_graph, unchanged)
+    if unchanged == find_refinable_layers(partition).keys():
         return copy
     data, budget = planned.data, planned.config.budget
-    feeds = select_refinement_samples(planned) if feeds is None else feeds
-    pieces = list(
-        data.split_feeds(feeds, choose_batch_size(bytes_per_sample(copy), _SAMPLES, budget))
-    )
-    runner = (
-        planned.float_runner_with_sums
-        if find_compensated_sums(parts, plan, options)
-        else planned.float_runner
-    )
+    if feeds is None:
+        feeds = select_refinement_samples(planned)
+    batch_size = choose_batch_size(bytes_per_sample(copy), _MAX_SAMPLES, budget)
+    runner = planned.float_runner
+    if find_compensated_sums(partition, plan, options):
+        runner = planned.float_runner_with_sums
     refine_layers(
-        parts,
+        partition,
         plan,
         planned.target,
         feeds,
         runner,
-        batches=pieces,
+        batches=list(data.split_feeds(feeds, batch_size)),
         budget=budget,
         options=options,
         progress=progress,
-        refined_layers=known,
+        refined_layers=unchanged,
         measured_tensors=list(dict.fromkeys(map_outputs_to_logits(planned.graph).values())),
     )
     trim_memory()
@@ -80,93 +89,86 @@ def refine_weights(
 
 
 def select_refinement_samples(
-    planned: PlannedModel, max_samples: int = _SAMPLES
+    planned: PlannedModel, max_samples: int = _MAX_SAMPLES
 ) -> dict[str, np.ndarray]:
-    """Return the samples for refining weights.
-
-    As many as fit the memory budget, at most `max_samples`.
-    """
+    """Return at most `max_samples` samples for refining weights that fit the memory budget."""
     return planned.data.first(
         choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.config.budget)
     )
 
 
-# ---- layers that were refined before -------------------------------------------------------------
+# ---- reuse of previously refined layers -------------------------------------------------------------
 
 
 def _unchanged_layers(
-    now: PlannedModel, before: PlannedModel, options: RefinementOptions
+    planned: PlannedModel, previous: PlannedModel, options: RefinementOptions
 ) -> set[str]:
-    """Return the layers that the two plans compute, and refine, alike.
-
-    From the same integers, at the same scales.
-    """
-    same_layers = set()
-    layers, old = _LayerDigests(now, options), _LayerDigests(before, options)
-    for name, node in find_refinable_layers(now.partition).items():
-        weight = ir.input_name(node, 1)
-        same = layers.digest_of(name) == old.digest_of(name) is not None
-        if same and all(
-            now.plan.tensors.get(n) == before.plan.tensors.get(n) for n in (name, weight)
-        ):
-            same_layers.add(name)
-    return same_layers
+    """Return the layers that two plans refine identically: same integers and same scales."""
+    unchanged = set()
+    digests, old_digests = _LayerDigests(planned, options), _LayerDigests(previous, options)
+    for name, node in find_refinable_layers(planned.partition).items():
+        digest = digests.digest_of(name)
+        if digest is None or digest != old_digests.digest_of(name):
+            continue
+        tensors = (name, ir.input_name(node, 1))
+        if all(planned.plan.tensors.get(t) == previous.plan.tensors.get(t) for t in tensors):
+            unchanged.add(name)
+    return unchanged
 
 
 class _LayerDigests:
-    """What the layers of a plan are computed from, before they are refined."""
+    """Digests of the computation of each layer of a plan, before refinement."""
 
     def __init__(self, planned: PlannedModel, options: RefinementOptions) -> None:
         lowered = lower(planned.partition, planned.plan, planned.target)
-        self._floats, integers = (
-            compute_value_digests(planned.graph),
-            compute_value_digests(lowered.graph),
-        )
+        self._float_digests = compute_value_digests(planned.graph)
+        integer_digests = compute_value_digests(lowered.graph)
         self._sums = find_compensated_sums(planned.partition, planned.plan, options)
-        self._integers: dict[str, bytes | None] = {}
+        self._integer_digests: dict[str, bytes | None] = {}
         for node in lowered.graph.graph:
             name = str(node.outputs[0].name)
-            if (
-                name in lowered.layer_outputs
-                and len(node.inputs) > 1
-                and ir.const_value(node.inputs[1]) is not None
-            ):
-                self._integers.setdefault(lowered.layer_outputs[name], integers.get(name))
+            has_weight = len(node.inputs) > 1 and ir.const_value(node.inputs[1]) is not None
+            if name in lowered.layer_outputs and has_weight:
+                layer = lowered.layer_outputs[name]
+                self._integer_digests.setdefault(layer, integer_digests.get(name))
 
     def digest_of(self, name: str) -> tuple[bytes, bytes] | None:
-        """Return digests of the float tensor `name` and of its integers.
+        """Return digests of the float output `name` of a layer and of its integers.
 
-        None where more than these count.
+        Returns None if the refinement of the layer also depends on other tensors.
         """
-        both = self._floats.get(name), self._integers.get(name)
-        return None if name in self._sums or None in both else both  # type: ignore[return-value]
+        float_digest = self._float_digests.get(name)
+        integer_digest = self._integer_digests.get(name)
+        if name in self._sums or float_digest is None or integer_digest is None:
+            return None
+        return float_digest, integer_digest
 
 
-def _copy_refined_layers(partition: Partition, refined_before: ir.Model, names: set[str]) -> None:
-    """Give the layers `names` the weights and biases that they have in another graph, under the names they have there.
+def _copy_refined_layers(partition: Partition, refined_graph: ir.Model, names: set[str]) -> None:
+    """Copy the weights and biases of the layers `names` from another graph, with their names.
 
-    Weights that others read as well stay for these.
+    A weight that other nodes share is not changed for these.
     """
-    others = {str(node.name): node for node in refined_before.graph}
+    refined_nodes = {str(node.name): node for node in refined_graph.graph}
     for name, node in find_refinable_layers(partition).items():
         if name not in names:
             continue
-        other = others[str(node.name)]
-        if len(node.inputs) < len(other.inputs):
-            node.resize_inputs(len(other.inputs))
-        for index, value in list(enumerate(other.inputs))[1:]:
-            array = None if value is None else ir.const_value(value)
-            old = node.inputs[index]
-            if (
-                value is None
-                or array is None
-                or (old is not None and old.const_value is value.const_value)
-            ):
-                continue
-            if old is not None and old.name == value.name:
-                ir.set_constant_input(partition.graph, node, index, array, "refined")
-            else:
-                initializer = ir.add_initializer(
-                    partition.graph, ir.unique_tensor_name(partition.graph, str(value.name)), array
-                )
-                node.replace_input_with(index, initializer)
+        refined_node = refined_nodes[str(node.name)]
+        if len(node.inputs) < len(refined_node.inputs):
+            node.resize_inputs(len(refined_node.inputs))
+        for index, value in enumerate(refined_node.inputs):
+            if index > 0 and value is not None:
+                _copy_constant(partition.graph, node, index, value)
+
+
+def _copy_constant(model: ir.Model, node: ir.Node, index: int, value: ir.Value) -> None:
+    """Set input `index` of `node` to the constant `value` of another graph, if it differs."""
+    array = ir.const_value(value)
+    current = node.inputs[index]
+    if array is None or (current is not None and current.const_value is value.const_value):
+        return
+    if current is not None and current.name == value.name:
+        ir.set_constant_input(model, node, index, array, "refined")
+        return
+    name = ir.unique_tensor_name(model, str(value.name))
+    node.replace_input_with(index, ir.add_initializer(model, name, array))

@@ -1,4 +1,4 @@
-"""A scale for every tensor, after ranges were moved into the weights around them."""
+"""Assign a scale to every tensor, after range transforms."""
 
 from __future__ import annotations
 
@@ -27,95 +27,121 @@ from ..prepare.recurrent_states import find_16bit_state_tensors
 from .calibration import CalibrationResult
 from .planned_model import PlanBasis, PlannedModel
 
-__all__ = ["assign_scales", "assign_with_float_fallback"]
+__all__ = ["assign_scales", "assign_with_float_fallback", "make_transforms", "scale_stats"]
 
-_OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
+_OUTPUT_SAMPLES = 64  # samples for measuring the effect of a scale at the outputs
 
 
 def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> PlannedModel:
-    """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
-    target, conf, parts = (
-        prepared.target,
-        prepared.conf,
-        observed.partition.with_graph(ir.clone(observed.partition.graph)),
+    """Apply range transforms, and assign every tensor the scale that its calibrator chooses.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    observed
+        Its calibration.
+    """
+    target, conf = prepared.target, prepared.conf
+    partition = observed.partition.with_graph(ir.clone(observed.partition.graph))
+    shared, policy = observed.shared, resolve_scale_policy(prepared, partition)
+    host_reasons, equal_tensors = insert_host_scaling(
+        partition, shared, observed.stats, target, policy
     )
-    shared, choice = observed.shared, resolve_scale_policy(prepared, parts)
-    host, alike = insert_host_scaling(parts, shared, observed.stats, target, choice)
-    stats = {**observed.stats, **{new: observed.stats[name] for new, name in alike.items()}}
-    if host:
-        parts = parts.with_added_floats(host)
-        shared, choice = group_shared_scales(parts, target), resolve_scale_policy(prepared, parts)
-    ranged = fit_range_factors(
-        parts,
+    stats = dict(observed.stats)
+    for new, name in equal_tensors.items():
+        stats[new] = observed.stats[name]
+    if host_reasons:
+        partition = partition.with_added_floats(host_reasons)
+        shared = group_shared_scales(partition, target)
+        policy = resolve_scale_policy(prepared, partition)
+    range_factors = fit_range_factors(
+        partition,
         shared,
         stats,
         target,
-        policy=choice,
+        policy=policy,
         optimize=conf.mode == "q-value" and conf.effort != "fast",
         by_channel=conf.weight_scales != "tensor",
     )
-    factors.apply_factors(parts, ranged)
-    set_host_factors(parts.graph, host, ranged)
-    scaled = {
-        name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()
-    }
-    parts, plan, notes = assign_with_float_fallback(
-        parts, shared, scaled, target, choice, conf.require_chip
+    factors.apply_factors(partition, range_factors)
+    set_host_factors(partition.graph, host_reasons, range_factors)
+    scaled_stats = scale_stats(stats, range_factors)
+    partition, plan, notes = assign_with_float_fallback(
+        partition, shared, scaled_stats, target, policy, conf.require_chip
     )
     if conf.effort != "fast":
-        pieces = _select_output_samples(prepared)
-        less = find_costly_clipping(
-            parts, plan, shared, scaled, choice, pieces, lambda: _float_outputs(prepared, pieces)
+        batches = _select_output_samples(prepared)
+        relaxed_scales = find_costly_clipping(
+            partition,
+            plan,
+            shared,
+            scaled_stats,
+            policy,
+            batches,
+            lambda: _float_outputs(prepared, batches),
         )
         trim_memory()
-        choice = choice.with_fixed_scales(less)
-        if less:
-            parts, plan, notes = assign_with_float_fallback(
-                parts, shared, scaled, target, choice, conf.require_chip
+        policy = policy.with_fixed_scales(relaxed_scales)
+        if relaxed_scales:
+            partition, plan, notes = assign_with_float_fallback(
+                partition, shared, scaled_stats, target, policy, conf.require_chip
             )
-            notes = [
-                *notes,
-                *(f"'{name}' keeps its largest values: an output is made of them" for name in less),
-            ]
-    both = factors.multiply_factors(observed.equalization_factors, ranged)
-    changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
+            for name in relaxed_scales:
+                notes.append(f"'{name}' is clipped less: its largest values dominate an output")
+    transforms = factors.multiply_factors(observed.equalization_factors, range_factors)
     plan = replace(
         plan,
-        transforms=changed,
-        scaled=alike,
+        transforms=make_transforms(transforms),
+        scaled=equal_tensors,
         synthetic=prepared.synthetic,
         settings=conf.of_scales,
     )
-    if conf.bits < 16 and (wide := find_16bit_state_tensors(parts, conf.state, target)):
-        notes = [
-            f"{len(wide)} tensors and weights that states are made of are held in 16 bits",
-            *notes,
-        ]
+    if conf.bits < 16 and (wide := find_16bit_state_tensors(partition, conf.state, target)):
+        notes.insert(0, f"{len(wide)} tensors and weights on state paths use 16 bits")
     return replace(
-        PlannedModel.create(prepared, parts, plan, [*observed.notes, *notes]),
-        ranges={name: (s.low, s.high) for name, s in scaled.items()},
-        basis=PlanBasis(scaled, choice),
+        PlannedModel.create(prepared, partition, plan, [*observed.notes, *notes]),
+        ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
+        basis=PlanBasis(scaled_stats, policy),
         calibration=observed,
     )
 
 
+def scale_stats(
+    stats: Mapping[str, TensorStats], range_factors: Mapping[str, np.ndarray]
+) -> dict[str, TensorStats]:
+    """Return the statistics after range transforms; the factors have one element each."""
+    scaled = dict(stats)
+    for name, factor in range_factors.items():
+        if name in scaled:
+            scaled[name] = scaled[name].scaled(float(factor[0]))
+    return scaled
+
+
+def make_transforms(tensor_factors: Mapping[str, np.ndarray]) -> dict[str, Transform]:
+    """Convert factors of tensors to the transforms of a plan."""
+    return {name: Transform(tuple(map(float, factor))) for name, factor in tensor_factors.items()}
+
+
 def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray]]:
-    """Return pieces of some calibration samples, few enough that their outputs can be kept."""
-    shapes = [ir.get_shape(value) or () for value in prepared.graph.graph.outputs]
-    outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
-    budget = prepared.conf.budget
-    feeds = prepared.data.first(
-        choose_batch_size(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget)
+    """Return batches of calibration samples whose outputs fit the memory budget."""
+    output_bytes = 0
+    for value in prepared.graph.graph.outputs:
+        shape = ir.get_shape(value) or ()
+        output_bytes += 8 * math.prod(int(dim or 1) for dim in shape[1:])
+    max_samples = choose_batch_size(
+        prepared.input_bytes + output_bytes, _OUTPUT_SAMPLES, prepared.conf.budget
     )
+    feeds = prepared.data.first(max_samples)
     return list(prepared.data.split_feeds(feeds, prepared.comparison_batch_size))
 
 
 def _float_outputs(
-    prepared: PreparedModel, pieces: Sequence[Mapping[str, np.ndarray]]
+    prepared: PreparedModel, batches: Sequence[Mapping[str, np.ndarray]]
 ) -> list[Mapping[str, np.ndarray]]:
-    """Return the outputs of the user's model for the first calibration samples, in pieces."""
+    """Return the float outputs of the first calibration samples, for each batch."""
     return [
-        prepared.float_outputs.outputs("first", number, feed) for number, feed in enumerate(pieces)
+        prepared.float_outputs.outputs("first", index, feed) for index, feed in enumerate(batches)
     ]
 
 
@@ -127,17 +153,33 @@ def assign_with_float_fallback(
     policy: ScalePolicy,
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
-    """Return the plan; what needs a scale that `target` does not hold goes to float first, unless `strict`."""
+    """Assign scales; move nodes that need an unsupported scale to float first.
+
+    Parameters
+    ----------
+    strict
+        Whether an unsupported scale is an error instead.
+
+    Returns
+    -------
+    partition : Partition
+        The partition, with the moved nodes in float.
+    plan : Plan
+        Its plan.
+    notes : list of str
+        Notes for the report.
+    """
     while True:
         try:
             return partition, *assign_qparams(partition, shared_groups, stats, target, policy)
         except UnsupportedScaleError as error:
-            if strict or any("scale" in policy.overrides.get(name, {}) for name in error.tensors):
+            is_user_set = any("scale" in policy.overrides.get(name, {}) for name in error.tensors)
+            if strict or is_user_set:
                 raise
-            why = (
-                f"it needs a scale of 2^{error.exponent}, {target.name} holds "
-                f"2^{error.min_exponent} at least"
+            reason = (
+                f"it needs a scale of 2^{error.exponent}; the minimum on {target.name} is "
+                f"2^{error.min_exponent}"
             )
-            kept = partition.nodes_touching(error.tensors)
-            partition = partition.move_to_float(dict.fromkeys(kept, why))
+            nodes = partition.nodes_touching(error.tensors)
+            partition = partition.move_to_float(dict.fromkeys(nodes, reason))
             shared_groups = group_shared_scales(partition, target)

@@ -1,7 +1,4 @@
-"""Where scales come from.
-
-Calibration, the model itself where it was quantized already, or a plan made elsewhere.
-"""
+"""Plan a model by the source of its scales: calibration, the model itself, or an external plan."""
 
 from __future__ import annotations
 
@@ -28,9 +25,20 @@ def plan_model(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> PlannedModel:
-    """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere.
+    """Plan a model with calibrated or imported scales, or with a plan made elsewhere.
 
-    previous : as for `calibrate_model`.
+    If range transforms change an output, it is planned again without them.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    plan
+        A plan made elsewhere, or None.
+    progress
+        Callback for progress messages.
+    previous
+        As in `calibrate_model`.
     """
     if plan is not None:
         planned = apply_external_plan(prepared, plan)
@@ -40,21 +48,21 @@ def plan_model(
         planned = assign_scales(prepared, calibrate_model(prepared, progress, previous))
     try:
         _check_outputs_unchanged(prepared, planned)
-    except OutputChangedError as wrong:
+    except OutputChangedError as error:
         if plan is not None and plan.transforms:
             raise ConfigError(
-                f"the plan is for other weights: with its transforms the {wrong}; make the plan "
-                "anew for this model"
-            ) from wrong
+                f"the plan was made for different weights: with its transforms, {error}; create a "
+                "new plan for this model"
+            ) from error
         if plan is not None or prepared.read is not None or is_strict_mode():
             raise
-        planned = _replan_without_transforms(prepared, progress, wrong)
+        planned = _replan_without_transforms(prepared, progress, error)
     return planned
 
 
 def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
-    """Raise `OutputChangedError` where the graph that the plan speaks of is another function than the user's."""
-    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    """Raise `OutputChangedError` if the planned float graph does not compute the user's outputs."""
+    outputs = [str(value.name) for value in prepared.original.graph.outputs]
     check_outputs_unchanged(prepared.source, planned.float_runner, outputs, prepared.data.first())
 
 
@@ -63,10 +71,7 @@ def plan_without_range_transforms(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> PlannedModel:
-    """Return `prepared` under scales for its ranges as they are: none is moved into weights.
-
-    previous : as for `calibrate_model`.
-    """
+    """Plan a model without range transforms; `previous` is as in `calibrate_model`."""
     fast = prepared.without_effort
     planned = assign_scales(fast, calibrate_model(fast, progress, previous))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)
@@ -74,15 +79,12 @@ def plan_without_range_transforms(
 
 
 def _replan_without_transforms(
-    prepared: PreparedModel, progress: Progress | None, wrong: OutputChangedError
+    prepared: PreparedModel, progress: Progress | None, error: OutputChangedError
 ) -> PlannedModel:
-    """Plan again and move no ranges into weights, which gave something `wrong`.
-
-    The notes say so.
-    """
+    """Plan again without range transforms, which changed an output; a note reports `error`."""
     planned = plan_without_range_transforms(prepared, progress)
     _check_outputs_unchanged(prepared, planned)
     return replace(
         planned,
-        notes=[format_skipped_pass("of ranges into weights", f"with it, {wrong}"), *planned.notes],
+        notes=[format_skipped_pass("of ranges into weights", f"with it, {error}"), *planned.notes],
     )

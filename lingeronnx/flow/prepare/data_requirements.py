@@ -20,7 +20,7 @@ def require_data(request: str, model: ir.Model, calib: object, plan: object = No
     Parameters
     ----------
     request
-        What needs data, and how to pass them; begins the message.
+        Subject of the requirement and how to pass data; begins the message.
     model
         The user's model.
     calib
@@ -35,7 +35,7 @@ def require_data(request: str, model: ir.Model, calib: object, plan: object = No
 
 
 def require_calibrated_scales(request: str, model: ir.Model, plan: Plan) -> None:
-    """Raise ConfigError if scales or weights of `plan` were determined with random inputs.
+    """Raise ConfigError if `plan` has scales or weights determined with random inputs.
 
     Accepts a model that was written with such a plan: it carries a warning.
 

@@ -291,9 +291,12 @@ def count_float_operations(nodes: Iterable[ir.Node]) -> int:
 
 def _count_written_elements(node: ir.Node) -> int:
     """Count the output elements of a node for one sample; 0 if it only moves data."""
-    if node.op_type == "Constant" or (
-        not node.domain and node.op_type in operators.DATA_MOVEMENT_OPS
-    ):
+    is_standard = not node.domain
+    if node.op_type == "Constant" or (is_standard and node.op_type in operators.DATA_MOVEMENT_OPS):
         return 0
-    shapes = [ir.get_shape(value) for value in node.outputs]
-    return sum(math.prod(int(dim or 1) for dim in shape) for shape in shapes if shape is not None)
+    count = 0
+    for value in node.outputs:
+        shape = ir.get_shape(value)
+        if shape is not None:
+            count += math.prod(int(dim or 1) for dim in shape)
+    return count

@@ -266,7 +266,7 @@ class Report:
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
-            "scales_taken": [taken.to_dict() for taken in self.taken],
+            "scales_taken": [conversion.to_dict() for conversion in self.taken],
             "scales_refused": dict(self.refused),
         }
 

@@ -129,19 +129,19 @@ def _plan_without_transforms(
     return None if same else plain
 
 
-def _prefer_if_better(best: Candidate, other: Candidate, label: str) -> Candidate:
-    """Return `other` with a note that begins with `label` if it is better, else `best`."""
-    accepted = is_better(best, other) and not _loses_chip(best, other)
-    gain_db = mean_sqnr_gain_db(best, other)
+def _prefer_if_better(best: Candidate, alternative: Candidate, label: str) -> Candidate:
+    """Return `alternative` with a note that begins with `label` if it is better, else `best`."""
+    accepted = is_better(best, alternative) and not _loses_chip(best, alternative)
+    gain_db = mean_sqnr_gain_db(best, alternative)
     measured = {"gain_db": gain_db}
     criterion = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
     if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=label):
         return best
     note = (
         f"{label}: outputs {gain_db:.1f} dB closer to the float model's "
-        f"{other.fidelity.measured_on}"
+        f"{alternative.fidelity.measured_on}"
     )
-    return other.with_notes([note])
+    return alternative.with_notes([note])
 
 
 def _loses_chip(old: Candidate, new: Candidate) -> bool:

@@ -309,12 +309,12 @@ def test_a_plan_is_taken_over():
         (
             "x",
             Affine((1.0,) * 6, 8, PerAxis(1)),
-            "6 scales along axis 1 for 'x'; it takes one scale",
+            "6 scales along axis 1 for 'x'; it supports one scale",
         ),
         (
             "k0",
             Affine(1.0, zero_point=3),
-            "the plan holds 'k0' with zero point 3; a weight takes 0 only",
+            "the plan has zero point 3 for 'k0'; a weight supports 0 only",
         ),
     ):
         changed = result.plan.with_tensors({**result.plan.tensors, name: q})

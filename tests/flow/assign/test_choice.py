@@ -44,12 +44,9 @@ def test_of_a_layer_on_the_host_what_it_says_of_the_tensor_holds(prepared):
     assert own["t"] == {"scale": 64.0}
     assert {"bits": 8} not in own.values()
     assert describe_ineffective_overrides(first) == [
-        (
-            "override 't': 't' is computed by the host (too large); weight_bits 8, out_bits 32 has no "
-            "effect"
-        )
+        "override 't': 't' runs on the host (too large); weight_bits 8, out_bits 32 is ignored"
     ]
     last = prepared.with_host_nodes({node_of(prepared, "y"): "too large"})
     assert describe_ineffective_overrides(last) == [
-        "override 'y': 'y' is computed by the host (too large); scale 8.0 has no effect"
+        "override 'y': 'y' runs on the host (too large); scale 8.0 is ignored"
     ]

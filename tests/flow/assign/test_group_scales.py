@@ -309,7 +309,7 @@ def test_blocks_of_another_tool(tmp_path):
         if isinstance(q.granularity, PerGroup)
     }
     assert sizes == {16}
-    assert any("2 weights are quantized anew" in note for note in again.report.notes)
+    assert any("2 weights requantized" in note for note in again.report.notes)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -377,7 +377,9 @@ def test_plans_that_do_not_fit():
         with pytest.raises(lo.ConfigError, match=message):
             nets.quantized(flat(), platform="generic", plan=changed, effort="fast")
     changed = plan.with_tensors({**plan.tensors, "x": Affine([[1.0, 2.0]], 8, PerGroup(1, 35))})
-    with pytest.raises(lo.ConfigError, match="weights of fully connected layers have groups"):
+    with pytest.raises(
+        lo.ConfigError, match="only weights of fully connected layers support groups"
+    ):
         nets.quantized(flat(), platform="generic", plan=changed, effort="fast")
 
 

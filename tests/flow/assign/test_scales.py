@@ -242,7 +242,7 @@ def test_legalize_refuses_free_scales_on_a_chip():
         for n, op in Partition.build(model, {}, VENUS).integer_nodes
         if op.weight_inputs(n)
     }
-    with pytest.raises(ConstraintError, match="has scale 17.5; venus takes powers of two only"):
+    with pytest.raises(ConstraintError, match="has scale 17.5; venus supports powers of two only"):
         legal(Plan("venus", "q-value", tensors=tensors), model, VENUS)
 
 
@@ -250,7 +250,7 @@ def test_scale_below_the_smallest():
     """A scale below 2^-3 that the user fixes cannot be held; the error says what to do."""
     model = nets.plain()
     with pytest.raises(
-        ConstraintError, match=r"tensor 'x' needs scale 2\^-6, venus holds 2\^-3 at least"
+        ConstraintError, match=r"tensor 'x' needs scale 2\^-6, below the venus minimum of 2\^-3"
     ):
         quantize(model, nets.samples(model), overrides={"x": {"scale": 2.0**-6}}, effort="fast")
 
@@ -264,5 +264,5 @@ def test_a_plan_with_a_gap_is_refused(kind):
     weights = [name for name in held if name in made.float_graph.graph.initializers]
     name = weights[0] if kind == "weight" else next(name for name in held if name not in weights)
     cut = replace(made.plan, tensors={n: q for n, q in held.items() if n != name})
-    with pytest.raises(ConfigError, match=f"the plan has no scale for '{name}'"):
+    with pytest.raises(ConfigError, match=f"the plan has no scale for integer tensor '{name}'"):
         quantize(net, nets.samples(net), effort="fast", plan=cut)

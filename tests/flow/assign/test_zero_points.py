@@ -309,7 +309,9 @@ def test_chips_refuse(chip):
         nets.quantized(line(), platform=chip, activations="asymmetric")
     result = asymmetric(line, mode="q-value", effort="fast")
     plan = dataclasses.replace(result.plan, platform=chip)
-    with pytest.raises(lo.ConfigError, match=rf"with zero point -?\d+; {chip} takes 0 only"):
+    with pytest.raises(
+        lo.ConfigError, match=rf"the plan has zero point -?\d+ for .*; {chip} supports 0 only"
+    ):
         nets.quantized(line(), platform=chip, plan=plan)
     graph = ir.clone(result.graph)
     graph.metadata_props["lingeronnx.platform"] = chip
@@ -326,11 +328,11 @@ def test_operators_without_refuse_a_plan():
     result = nets.quantized(pairs(), platform="generic", mode="max-value", effort="fast")
     for name, q, why in (
         (softmax.inputs[0].name, Affine(9.0, zero_point=3), f"Softmax {softmax.name}"),
-        ("x", Affine(9.0, 16, zero_point=3), "16 bits"),
+        ("x", Affine(9.0, 16, zero_point=3), "a 16-bit tensor"),
         ("k0", Affine(9.0, zero_point=3), "a weight"),
     ):
         plan = result.plan.with_tensors({**result.plan.tensors, name: q})
-        message = f"the plan holds '{name}' with zero point 3; {why} takes 0 only"
+        message = f"the plan has zero point 3 for '{name}'; {why} supports 0 only"
         with pytest.raises(lo.ConfigError, match=message):
             nets.quantized(pairs(), platform="generic", mode="max-value", plan=plan, effort="fast")
         with pytest.raises(lo.ConfigError, match=message):

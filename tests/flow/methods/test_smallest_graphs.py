@@ -194,7 +194,7 @@ def test_a_plan_with_products_of_another_model_is_refused():
     other = replace(plan, scaled={"x_scaled": "elsewhere"})
     with pytest.raises(
         ConfigError,
-        match="the plan has the host scale 'x_scaled' for 'elsewhere'; this model takes",
+        match="the plan scales 'x_scaled' for 'elsewhere' on the host; in this model that is",
     ):
         quantize(chain(1e5), feed, plan=other)
     assert '"scaled"' not in quantize(chain(), samples(chain(), 24), effort="fast").plan.to_json()

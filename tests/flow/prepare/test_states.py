@@ -108,9 +108,7 @@ def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
     result = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"})
     assert result.plan.tensors["c2"].bits == result.plan.tensors["h"].bits == 16
     assert result.plan.tensors["y"].bits == 8
-    assert any(
-        "that states are made of are held in 16 bits" in note for note in result.report.notes
-    )
+    assert any("on state paths use 16 bits" in note for note in result.report.notes)
     own = lo.quantize(
         model,
         _calls(60),

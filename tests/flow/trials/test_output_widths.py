@@ -205,8 +205,8 @@ def test_16_bits_where_nothing_reads_them_right():
     feed = nets.samples(model, 6)
     with pytest.raises(ConfigError, match="out_bits 16 on platform arcs"):
         lo.quantize(model, feed, platform="arcs", overrides=FINE)
-    with pytest.raises(ConfigError, match="16 are for what a sigmoid or tanh alone reads"):
+    with pytest.raises(ConfigError, match="16 bits are only for the input of a sigmoid or tanh"):
         lo.quantize(model, feed, overrides={"y": {"out_bits": 16}})
     coarse = {**FINE, "f": {"scale": 2.0}}
-    with pytest.raises(ConstraintError, match="takes 2\\^11 at least: give it 8 bits"):
+    with pytest.raises(ConstraintError, match="needs at least 2\\^11; use 8 bits"):
         lo.quantize(model, feed, overrides=coarse)

@@ -130,7 +130,7 @@ def test_a_kernel_gets_zeros():
     stays = quantize_int4(build_odd_conv((1, 1)), "arcs")
     assert [bits for _, bits in get_weight_bits(stays).values()] == [8, 4]
     assert any(
-        "stay at 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes
+        "keep 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes
     )
 
 
@@ -172,7 +172,7 @@ def test_what_has_no_four_bits_stays(platform):
         result = quantize_int4(model, platform, **settings)
         assert all(bits == 8 for _, bits in get_weight_bits(result).values())
         assert any(
-            "stay at 8 bits: the chip does not support 4-bit weights" in note
+            "keep 8 bits: the chip does not support 4-bit weights" in note
             for note in result.report.notes
         )
 
