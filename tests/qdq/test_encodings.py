@@ -244,7 +244,7 @@ def test_what_is_refused_is_named_with_its_reason(tmp_path):
     assert "FLOAT" in refused["r"]
     assert "blocks" in refused["p"]
     assert "does not match these weights" in refused["w1"]
-    assert any(note.startswith("no imported scale for  ") for note in made.report.notes)
+    assert any(note.startswith("no imported scale for ") for note in made.report.notes)
     assert [one.tensor for one in made.report.taken] == ["x"]
 
 
