@@ -408,8 +408,9 @@ def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
     max_bits = 32 if arithmetic is None else arithmetic.max_bits
     inputs = set()
     for node in model.graph:
-        if node.op_type != QUANT.name or not ir.require_input(node).is_graph_input():
+        if node.op_type != QUANT.name:
             continue
-        if max_bits < int(ir.get_attr(node, "data_bits", 8)) <= 32:
+        is_wide = max_bits < int(ir.get_attr(node, "data_bits", 8)) <= 32
+        if is_wide and ir.require_input(node).is_graph_input():
             inputs.add(ir.input_name(node))
     return inputs
