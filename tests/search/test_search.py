@@ -64,7 +64,7 @@ def base_of(net, **options):
     return build_candidate(prepared, planned, refine_weights(planned))
 
 
-# ---- the ladder --------------------------------------------------------------------------------------------------
+# ---- the ladder ------------------------------------------------------------------------------
 
 
 @pytest.mark.sweep
@@ -156,7 +156,7 @@ def test_cost_counts_every_constant():
     assert set(measure_cost(base).macs) == {"8x8"}
 
 
-# ---- the climb ---------------------------------------------------------------------------------------------------
+# ---- the climb -------------------------------------------------------------------------------
 
 
 def test_the_cheapest_that_meets_is_chosen():
@@ -410,7 +410,7 @@ def test_more_rejects():
         api.quantize(net, images, min_sqnr=90.0, require_chip=True, skip=(skipped,), effort="fast")
 
 
-# ---- page and command --------------------------------------------------------------------------------------------
+# ---- page and command ------------------------------------------------------------------------
 
 
 @limit_examples(100)
@@ -550,7 +550,7 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
     )
 
 
-# ---- widths of weights -------------------------------------------------------------------------------------------
+# ---- widths of weights -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("platform", ("arcs", "generic"))

@@ -104,8 +104,8 @@ def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
     found = dataclasses.replace(found, program=ProgramReport(parts))
     assert (found.packs, found.sound) == (False, False)
     assert (
-        found.verdict
-        == "venus: the packer refuses it, 1 rule is violated at 1 node; 1 limit is violated at 1 node"
+        found.verdict == "venus: the packer refuses it, 1 rule is violated at 1 node; "
+        "1 limit is violated at 1 node"
     )
     assert f"chip1: packed with {first.packer_args}: it does not run on the chip" in found.lines()
     assert any("a rule; here a value; a remedy" in line for line in found.lines())

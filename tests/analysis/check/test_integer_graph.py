@@ -24,7 +24,7 @@ from tests.each import check_each
 GOLDEN = Path(__file__).parents[2] / "golden" / "luna"
 
 
-# ---- integer graphs --------------------------------------------------------------------------------------------------
+# ---- integer graphs --------------------------------------------------------------------------
 
 
 def test_what_quantize_writes_is_clean(integer):
@@ -150,7 +150,7 @@ def test_sizes_are_found_without_value_info(integer):
     assert any("bytes" in v.value for v in [*report, *report.findings])
 
 
-# ---- measured faults -------------------------------------------------------------------------------------------------
+# ---- measured faults -------------------------------------------------------------------------
 
 
 def test_every_measured_fault_is_reported():

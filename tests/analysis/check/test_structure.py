@@ -224,7 +224,7 @@ def test_rows_say_how_each_tensor_is_held() -> None:
     assert weight[2:5] == ("int8", "0", "mse")
 
 
-# ---- commands ----------------------------------------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------
 
 
 def run(*args):
@@ -260,7 +260,7 @@ def test_the_commands(tmp_path, monkeypatch) -> None:
     assert not any("looks wrong" in note for note in json.loads(quiet.stdout)["notes"])
 
 
-# ---- the familiar face -------------------------------------------------------------------------------------------
+# ---- the familiar face -----------------------------------------------------------------------
 
 
 def test_check_qat_model(tmp_path, monkeypatch, capsys) -> None:

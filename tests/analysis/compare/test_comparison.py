@@ -18,7 +18,7 @@ from tests.nets import depthwise, plain, residual, samples
 
 DATA = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)}
 
-#: {kind: where the measured number stands in the text, whether it is below its limit, the limit in words}
+#: By kind: pattern of the measured number, whether it is below its limit, text of the limit.
 NUMBERS = {
     "scale too large": (r"([\d.]+)% of the values", False, "0.5%"),
     "scale too small": (r"([\d.]+)% of the integers", True, "25%"),

@@ -98,7 +98,7 @@ def test_filters(made) -> None:
         profile.select(types=["Lstm"])
 
 
-# ---- where it comes from -----------------------------------------------------------------------------------------
+# ---- where it comes from ---------------------------------------------------------------------
 
 
 def node_with(**told):
@@ -148,7 +148,7 @@ def test_stack_column_of_torchs_own_export(tmp_path) -> None:
     assert all(".py:" in stack for stack in stacks.values())
 
 
-# ---- the familiar face and the command ---------------------------------------------------------------------------
+# ---- the familiar face and the command -------------------------------------------------------
 
 
 def test_model_profiler(made, tmp_path) -> None:

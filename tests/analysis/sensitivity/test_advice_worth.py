@@ -28,8 +28,8 @@ def test_a_least_gain() -> None:
     assert none.best is None
     assert none.finding
     assert (
-        f"no layer left in float helps (at least 1000 dB); compare explains the loss: {none.finding}"
-        in none.text()
+        "no layer left in float helps (at least 1000 dB); compare explains the loss: "
+        f"{none.finding}" in none.text()
     )
 
 

@@ -35,7 +35,7 @@ MODELS = ROOT / "models"
 FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL_FILE)
 
 
-# ---- rankings ------------------------------------------------------------------------------------------------------
+# ---- rankings --------------------------------------------------------------------------------
 
 
 def run(net, **more):
@@ -180,7 +180,7 @@ def test_what_gives_nothing_back_is_no_advice():
     )
 
 
-# ---- metrics of the user's -----------------------------------------------------------------------------------------
+# ---- metrics of the user's -------------------------------------------------------------------
 
 
 def test_own_metric_and_order(tmp_path):
@@ -265,7 +265,7 @@ def test_a_generator_is_read_once():
     assert sensitivity(net, iter([data(net)]), [data(net)], effort="fast").samples == 24
 
 
-# ---- killed runs, workers ------------------------------------------------------------------------------------------
+# ---- killed runs, workers --------------------------------------------------------------------
 
 
 def contents(folder):
@@ -373,7 +373,7 @@ def test_cluster_writes_the_same_files(tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-# ---- the command ---------------------------------------------------------------------------------------------------
+# ---- the command -----------------------------------------------------------------------------
 
 
 def test_command(tmp_path):
