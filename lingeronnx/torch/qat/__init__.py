@@ -1,8 +1,7 @@
-"""A planned graph as a torch module.
+"""A planned graph as a torch module: fake quantizers for integer nodes, torch for float nodes.
 
-Fake quantizers for integer operators, plain torch for what stays in float.
-Owns: the simulator's integers in torch, and their gradients. Must not know: torch modules of users,
-training, files.
+The package owns the simulator's integers in torch, and their gradients. It knows no training and no
+torch modules of users.
 """
 
 from .qat_module import QatModule

@@ -1,11 +1,12 @@
-"""The bridge: a float graph and its plan as a torch module that computes what the integer simulator computes.
+"""A float graph under a plan as a torch module that computes the integers of the simulator.
 
-The graph is lowered under the plan. Then its steps are walked with fake quantizers, so that the
-module has the integers of the integer graph, to the last bit, and gradients to the float
-initializers. Those are its parameters, by their names in the graph: ``state_dict`` speaks the
-user's names. After a change of scales the graph is lowered again; nothing is edited in place.
+The graph is lowered under the plan. Its steps are run by fake quantizers, so that the module
+computes the integers of the integer graph bit for bit, with gradients to the float initializers.
+These are its parameters, under their names in the graph. After a change of scales the graph is
+lowered again; nothing is edited in place.
 
-Owns: parameters, the walk. Must not know: training, operators (it asks the fake quantizers), files.
+This module owns the parameters and the execution. It knows no training, and no operators: their
+computation is up to the fake quantizers.
 """
 
 from __future__ import annotations
@@ -44,34 +45,76 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FakeQuantStep:
-    """One step: kernel, function in torch, what it reads and writes, parameters, the tensor whose scale it writes."""
+    """A step of an integer graph.
+
+    Attributes
+    ----------
+    kernel, compute
+        The kernel, and the fake quantizer (or torch fallback) that computes it.
+    inputs, outputs
+        Names of the tensors.
+    dtypes
+        Integer types of the inputs.
+    parameter_sources
+        Key in `FakeQuantContext.parameters` -> integer initializer that follows from a parameter.
+    plan_tensor
+        Name of the output in the plan.
+    is_data_movement
+        Whether the step only moves or clips values.
+    """
 
     kernel: Kernel
     compute: Any
     inputs: Sequence[str]
     outputs: Sequence[str]
     dtypes: Sequence[np.dtype]
-    parameter_sources: Mapping[
-        int | str, str
-    ]  # what `FakeQuantContext.parameters` calls a parameter -> integer initializer with a source
-    plan_tensor: str  # the plan's name of the output
-    is_data_movement: bool  # whether it only moves or cuts off numbers
+    parameter_sources: Mapping[int | str, str]
+    plan_tensor: str
+    is_data_movement: bool
 
 
 class FakeQuantNetwork:
-    """The steps of an integer graph as fake quantizers: the walk, without parameters of its own.
+    """The steps of an integer graph as fake quantizers, without parameters.
 
-    graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0.
-    sources : the integer initializers that hold a float one. fed : the types of the fed tensors,
-    where these are others than the inputs, such as the outputs of Quants. floats : the float
-    tensors that integer ones hold, where the two have different names. row : the platform, None for
-    the graph's own. Raises ModelError for a kernel or a float operator without a fake quantizer.
+    Parameters
+    ----------
+    graph
+        The integer graph.
+    shapes
+        Shapes of the inputs, for a batch of 1.
+    sources
+        Integer initializers -> the float initializers that they are computed from.
+    input_specs
+        Shapes and types of the tensors to feed, if these are not the graph inputs, such as the
+        outputs of Quants.
+    floats
+        Integer tensors -> float tensors, where the names differ.
+    target
+        Platform; None for that of the graph.
+
+    Attributes
+    ----------
+    held : mapping
+        Quantization parameters of the integer tensors by name.
+    constants : dict
+        Arrays of constant tensors.
+    parameter_tensors : dict
+        Constant tensors that are parameters -> integer initializer.
+    steps : list of FakeQuantStep
+    is_per_sample : bool
+        Whether the samples of a batch are computed together; otherwise a step mixes them, and they
+        run one by one.
+
+    Raises
+    ------
+    ModelError
+        If a kernel or a float operator has no fake quantizer.
     """
 
     def __init__(
         self,
         graph: ir.Model,
-        sizes: Mapping[str, Sequence[int]],
+        shapes: Mapping[str, Sequence[int]],
         sources: Mapping[str, ConstantSource],
         input_specs: Mapping[str, TensorSpec] | None = None,
         floats: Mapping[str, str] = MappingProxyType({}),
@@ -79,69 +122,71 @@ class FakeQuantNetwork:
     ) -> None:
         runner = IntegerRunner(graph, target=target)
         self.inputs = list(runner.inputs)
-        self.outputs = [str(v.name) for v in graph.graph.outputs]
-        specs = (
-            dict(input_specs)
-            if input_specs is not None
-            else {s.name: TensorSpec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
-        )
-        found = runner.bind(specs)
-        self.held = found.held
-        self._floats = {**floats, **found.integer_names}
-        nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
+        self.outputs = [str(value.name) for value in graph.graph.outputs]
+        if input_specs is None:
+            specs = {
+                spec.name: TensorSpec(tuple(shapes[spec.name]), spec.dtype)
+                for spec in runner.inputs
+            }
+        else:
+            specs = dict(input_specs)
+        bound = runner.bind(specs)
+        self.held = bound.held
+        self._floats = {**floats, **bound.integer_names}
         self.constants: dict[str, np.ndarray] = {}
-        self.parameter_tensors: dict[
-            str, str
-        ] = {}  # constant tensors that are parameters: tensor -> integer initializer
+        self.parameter_tensors: dict[str, str] = {}
         self.steps: list[FakeQuantStep] = []
-        for call in found.steps:
-            if isinstance(call.kernel, Constant):
-                (name,) = call.outputs
-                self.constants[name] = call.kernel.array
-                if name in sources:
-                    self.parameter_tensors[name] = name
+        producers: dict[str, ir.Node] = {}
+        for node in graph.graph:
+            producers.update({str(value.name): node for value in node.outputs if value.name})
+        for call in bound.steps:
+            if not isinstance(call.kernel, Constant):
+                input_dtypes = [bound.specs[name].dtype for name in call.inputs]
+                step = self._make_step(call, producers[call.outputs[0]], input_dtypes, sources)
+                self.steps.append(step)
                 continue
-            node = nodes[call.outputs[0]]
-            compute = (
-                TorchFallback(call.kernel)
-                if isinstance(call.kernel, FloatFallback)
-                else get_fake_quantizer(call.kernel)
-            )
-            given = (
-                {}
-                if isinstance(call.kernel, FloatFallback)
-                else {
-                    key: str(v.name)
-                    for key, v in map_parameter_inputs(call.kernel, node).items()
-                    if v.name in sources and v.name not in call.inputs
-                }
-            )
-            dtypes = [found.specs[name].dtype for name in call.inputs]
-            written, moves = (
-                self.get_plan_name(call.outputs[0]),
-                isinstance(call.kernel, _DATA_MOVEMENT_KERNELS),
-            )
-            self.steps.append(
-                FakeQuantStep(
-                    kernel=call.kernel,
-                    compute=compute,
-                    inputs=call.inputs,
-                    outputs=call.outputs,
-                    dtypes=dtypes,
-                    parameter_sources=given,
-                    plan_tensor=written,
-                    is_data_movement=moves,
-                )
-            )
-        self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
-        #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
+            (name,) = call.outputs
+            self.constants[name] = call.kernel.array
+            if name in sources:
+                self.parameter_tensors[name] = name
+        self._last_reads: dict[str, int] = {}
+        for index, step in enumerate(self.steps):
+            self._last_reads.update(dict.fromkeys(step.inputs, index))
         self.is_per_sample = runner.runs_whole_batch or _is_per_sample(
-            found.steps, found.specs, specs
+            bound.steps, bound.specs, specs
         )
-        self._axes = runner.batch_axes
+        self._batch_axes = runner.batch_axes
+
+    def _make_step(
+        self,
+        call: Step,
+        node: ir.Node,
+        input_dtypes: Sequence[np.dtype],
+        sources: Mapping[str, ConstantSource],
+    ) -> FakeQuantStep:
+        """Create the step of a kernel call; raises ModelError without a fake quantizer."""
+        kernel = call.kernel
+        parameter_sources: dict[int | str, str] = {}
+        if isinstance(kernel, FloatFallback):
+            compute: Any = TorchFallback(kernel)
+        else:
+            compute = get_fake_quantizer(kernel)
+            for key, value in map_parameter_inputs(kernel, node).items():
+                if value.name in sources and value.name not in call.inputs:
+                    parameter_sources[key] = str(value.name)
+        return FakeQuantStep(
+            kernel=kernel,
+            compute=compute,
+            inputs=call.inputs,
+            outputs=call.outputs,
+            dtypes=input_dtypes,
+            parameter_sources=parameter_sources,
+            plan_tensor=self.get_plan_name(call.outputs[0]),
+            is_data_movement=isinstance(kernel, _DATA_MOVEMENT_KERNELS),
+        )
 
     def get_plan_name(self, tensor: str) -> str:
-        """Return what the plan calls a tensor: the float one that it holds."""
+        """Return the name of a tensor in the plan: that of the float tensor that it represents."""
         return self._floats.get(tensor, tensor)
 
     def walk(
@@ -153,12 +198,22 @@ class FakeQuantNetwork:
         clip_limits: Mapping[str, float] = _NONE,
         float_overrides: Mapping[str, Any] = _NONE,
     ) -> Iterator[tuple[str, Any]]:
-        """Yield (name, tensor) of every step's outputs; integers as counts.
+        """Run steps and yield the name and value of each output; integers as counts.
 
-        feed : real inputs, or where `step_range` of the steps is walked, what that reads.
-        parameters : counts by integer initializer. probes : log2 of scales by the plan's name.
-        limits : the plan's name -> what |counts| are cut at, counted from the zero point. floats :
-        tensors in place of float constants, by name.
+        Parameters
+        ----------
+        feed
+            Real inputs, or the tensors that the steps of `step_range` read.
+        parameters
+            Counts by integer initializer.
+        log2_scales
+            log2 of learned scales, by name in the plan.
+        step_range
+            The steps to run.
+        clip_limits
+            Name in the plan -> limit of the counts, relative to the zero point.
+        float_overrides
+            Tensors that replace float constants, by name.
         """
         if not self.is_per_sample and self._get_batch_size(feed) > 1:
             yield from self._run_sample_by_sample(
@@ -166,99 +221,131 @@ class FakeQuantNetwork:
             )
             return
         like = next(iter(feed.values()))
-        known = {**feed, **{name: to_counts(array, like) for name, array in self.constants.items()}}
-        known.update(
-            {
-                name: parameters[source]
-                for name, source in self.parameter_tensors.items()
-                if source in parameters
-            }
-        )
+        tensors = {**feed}
+        for name, array in self.constants.items():
+            tensors[name] = to_counts(array, like)
+        for name, source in self.parameter_tensors.items():
+            if source in parameters:
+                tensors[name] = parameters[source]
         for index in range(*step_range.indices(len(self.steps))):
             step = self.steps[index]
-            at = FakeQuantContext(
+            context = FakeQuantContext(
                 step.dtypes,
-                {
-                    i: parameters[name]
-                    for i, name in step.parameter_sources.items()
-                    if name in parameters
-                },
+                _select_parameters(step, parameters),
                 log2_scales.get(step.plan_tensor),
                 float_overrides,
             )
-            results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
+            results = step.compute(step.kernel, [tensors[name] for name in step.inputs], context)
+            limit = clip_limits.get(step.plan_tensor)
             for name, tensor in zip(step.outputs, results, strict=True):
-                limit = clip_limits.get(step.plan_tensor)
-                zero = self.held[name].zero_point if name in self.held else 0
-                known[name] = (
-                    tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
-                )
-                yield name, known[name]
+                tensors[name] = tensor if limit is None else self._clip(name, tensor, limit)
+                yield name, tensors[name]
             for name in step.inputs:
-                if self._last[name] == index and name not in feed:
-                    del known[name]
+                if self._last_reads[name] == index and name not in feed:
+                    del tensors[name]
+
+    def _clip(self, name: str, counts: Any, limit: float) -> Any:
+        """Clamp the counts of a tensor to `limit` around its zero point."""
+        zero_point = self.held[name].zero_point if name in self.held else 0
+        return torch.clamp(counts, zero_point - limit, zero_point + limit)
 
     @cached_property
     def single_tensor_cuts(self) -> list[tuple[int, str]]:
-        """Return (index of a step, tensor) where that tensor is all that later steps read of what came before."""
-        last = {**self._last, **dict.fromkeys(self.outputs, len(self.steps))}
-        live, found = {spec.name for spec in self.inputs}, []
+        """The steps after which a single tensor is live, as step index and tensor."""
+        last_reads = {**self._last_reads, **dict.fromkeys(self.outputs, len(self.steps))}
+        live, cuts = {spec.name for spec in self.inputs}, []
         for index, step in enumerate(self.steps):
-            live = {name for name in (*live, *step.outputs) if last.get(name, -1) > index}
+            live = {name for name in (*live, *step.outputs) if last_reads.get(name, -1) > index}
             if len(live) == 1:
-                found.append((index, next(iter(live))))
-        return found
+                cuts.append((index, next(iter(live))))
+        return cuts
 
     def _run_sample_by_sample(
         self,
         feed: Mapping[str, Any],
         parameters: Mapping[str, Any],
-        probes: Mapping[str, Any],
-        part: slice,
-        limits: Mapping[str, float],
-        floats: Mapping[str, Any],
+        log2_scales: Mapping[str, Any],
+        step_range: slice,
+        clip_limits: Mapping[str, float],
+        float_overrides: Mapping[str, Any],
     ) -> Iterator[tuple[str, Any]]:
-        axes = self._axes
-        samples = [
-            {name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()}
-            for i in range(self._get_batch_size(feed))
-        ]
-        walks = [self.walk(sample, parameters, probes, part, limits, floats) for sample in samples]
+        """Run each sample of a batch separately, and yield the concatenated outputs; see `walk`."""
+        walks = []
+        for index in range(self._get_batch_size(feed)):
+            sample = {
+                name: tensor.narrow(self._batch_axes.get(name, 0), index, 1)
+                for name, tensor in feed.items()
+            }
+            walks.append(
+                self.walk(sample, parameters, log2_scales, step_range, clip_limits, float_overrides)
+            )
         for items in zip(*walks, strict=True):
-            (name, first), axis = items[0], axes.get(items[0][0], 0)
-            own = first.ndim > axis and first.shape[axis] == 1
-            yield name, torch.cat([tensor for _, tensor in items], axis if own else 0)
+            name, first = items[0]
+            axis = self._batch_axes.get(name, 0)
+            has_batch_axis = first.ndim > axis and first.shape[axis] == 1
+            yield name, torch.cat([tensor for _, tensor in items], axis if has_batch_axis else 0)
 
     def _get_batch_size(self, feed: Mapping[str, Any]) -> int:
-        """Return the number of samples fed."""
+        """Return the number of samples in a feed."""
         name, first = next(iter(feed.items()))
-        return int(first.shape[self._axes.get(name, 0)])
+        return int(first.shape[self._batch_axes.get(name, 0)])
+
+
+def _select_parameters(step: FakeQuantStep, parameters: Mapping[str, Any]) -> dict[int | str, Any]:
+    """Return the parameters of a step by their keys in `FakeQuantContext.parameters`."""
+    return {
+        key: parameters[name] for key, name in step.parameter_sources.items() if name in parameters
+    }
 
 
 def _is_per_sample(
-    steps: Sequence[Step], specs: Mapping[str, TensorSpec], fed: Collection[str]
+    steps: Sequence[Step], specs: Mapping[str, TensorSpec], input_names: Collection[str]
 ) -> bool:
-    batched = set(fed)
+    """Return whether all steps compute the samples of a batch independently, on axis 0."""
+    batched = set(input_names)
     for call in steps:
-        flags = [name in batched for name in call.inputs]
-        if any(flags):
-            if not call.kernel.supports_batch([specs[name] for name in call.inputs], flags):
-                return False
-            if any(specs[name].shape[:1] != (1,) for name in call.outputs):
-                return False  # the batch and another axis are one
-            batched.update(call.outputs)
+        is_batched = [name in batched for name in call.inputs]
+        if not any(is_batched):
+            continue
+        if not call.kernel.supports_batch([specs[name] for name in call.inputs], is_batched):
+            return False
+        if any(specs[name].shape[:1] != (1,) for name in call.outputs):
+            return False  # the batch is merged with another axis
+        batched.update(call.outputs)
     return True
 
 
 class QatModule(nn.Module):
-    """A float graph under a plan, as the integers will compute it, with gradients.
+    """A float graph under a plan, computed like its integer graph, with gradients.
 
-    model : the normalised float graph, which is left as it is. plan, row : its scales and the
-    platform. feed : one sample (or several) of real inputs, for the sizes. trainable : the
-    initializers to train; None for every float one that the integer graph holds.
-
-    Called with a dict of real inputs (tensors, batch on axis 0) it returns a dict of the graph's
+    Called with a dict of real inputs (tensors, batch on axis 0) it returns a dict of the graph
     outputs.
+
+    Parameters
+    ----------
+    model
+        The normalized float graph, which is not modified.
+    plan, target
+        The scales, and the platform.
+    feed
+        One or several samples of real inputs, for the shapes.
+    trainable
+        The initializers to train; None for all float initializers in the integer graph.
+
+    Attributes
+    ----------
+    partition
+        Partition of the graph; it requires plans with the same float nodes.
+    log2_scales
+        log2 of learned scales, by name in the plan.
+    output_clip_limits
+        Largest absolute real value of tensors in training, by name in the plan.
+    substituted
+        Tensors that replace initializers, by name; see `substitute_initializers`.
+    rounding_rules
+        Parameter -> function (parameter, source) -> counts that replaces rounding to nearest.
+    parameter_of
+        The parameters, and substituted tensors, by initializer name.
     """
 
     def __init__(
@@ -271,48 +358,35 @@ class QatModule(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.target = ir.clone(model), target
-        #: What of the model becomes integer; a plan with other float nodes is another bridge's.
         self.partition = Partition.build(self.model, plan.floats, target)
-        axes = {spec.name: spec.axis for spec in get_input_specs(model)}
-        self._sizes = {
-            name: [
-                1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)
-            ]
-            for name, array in feed.items()
-        }
+        self._shapes = _get_sample_shapes(model, feed)
         self.plan = plan
-        #: log2 of scales that are learned, by the plan's name.
         self.log2_scales: Mapping[str, Any] = {}
-        #: What |real values| are cut at in training, by the plan's name.
         self.output_clip_limits: Mapping[str, float] = {}
-        #: Tensors that are computed with in place of initializers, by name; see `substitute_initializers`.
         self.substituted: Mapping[str, Any] = {}
-        #: Parameters that are rounded by another rule for now: name -> (parameter, source) -> counts, same shape.
         self.rounding_rules: Mapping[str, Any] = {}
         self._lower()
-        wanted = {source.name for source in self._sources.values()}
+        names = {source.name for source in self._sources.values()}
+        if trainable is not None:
+            names &= set(trainable)
         self.parameter_of: dict[str, Any] = {}
-        for name in sorted(wanted if trainable is None else wanted & set(trainable)):
+        for name in sorted(names):
             array = ir.const_value(self.model.graph.initializers[name])
             assert array is not None
             self._register(name, nn.Parameter(torch.from_numpy(np.array(array, np.float32))))
-        self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self._rearrangements: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _lower(self) -> None:
+        """Lower the graph under the current plan."""
         lowered = lower(self.partition, self.plan, self.target)
         self._sources = lowered.constant_sources
         self.network = FakeQuantNetwork(
-            lowered.graph, self._sizes, self._sources, floats=lowered.floats, target=self.target
+            lowered.graph, self._shapes, self._sources, floats=lowered.floats, target=self.target
         )
 
     def _register(self, name: str, parameter: nn.Parameter) -> None:
-        """Register a parameter under the graph's name as it is, whatever it holds.
-
-        Dots, slashes, a method's name.
-        """
-        self._parameters[name] = (
-            parameter  # register_parameter refuses such names; nothing else minds them
-        )
+        """Register a parameter under any name, including dots, slashes and names of methods."""
+        self._parameters[name] = parameter  # register_parameter rejects such names
         self.parameter_of[name] = parameter
 
     def _load_from_state_dict(
@@ -325,7 +399,7 @@ class QatModule(nn.Module):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Take a dot in a name as part of it, not as the name of a module that is not there."""
+        """Load a state_dict whose names may contain dots that do not separate modules."""
         unknown: list[str] = []
         super()._load_from_state_dict(
             state_dict, prefix, metadata, strict, missing, unknown, errors
@@ -333,130 +407,152 @@ class QatModule(nn.Module):
         unexpected += [key for key in unknown if key.removeprefix(prefix) not in self._parameters]
 
     def set_plan(self, plan: Plan) -> None:
-        """Lower again under another plan."""
+        """Lower the graph under another plan, if it differs."""
         if plan != self.plan:
             self.plan = plan
             self._lower()
 
     @property
     def used_initializers(self) -> set[str]:
-        """The float initializers that are computed with.
-
-        Those that integer ones hold, and those of float nodes.
-        """
-        fallbacks = (
-            step.compute for step in self.network.steps if isinstance(step.compute, TorchFallback)
-        )
-        return {s.name for s in self._sources.values()} | {
-            name for fallback in fallbacks for name in fallback.constant_names
-        }
+        """The float initializers that integer initializers follow from or that float nodes read."""
+        names = {source.name for source in self._sources.values()}
+        for step in self.network.steps:
+            if isinstance(step.compute, TorchFallback):
+                names.update(step.compute.constant_names)
+        return names
 
     def export_float_graph(self) -> ir.Model:
-        """Return the float graph with the tensors that were lent."""
+        """Return a copy of the float graph with the values of substituted initializers."""
         copy = ir.clone(self.model)
         for name, tensor in self.substituted.items():
             ir.set_initializer_value(copy.graph.initializers[name], tensor.detach().cpu().numpy())
         return copy
 
     def substitute_initializers(self, tensors: Mapping[str, Any]) -> None:
-        """Compute with `tensors` in place of the float initializers of these names, in float nodes as well."""
+        """Compute with `tensors` instead of the float initializers of these names, also in floats."""
         self.substituted = tensors
         self.parameter_of.update(tensors)
 
     def get_source_name(self, name: str) -> str:
-        """Return the float initializer that an integer one holds, or nothing."""
+        """Return the float initializer that an integer one follows from, or an empty string."""
         source = self._sources.get(name)
         return "" if source is None else source.name
 
     @property
     def untrainable_initializers(self) -> list[str]:
-        """The float initializers that integer nodes hold in a form nothing is trained in.
-
-        Not single bounds.
-        """
-        held = {source.name for source in self._sources.values()}
-        return [
-            str(name)
-            for name, value in self.model.graph.initializers.items()
-            if name not in held
-            and (array := ir.const_value(value)) is not None
-            and array.dtype.kind == "f"
-            and array.ndim
-        ]
+        """The float initializers, except for scalars, that no integer initializer follows from."""
+        trainable = {source.name for source in self._sources.values()}
+        names = []
+        for name, value in self.model.graph.initializers.items():
+            array = ir.const_value(value)
+            if array is None or array.dtype.kind != "f" or not array.ndim:
+                continue
+            if name not in trainable:
+                names.append(str(name))
+        return names
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the parameters as float32 arrays by initializer name."""
-        return {name: p.detach().cpu().numpy().copy() for name, p in self.parameter_of.items()}
+        return {
+            name: parameter.detach().cpu().numpy().copy()
+            for name, parameter in self.parameter_of.items()
+        }
 
     def forward(self, feed: Mapping[str, Any], taps: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the graph outputs (and `taps`, by the plan's names) as real values for a batch of real inputs."""
-        found: dict[str, Any] = {}
-        wanted = {*self.network.outputs, *taps}
-        for name, tensor in self.integers(feed):
-            own = self.network.get_plan_name(name)
-            if own in wanted:
-                held = self.network.held.get(name)
-                found[own] = tensor if held is None else (tensor - held.zero_point) / held.scale
-        return found
+        """Run a batch and return real values.
 
-    def integers(self, feed: Mapping[str, Any], part: slice = _ALL) -> Iterator[tuple[str, Any]]:
-        """Yield (name, tensor) of every tensor of the integer graph, integers as counts.
+        Parameters
+        ----------
+        feed
+            Real inputs by name, batch on axis 0.
+        taps
+            Further tensors to return, by name in the plan.
+
+        Returns
+        -------
+        dict
+            Graph outputs and taps by name.
+        """
+        results: dict[str, Any] = {}
+        requested = {*self.network.outputs, *taps}
+        for name, tensor in self.integers(feed):
+            plan_name = self.network.get_plan_name(name)
+            if plan_name in requested:
+                qparams = self.network.held.get(name)
+                if qparams is not None:
+                    tensor = (tensor - qparams.zero_point) / qparams.scale
+                results[plan_name] = tensor
+        return results
+
+    def integers(
+        self, feed: Mapping[str, Any], step_range: slice = _ALL
+    ) -> Iterator[tuple[str, Any]]:
+        """Run steps and yield the name and value of each tensor of the integer graph, as counts.
 
         See `FakeQuantNetwork.walk`.
         """
-        limits = _NONE
+        clip_limits = _NONE
         if self.training and self.output_clip_limits:
-            held = self.plan.tensors
-            limits = {
-                name: top * held[name].scale
-                for name, top in self.output_clip_limits.items()
-                if name in held
+            qparams = self.plan.tensors
+            clip_limits = {
+                name: limit * qparams[name].scale
+                for name, limit in self.output_clip_limits.items()
+                if name in qparams
             }
+        parameters = self._quantize_parameters(step_range)
         return self.network.walk(
-            feed, self._quantize_parameters(part), self.log2_scales, part, limits, self.substituted
+            feed, parameters, self.log2_scales, step_range, clip_limits, self.substituted
         )
 
-    def _quantize_parameters(self, part: slice = _ALL) -> dict[str, Any]:
-        """Return the integer initializers that `part` of the steps reads and that have parameters."""
-        read = {
-            name
-            for step in self.network.steps[part]
-            for name in (*step.parameter_sources.values(), *step.inputs)
-        }
+    def _quantize_parameters(self, step_range: slice = _ALL) -> dict[str, Any]:
+        """Return the counts of the integer initializers that steps read, if they have parameters."""
+        names: set[str] = set()
+        for step in self.network.steps[step_range]:
+            names.update(step.parameter_sources.values(), step.inputs)
         return {
             name: self._quantize_parameter(name, source)
             for name, source in self._sources.items()
-            if name in read and source.name in self.parameter_of
+            if name in names and source.name in self.parameter_of
         }
 
     def _quantize_parameter(self, name: str, source: ConstantSource) -> Any:
-        """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
+        """Return the counts of an integer initializer, by lowering or by the rounding rule."""
+        parameter, qparams = self.parameter_of[source.name], source.qparams
+        is_bias = qparams.bits > 16
         rule = self.rounding_rules.get(source.name)
-        wide = source.qparams.bits > 16  # a bias
-        if rule is not None and not wide:
-            return self._rearrange(rule(self.parameter_of[source.name], source), name, source)
-        parameter = self.parameter_of[source.name]
-        probe = None if wide else self.log2_scales.get(source.name)
-        moved = self._rearrange(
-            parameter.double() * get_scale_factor(source.qparams, parameter), name, source
+        if rule is not None and not is_bias:
+            return self._rearrange(rule(parameter, source), name, source)
+        log2_scale = None if is_bias else self.log2_scales.get(source.name)
+        counts = self._rearrange(
+            parameter.double() * get_scale_factor(qparams, parameter), name, source
         )
-        return round_with_gradient(moved, source.qparams.low, source.qparams.high, probe)
+        return round_with_gradient(counts, qparams.low, qparams.high, log2_scale)
 
     def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
-        """Return the parameter as `source.view` rearranges it."""
+        """Return the elements of a parameter as `source.view` arranges and pads them."""
         key = name, tuple(parameter.shape)
-        if key not in self._views:
-            places = np.arange(1, parameter.numel() + 1).reshape(parameter.shape)
-            moved = np.asarray(source.view(places))
-            same = moved.size == places.size and np.array_equal(
-                moved.reshape(-1), places.reshape(-1)
-            )
-            self._views[key] = (
-                moved.shape,
-                None if same else torch.from_numpy(moved.reshape(-1).copy()),
-            )
-        shape, index = self._views[key]
-        if index is None:
+        if key not in self._rearrangements:
+            numbers = np.arange(1, parameter.numel() + 1).reshape(parameter.shape)
+            arranged = np.asarray(source.view(numbers))
+            indices = None
+            if not np.array_equal(arranged.reshape(-1), numbers.reshape(-1)):
+                indices = torch.from_numpy(arranged.reshape(-1).copy())
+            self._rearrangements[key] = arranged.shape, indices
+        shape, indices = self._rearrangements[key]
+        if indices is None:
             return parameter.reshape(shape)
         padded = torch.cat([parameter.new_zeros(1), parameter.reshape(-1)])
-        return padded[index.to(parameter.device)].reshape(shape)
+        return padded[indices.to(parameter.device)].reshape(shape)
+
+
+def _get_sample_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
+    """Return the shapes of the inputs for a batch of 1."""
+    batch_axes = {spec.name: spec.axis for spec in get_input_specs(model)}
+    shapes = {}
+    for name, array in feed.items():
+        shape = list(np.asarray(array).shape)
+        batch_axis = batch_axes.get(name, 0)
+        if batch_axis is not None and batch_axis < len(shape):
+            shape[batch_axis] = 1
+        shapes[name] = shape
+    return shapes
