@@ -1,7 +1,4 @@
-"""What fake quantizers share.
-
-Where one stands, counts as tensors, exact widths, what the simulator computes.
-"""
+"""Common parts of the fake quantizers: context, counts as tensors, exact dtypes, kernel runs."""
 
 from __future__ import annotations
 
@@ -36,13 +33,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FakeQuantContext:
-    """Where a fake quantizer stands.
+    """Context of a fake quantizer in a network.
 
-    input_dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place
-    of the integers that the kernel holds, by the node's input index; of a recurrent layer, whose
-    weights stand behind what it is given, by the kernel's field, or "h" and "c". probe : log2 of
-    the output's scale, where its gradient is wanted. floats : of a float island, tensors in place
-    of its own constants, by name.
+    Attributes
+    ----------
+    input_dtypes
+        Integer types of the inputs in the simulator.
+    parameters
+        Parameters as counts, which replace the integers of the kernel: by input index of the node,
+        and for a recurrent layer by field of the kernel, or "h" and "c".
+    log2_scale
+        log2 of the output scale as a tensor, if its gradient is needed.
+    floats
+        For a float fallback, tensors that replace its constants, by name.
     """
 
     input_dtypes: Sequence[np.dtype]
@@ -50,14 +53,14 @@ class FakeQuantContext:
     log2_scale: Any = None
     floats: Mapping[str, Any] = field(default_factory=dict)
 
-    def size(self, index: int = 0) -> int:
-        """Return the largest |count| of an input."""
+    def max_abs(self, index: int = 0) -> int:
+        """Return the largest possible absolute count of an input."""
         return max_magnitude(self.input_dtypes[index])
 
-    def held(self, index: int | str, array: np.ndarray | None, like: Any) -> Any:
-        """Return parameter `index`, else the kernel's own `array`; None where there is neither."""
-        if index in self.parameters:
-            return self.parameters[index]
+    def get_parameter(self, key: int | str, array: np.ndarray | None, like: Any) -> Any:
+        """Return a parameter, or the kernel's own `array` as counts, or None without either."""
+        if key in self.parameters:
+            return self.parameters[key]
         return None if array is None else to_counts(array, like)
 
 
@@ -65,74 +68,79 @@ FakeQuantizer = Callable[[Any, Sequence[Any], FakeQuantContext], tuple[Any, ...]
 
 
 def to_counts(array: np.ndarray, like: Any) -> Any:
-    """Return an integer array as a tensor of counts on the device of `like`.
+    """Return an integer array as a float tensor on the device of `like`.
 
-    Float32 where that holds them exactly.
+    The dtype is float32 if that is exact, else float64.
     """
-    wide = array.dtype.itemsize > 2 and bool(
-        np.abs(array.astype(np.float64)).max(initial=0) >= 1 << 24
-    )
-    return torch.from_numpy(array.astype(np.float64 if wide else np.float32)).to(like.device)
+    is_wide = False
+    if array.dtype.itemsize > 2:
+        is_wide = bool(np.abs(array.astype(np.float64)).max(initial=0) >= 1 << 24)
+    dtype = np.float64 if is_wide else np.float32
+    return torch.from_numpy(array.astype(dtype)).to(like.device)
 
 
-def get_accumulator_bound(weight: Any, bias: Any, size: int) -> int:
-    """Return the largest |accumulator| for inputs of at most `size`.
+def get_accumulator_bound(weight: Any, bias: Any, max_input: int) -> int:
+    """Return the largest absolute accumulator for inputs of at most `max_input`.
 
     `weight` has the outputs on axis 0.
     """
-    sums = weight.detach().abs().flatten(1).sum(1, dtype=torch.float64) * size
+    sums = weight.detach().abs().flatten(1).sum(1, dtype=torch.float64) * max_input
     if bias is not None:
         sums = sums + bias.detach().abs()
     return int(sums.max().item()) + 1 if sums.numel() else 1
 
 
 def cast_to_exact_dtype(bound: int, *tensors: Any) -> list[Any]:
-    """Return the tensors in a type that is exact up to `bound`."""
-    kind = torch.float32 if bound < FLOAT32_EXACT else torch.float64
-    return [None if t is None else t.to(kind) for t in tensors]
+    """Cast tensors (or None) to the smallest float dtype that is exact up to `bound`."""
+    dtype = torch.float32 if bound < FLOAT32_EXACT else torch.float64
+    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
 def pad_window(
     x: Any, window: SlidingWindow, axes: int, value: float = 0.0, extra_ends: Sequence[int] = (0, 0)
 ) -> Any:
-    """Return `x` with the window's padding around, and `extra_ends` at the ends."""
+    """Pad the last `axes` (1 or 2) axes of `x` for a window, with `extra_ends` more at the ends."""
     top, left, bottom, right = window.pads
-    around = [left, right + extra_ends[1], top, bottom + extra_ends[0]][: 2 * axes]
-    return F.pad(x, around, value=value) if any(around) else x
+    amounts = [left, right + extra_ends[1], top, bottom + extra_ends[0]][: 2 * axes]
+    return F.pad(x, amounts, value=value) if any(amounts) else x
 
 
-def subtract_zero_points(inputs: Sequence[Any], *zeros: int) -> list[Any]:
-    """Return counts less what stands for 0: their padding is 0 then, whatever it was."""
-    return [x - zero if zero else x for x, zero in zip(inputs, zeros, strict=True)]
+def subtract_zero_points(inputs: Sequence[Any], *zero_points: int) -> list[Any]:
+    """Subtract the zero points of inputs, so that a padding with zeros stands for real zeros."""
+    return [
+        x - zero_point if zero_point else x
+        for x, zero_point in zip(inputs, zero_points, strict=True)
+    ]
 
 
 def to_image(x: Any) -> Any:
-    """Return a line [.., .., W] as an image of one row."""
+    """Return [N, C, W] as an image [N, C, 1, W]; an image is returned unchanged."""
     return x if x.ndim == 4 else x[:, :, None]
 
 
 def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[Any]:
-    """Return what the simulator's kernel gives for integer (or float) arrays.
+    """Run a kernel of the simulator on arrays and return its outputs as counts.
 
-    Of a single one, axis 0 is the batch.
+    Axis 0 of a single input is the batch, if the kernel supports one.
     """
-    names = [f"x{i}" for i in range(len(arrays))]
-    ones = [TensorSpec((1, *a.shape[1:]), a.dtype) for a in arrays]
-    follows = len(arrays) == 1 and arrays[0].ndim > 0 and kernel.supports_batch(ones, [True])
-    specs = dict(
-        zip(names, ones if follows else [TensorSpec(a.shape, a.dtype) for a in arrays], strict=True)
+    names = [f"x{index}" for index in range(len(arrays))]
+    sample_specs = [TensorSpec((1, *array.shape[1:]), array.dtype) for array in arrays]
+    is_batched = (
+        len(arrays) == 1 and arrays[0].ndim > 0 and kernel.supports_batch(sample_specs, [True])
     )
-    outputs = [f"y{i}" for i in range(len(kernel.infer(*specs.values())))]
+    full_specs = [TensorSpec(array.shape, array.dtype) for array in arrays]
+    specs = dict(zip(names, sample_specs if is_batched else full_specs, strict=True))
+    outputs = [f"y{index}" for index in range(len(kernel.infer(*specs.values())))]
     program = machine.compile_program([Step(kernel, tuple(names), tuple(outputs))], specs, outputs)
-    made = dict(program.run(dict(zip(names, arrays, strict=True))))
-    return [to_counts(made[name], like) for name in outputs]
+    results = dict(program.run(dict(zip(names, arrays, strict=True))))
+    return [to_counts(results[name], like) for name in outputs]
 
 
 def to_integers(x: Any, dtype: np.dtype) -> np.ndarray:
-    """Return counts as integers of a type."""
+    """Convert counts to an integer array of a dtype."""
     return x.detach().cpu().numpy().astype(dtype)
 
 
 def to_flat_int64(tensor: Any) -> np.ndarray:
-    """Return parameters in counts as a flat array of int64."""
+    """Convert counts to a flat int64 array."""
     return tensor.detach().cpu().numpy().reshape(-1).astype(np.int64)

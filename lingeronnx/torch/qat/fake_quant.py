@@ -1,17 +1,15 @@
-"""Fake quantizers: what each simulator kernel computes, in torch, with gradients.
+"""Fake quantizers: the computation of each simulator kernel in torch, with gradients.
 
-One function per kind of kernel (`FAKE_QUANTIZERS`, of the tables in `fake_sums`, `fake_values` and
-`fake_recurrent`): a bound kernel says everything that an operator's node says.
-Tensors hold counts, which are whole numbers in floating point. The forward pass gives the
-simulator's integers to the last bit. The backward pass is that of the real function.
+There is one function per type of kernel (`FAKE_QUANTIZERS`, from the tables in `fake_sums`,
+`fake_values` and `fake_recurrent`). Tensors contain counts: integers in floating point. The forward
+pass gives the integers of the simulator bit for bit; the backward pass that of the real function.
 
-    f(kernel, inputs, at) -> outputs          at: the types of the inputs, the parameters, the
-    output's scale
+    f(kernel, inputs, context) -> outputs
 
-Products and sums are exact: they are computed in float32 where they stay below 2^23, else in
-float64. Operators of another arithmetic (softmax, layer norm, recurrent layers) take their forward
-value from the simulator's kernel. A kernel that no lowered graph holds, and through which nothing
-trains, stands in `UNTRAINABLE_KERNELS` with the reason.
+Products and sums are exact: they are computed in float32 if they stay below 2^23, else in float64.
+Operators with other arithmetic (softmax, layer norm, recurrent layers) take their forward values
+from the simulator's kernel. `UNTRAINABLE_KERNELS` lists the kernels that no lowered graph contains,
+with the reason.
 """
 
 from __future__ import annotations
@@ -39,42 +37,46 @@ __all__ = ["UNTRAINABLE_KERNELS", "FAKE_QUANTIZERS", "get_fake_quantizer", "map_
 
 
 def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
-    """Return the fake quantizer of a kernel; ModelError where it has none."""
-    kind = type(kernel)
-    if kind in UNTRAINABLE_KERNELS:
+    """Return the fake quantizer of a kernel; raises ModelError if there is none."""
+    kernel_type = type(kernel)
+    if kernel_type in UNTRAINABLE_KERNELS:
         raise ModelError(
-            f"{kind.__name__} has no fake quantizer to train through: {UNTRAINABLE_KERNELS[kind]}"
+            f"{kernel_type.__name__} has no fake quantizer to train through: "
+            f"{UNTRAINABLE_KERNELS[kernel_type]}"
         )
-    found = FAKE_QUANTIZERS.get(kind) or get_fake_quantizers().get(kind)
-    if found is None:
+    fake_quantizer = FAKE_QUANTIZERS.get(kernel_type) or get_fake_quantizers().get(kernel_type)
+    if fake_quantizer is None:
         raise ModelError(
-            f"{kind.__name__} has no fake quantizer to train through; leave the node in float"
+            f"{kernel_type.__name__} has no fake quantizer to train through; keep the node in float"
         )
-    return found
+    return fake_quantizer
 
 
 def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
-    """Return the inputs of a kernel's node by what `FakeQuantContext.parameters` calls them."""
+    """Return the inputs of a kernel's node by their keys in `FakeQuantContext.parameters`."""
     if isinstance(kernel, RecurrentKernel):
-        found: Mapping[Any, int] = recurrent.input_indices(node)
+        index_by_key: Mapping[Any, int] = recurrent.input_indices(node)
     else:
-        found = {index: index for index in range(len(node.inputs))}
-    return {key: value for key, index in found.items() if (value := node.inputs[index]) is not None}
+        index_by_key = {index: index for index in range(len(node.inputs))}
+    inputs: dict[int | str, ir.Value] = {}
+    for key, index in index_by_key.items():
+        value = node.inputs[index]
+        if value is not None:
+            inputs[key] = value
+    return inputs
 
 
-def _centered(
-    kernel: k.ZeroPointKernel, inputs: Sequence[Any], at: FakeQuantContext
+def _subtract_input_zero_points(
+    kernel: k.ZeroPointKernel, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    kinds = [
-        np.dtype(np.int16) if zero else kind
-        for zero, kind in zip(kernel.zero_points, at.input_dtypes, strict=True)
+    """Subtract the zero points of the inputs and compute the inner kernel."""
+    dtypes = [
+        np.dtype(np.int16) if zero_point else dtype
+        for zero_point, dtype in zip(kernel.zero_points, context.input_dtypes, strict=True)
     ]
     compute = get_fake_quantizer(kernel.kernel)
-    return compute(
-        kernel.kernel,
-        subtract_zero_points(inputs, *kernel.zero_points),
-        replace(at, input_dtypes=kinds),
-    )
+    centered = subtract_zero_points(inputs, *kernel.zero_points)
+    return compute(kernel.kernel, centered, replace(context, input_dtypes=dtypes))
 
 
 #: Kernel -> its fake quantizer.
@@ -82,11 +84,11 @@ FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
     **SUM_FAKE_QUANTIZERS,
     **VALUE_FAKE_QUANTIZERS,
     **RECURRENT,
-    k.ZeroPointKernel: _centered,
+    k.ZeroPointKernel: _subtract_input_zero_points,
 }
 
-#: Kernels that no bridge holds -> why.
+#: Kernels that no lowered graph contains -> reason.
 UNTRAINABLE_KERNELS: Mapping[type, str] = dict.fromkeys(
     (k.TrainedLstm, k.TrainedGru),
-    "it is the training side's arithmetic, and a lowered graph always means the executor's",
+    "it has the arithmetic of the training side, but a lowered graph uses that of the executor",
 )

@@ -1,6 +1,6 @@
-"""Fake quantizers of recurrent layers: real gates and a state in counts.
+"""Fake quantizers of recurrent layers: real gates and states as counts.
 
-The integers are the simulator's.
+The integers in the forward pass are those of the simulator.
 """
 
 from __future__ import annotations
@@ -25,27 +25,38 @@ __all__ = ["RECURRENT"]
 
 
 def _collect_states(
-    kernel: RecurrentKernel, more: Sequence[Any], x: Any, at: FakeQuantContext
+    kernel: RecurrentKernel, state_inputs: Sequence[Any], x: Any, context: FakeQuantContext
 ) -> dict[str, Any]:
-    """Return the lengths [N] or [1] and the states and cells [N, H] or [1, H], in counts, that there are."""
-    found = {key: at.held(key, array, x) for key, array in kernel.fixed.items()}
-    found |= {key: at.parameters[key] for key in recurrent.OPTIONAL_INPUTS if key in at.parameters}
-    found |= dict(zip(kernel.given, more, strict=True))
+    """Return the given lengths ("lengths", [N] or [1]) and states ("h", "c", [N, H] or [1, H]).
+
+    States are counts. They come from the kernel, from parameters or from inputs.
+    """
+    tensors = {key: context.get_parameter(key, array, x) for key, array in kernel.fixed.items()}
+    for key in recurrent.OPTIONAL_INPUTS:
+        if key in context.parameters:
+            tensors[key] = context.parameters[key]
+    tensors |= dict(zip(kernel.given, state_inputs, strict=True))
     return {
-        key: v.reshape(-1) if key == "lengths" else v.reshape(-1, kernel.units)
-        for key, v in found.items()
+        key: tensor.reshape(-1) if key == "lengths" else tensor.reshape(-1, kernel.units)
+        for key, tensor in tensors.items()
     }
 
 
-def _bind_parameters(kernel: Any, parts: Sequence[Any], at: FakeQuantContext) -> Any:
-    """Return the kernel with the parameters, and the states that are, in place of its own, and with all its outputs."""
-    kinds = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
+def _bind_parameters(kernel: Any, parameters: Sequence[Any], context: FakeQuantContext) -> Any:
+    """Return the kernel with other parameters and initial states, and with all its outputs.
+
+    Parameters
+    ----------
+    parameters
+        Counts of weight_x, weight_h, bias_x and bias_h.
+    """
+    state_dtypes = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
     fixed = {
-        key: to_integers(at.parameters[key], kind)
-        for key, kind in kinds.items()
-        if key in at.parameters
+        key: to_integers(context.parameters[key], dtype)
+        for key, dtype in state_dtypes.items()
+        if key in context.parameters
     }
-    wx, wh, bx, bh = parts
+    wx, wh, bx, bh = parameters
     return replace(
         kernel,
         weight_x=to_integers(wx, kernel.weight_x.dtype),
@@ -57,51 +68,62 @@ def _bind_parameters(kernel: Any, parts: Sequence[Any], at: FakeQuantContext) ->
     )
 
 
-def _recurrent(kernel: Any, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    """Walk through time with real gates and a state in counts; the integers are the simulator's."""
-    x, *more = inputs
+def _recurrent(kernel: Any, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Compute a layer with real gates and states as counts; its integers are the simulator's."""
+    x, *state_inputs = inputs
     x = x.float()  # at most 16 bits
     fields = ("weight_x", "weight_h", "bias_x", "bias_h")
-    parts = [at.held(name, getattr(kernel, name), x) for name in fields]
-    wx, wh, bx, bh = (part.float() for part in parts)
-    in_sums, in_cell = _get_fraction_bits(kernel)
-    of_x, of_h = (
-        get_multiplier(rule) * 2.0**-in_sums for rule in (kernel.rescale_x, kernel.rescale_h)
-    )
-    sums = F.linear(x.transpose(0, 1) if kernel.time_axis else x, wx, bx) * of_x  # [T, N, G*H]
-    length, count = sums.shape[:2]
-    known = _collect_states(kernel, more, x, at)
+    parameters = [context.get_parameter(name, getattr(kernel, name), x) for name in fields]
+    wx, wh, bx, bh = (parameter.float() for parameter in parameters)
+    sum_bits, cell_bits = _get_fraction_bits(kernel)
+    input_scale = get_multiplier(kernel.rescale_x) * 2.0**-sum_bits
+    state_scale = get_multiplier(kernel.rescale_h) * 2.0**-sum_bits
+    time_major_x = x.transpose(0, 1) if kernel.time_axis else x
+    sums = F.linear(time_major_x, wx, bx) * input_scale  # [T, N, G*H]
+    time_steps, batch_size = sums.shape[:2]
+    states = _collect_states(kernel, state_inputs, x, context)
     h, cell = (
-        known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units)
+        states[key].float().expand(batch_size, -1)
+        if key in states
+        else x.new_zeros(batch_size, kernel.units)
         for key in ("h", "c")
     )
     alive = None
-    if "lengths" in known:  # beyond its end a sample waits
-        alive = (torch.arange(length, device=x.device)[:, None] < known["lengths"])[
-            ..., None
-        ].expand(-1, count, -1)
-    arrays = [to_integers(v, kind) for v, kind in zip(inputs, at.input_dtypes, strict=True)]
-    exact = run_kernel(_bind_parameters(kernel, parts, at), arrays, x)
-    walk = _run_lstm if isinstance(kernel, k.Lstm) and length else _run_stepwise
-    y, h, cell = walk(
-        kernel,
-        _RecurrentWeights(wh, bh, of_h, at.log2_scale, alive),
-        sums,
-        h,
-        cell * 2.0**-in_cell,
-        exact[0],
-    )
+    if "lengths" in states:
+        alive = torch.arange(time_steps, device=x.device)[:, None] < states["lengths"]
+        alive = alive[..., None].expand(-1, batch_size, -1)
+    arrays = [
+        to_integers(tensor, dtype)
+        for tensor, dtype in zip(inputs, context.input_dtypes, strict=True)
+    ]
+    exact = run_kernel(_bind_parameters(kernel, parameters, context), arrays, x)
+    weights = _RecurrentWeights(wh, bh, state_scale, context.log2_scale, alive)
+    run = _run_lstm if isinstance(kernel, k.Lstm) and time_steps else _run_stepwise
+    y, h, cell = run(kernel, weights, sums, h, cell * 2.0**-cell_bits, exact[0])
     smooth = [
         y.transpose(0, 1) if kernel.time_axis else y,
-        *(s.unsqueeze(kernel.time_axis) for s in (h, cell * 2.0**in_cell)),
+        h.unsqueeze(kernel.time_axis),
+        (cell * 2.0**cell_bits).unsqueeze(kernel.time_axis),
     ]
-    return tuple(straight_through(smooth[i].to(exact[i].dtype), exact[i]) for i in kernel.kept)
+    return tuple(
+        straight_through(smooth[index].to(exact[index].dtype), exact[index])
+        for index in kernel.kept
+    )
 
 
 class _RecurrentWeights(NamedTuple):
-    """The states' side of a layer.
+    """The data of a layer for its state.
 
-    Weight [G*H, H], bias [G*H], its sums' ratio, the probe, alive [T, N, 1] or None.
+    Attributes
+    ----------
+    weight_h, bias_h
+        Counts [G*H, H] and [G*H].
+    state_sum_scale
+        Scale from sums of counts to the unit of the gates.
+    log2_scale
+        log2 of the output scale as a tensor, or None.
+    alive
+        bool [T, N, 1], whether a sample has the step; None if all samples have all steps.
     """
 
     weight_h: Any
@@ -112,91 +134,86 @@ class _RecurrentWeights(NamedTuple):
 
 
 def _run_lstm(
-    kernel: Any, own: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
+    kernel: Any, weights: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
 ) -> tuple[Any, Any, Any]:
-    """Return y [T, N, H], the last state and cell of an LSTM, around the states that the simulator gave."""
+    """Return y [T, N, H] and the last state and cell of an LSTM, with the simulator's states."""
     states = (exact.transpose(0, 1) if kernel.time_axis else exact).float()
-    alive = own.alive
+    alive = weights.alive
     if not kernel.is_forward:
-        sums, states, alive = sums.flip(0), states.flip(0), None if alive is None else alive.flip(0)
+        sums, states = sums.flip(0), states.flip(0)
+        alive = None if alive is None else alive.flip(0)
     unit = 2.0 ** k.Lstm.fraction_bits[kernel.arithmetic][1] * get_multiplier(kernel.rescale_o)
-    walk = LstmTrace(
-        states.contiguous(), alive, own.state_sum_scale, unit, 1 << (kernel.rescale_o.bits - 1)
+    trace = LstmTrace(
+        states.contiguous(), alive, weights.state_sum_scale, unit, 1 << (kernel.rescale_o.bits - 1)
     )
-    y, h, cell = apply_lstm(walk, sums, h, cell, own.weight_h, own.bias_h, own.log2_scale)
+    y, h, cell = apply_lstm(
+        trace, sums, h, cell, weights.weight_h, weights.bias_h, weights.log2_scale
+    )
     return y if kernel.is_forward else y.flip(0), h, cell
 
 
 def _run_stepwise(
-    kernel: Any, own: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
+    kernel: Any, weights: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the same of any kind, step by step with autograd.
+    """Return y [T, N, H] and the last state of any layer, computed step by step with autograd.
 
-    Its states are its own, not `exact`.
+    The states are its own, not those of `exact`.
     """
     states = []
     times = range(len(sums)) if kernel.is_forward else range(len(sums) - 1, -1, -1)
     for t in times:
-        new = _STEP_FUNCTIONS[type(kernel)](
-            kernel,
-            sums[t],
-            h,
-            wh=own.weight_h,
-            bh=own.bias_h,
-            of_h=own.state_sum_scale,
-            probe=own.log2_scale,
-        )
-        if own.alive is None:
-            h = new
+        new_h = _STEP_FUNCTIONS[type(kernel)](kernel, sums[t], h, weights)
+        if weights.alive is None:
+            h = new_h
             states.append(h)
         else:
-            h = torch.where(own.alive[t], new, h)
-            states.append(torch.where(own.alive[t], new, 0.0))
-    y = (
-        torch.stack(states if kernel.is_forward else states[::-1])
-        if states
-        else sums.new_zeros(0, *h.shape)
-    )
-    return y, h, cell
+            h = torch.where(weights.alive[t], new_h, h)
+            states.append(torch.where(weights.alive[t], new_h, 0.0))
+    if not states:
+        return sums.new_zeros(0, *h.shape), h, cell
+    return torch.stack(states if kernel.is_forward else states[::-1]), h, cell
 
 
 def _get_fraction_bits(kernel: RecurrentKernel) -> tuple[int, int]:
-    """Return the fractional bits of the gate sums and of a cell as a tensor."""
+    """Return the fractional bits of the gate sums, and of a cell that is an input or output."""
     if isinstance(kernel, k.Lstm):
         return k.Lstm.fraction_bits[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
     return 27 if isinstance(kernel, k.Gru) else 11, 0
 
 
-def _quantize_state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
-    """Return the real `value` as the kernel's state, in counts."""
-    top = 1 << (kernel.rescale_o.bits - 1)
-    return round_with_gradient(
-        value * (2.0**fraction * get_multiplier(kernel.rescale_o)), -top, top - 1, probe
-    )
+def _quantize_state(kernel: Any, value: Any, fraction_bits: int, log2_scale: Any) -> Any:
+    """Quantize real states, which the kernel computes with `fraction_bits`, to counts."""
+    half_range = 1 << (kernel.rescale_o.bits - 1)
+    counts = value * (2.0**fraction_bits * get_multiplier(kernel.rescale_o))
+    return round_with_gradient(counts, -half_range, half_range - 1, log2_scale)
 
 
-def _gru_step(kernel: Any, a: Any, h: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> Any:
+def _gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
+    """Compute a step of a GRU: new counts [N, H] from input sums `a` [N, 3H] and counts `h`."""
     units, scale = kernel.units, 2.0**31 * get_multiplier(kernel.rescale_o)
-    r, z = torch.sigmoid(
-        a[:, : 2 * units] + F.linear(h, wh[: 2 * units], bh[: 2 * units]) * of_h
-    ).chunk(2, -1)
-    inner, bias = wh[2 * units :], bh[2 * units :]
-    own = r * F.linear(h, inner, bias) if kernel.reset_after else F.linear(r * h, inner, bias)
-    n = torch.tanh(a[:, 2 * units :] + own * of_h)
-    return _quantize_state(kernel, n + z * (h / scale - n), 31, probe)
+    wh, bh, sum_scale = weights.weight_h, weights.bias_h, weights.state_sum_scale
+    gate_sums = F.linear(h, wh[: 2 * units], bh[: 2 * units]) * sum_scale
+    r, z = torch.sigmoid(a[:, : 2 * units] + gate_sums).chunk(2, -1)
+    weight, bias = wh[2 * units :], bh[2 * units :]
+    if kernel.reset_after:
+        state_sums = r * F.linear(h, weight, bias)
+    else:
+        state_sums = F.linear(r * h, weight, bias)
+    n = torch.tanh(a[:, 2 * units :] + state_sums * sum_scale)
+    return _quantize_state(kernel, n + z * (h / scale - n), 31, weights.log2_scale)
 
 
-def _executor_gru_step(
-    kernel: Any, a: Any, h: Any, wh: Any, bh: Any, of_h: float, probe: Any
-) -> Any:
+def _executor_gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
+    """Compute a step of the executor's GRU; arguments as of `_gru_step`."""
     scale = 2.0**14 * get_multiplier(kernel.rescale_o)
-    own = F.linear(h, wh, bh) * of_h
-    (r, z, n), (own_r, own_z, own_n) = a.chunk(3, -1), own.chunk(3, -1)
-    r, z = (
-        torch.sigmoid(v + w if kernel.uses_state_sums else v) for v, w in ((r, own_r), (z, own_z))
-    )
-    n = torch.tanh(n + r * own_n)
-    return _quantize_state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe)
+    state_sums = F.linear(h, weights.weight_h, weights.bias_h) * weights.state_sum_scale
+    r, z, n = a.chunk(3, -1)
+    state_r, state_z, state_n = state_sums.chunk(3, -1)
+    if kernel.uses_state_sums:
+        r, z = r + state_r, z + state_z
+    r, z = torch.sigmoid(r), torch.sigmoid(z)
+    n = torch.tanh(n + r * state_n)
+    return _quantize_state(kernel, z * h / scale / 2 + (1 - z) * n, 14, weights.log2_scale)
 
 
 _STEP_FUNCTIONS = {k.Gru: _gru_step, k.ExecutorGru: _executor_gru_step}

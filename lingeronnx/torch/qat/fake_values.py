@@ -1,4 +1,4 @@
-"""Fake quantizers of one activation, of windows and of what moves. Softmax and layer norm too."""
+"""Fake quantizers of one activation, of pools, of data movement, and of softmax and layer norm."""
 
 from __future__ import annotations
 
@@ -37,54 +37,66 @@ from .rounding import (
 
 __all__ = ["VALUE_FAKE_QUANTIZERS"]
 
-# ---- one activation ----------------------------------------------------------------------------------------------
+# ---- one activation -----------------------------------------------------------------------------
 
 
-def _quant(kernel: k.Quant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _quant(kernel: k.Quant, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Quantize real values to counts."""
     (x,) = inputs
     exact = run_kernel(kernel, [x.detach().float().cpu().numpy()], x)[0]
-    top = 1 << (min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits) - 1
+    bits = min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     smooth = (x.double() if kernel.bits > 24 else x) * kernel.scale
     if not kernel.zero_point:
-        return (round_with_gradient(smooth, -top, top - 1, at.log2_scale, exact),)
-    moved = round_with_gradient(
+        return (round_with_gradient(smooth, low, high, context.log2_scale, exact),)
+    centered = round_with_gradient(
         smooth,
-        -top - kernel.zero_point,
-        top - 1 - kernel.zero_point,
-        at.log2_scale,
+        low - kernel.zero_point,
+        high - kernel.zero_point,
+        context.log2_scale,
         exact - kernel.zero_point,
     )
-    return (moved + kernel.zero_point,)
+    return (centered + kernel.zero_point,)
 
 
-def _dequant(kernel: k.Dequant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _dequant(
+    kernel: k.Dequant, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Convert counts to real values in float32."""
     return (((inputs[0].double() - kernel.zero_point) / kernel.scale).float(),)
 
 
-def _requant(kernel: k.Requant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _requant(
+    kernel: k.Requant, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Change the scale of counts, with saturation or with wrap-around."""
     (x,) = inputs
-    if not kernel.saturate and (right := kernel.rescale.pow2_shift) is not None and right < 0:
+    shift = kernel.rescale.pow2_shift
+    if not kernel.saturate and shift is not None and shift < 0:
         bits = 8 * kernel.rescale.dtype.itemsize
-        moved = x.double() * 2.0**-right
-        wrapped = torch.remainder(moved.detach() + 2.0 ** (bits - 1), 2.0**bits) - 2.0 ** (bits - 1)
-        return (straight_through(moved if bits > 24 else moved.float(), wrapped),)
+        shifted = x.double() * 2.0**-shift
+        half_range = 2.0 ** (bits - 1)
+        wrapped = torch.remainder(shifted.detach() + half_range, 2.0**bits) - half_range
+        return (straight_through(shifted if bits > 24 else shifted.float(), wrapped),)
     return (
         requantize(
-            x.double() if at.size() >= FLOAT32_EXACT else x,
+            x.double() if context.max_abs() >= FLOAT32_EXACT else x,
             kernel.rescale,
-            at.size(),
-            at.log2_scale,
+            context.max_abs(),
+            context.log2_scale,
         ),
     )
 
 
-def _clip(kernel: k.Clip, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    size = at.size()
-    low, high = (min(max(bound, -size), size - 1) for bound in kernel.clamp_bounds)
+def _clip(kernel: k.Clip, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Clamp counts to the bounds within the range of their type."""
+    max_abs = context.max_abs()
+    low, high = (min(max(bound, -max_abs), max_abs - 1) for bound in kernel.clamp_bounds)
     return (torch.clamp(inputs[0], low, high),)
 
 
-def _table(kernel: k.Table, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _table(kernel: k.Table, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Look up a table by counts; the gradient is the estimated slope of the table."""
     (x,) = inputs
     values = to_counts(kernel.values, x)
     index = x.detach().to(torch.int64) + len(values) // 2
@@ -93,15 +105,12 @@ def _table(kernel: k.Table, inputs: Sequence[Any], at: FakeQuantContext) -> tupl
 
 
 def _estimate_slopes(values: np.ndarray, like: Any) -> Any:
-    """Return the mean slope of a table around each entry.
-
-    Of a span wide enough to see past the rounding.
-    """
-    reach, last = max(len(values) // 64, 1), len(values) - 1
-    at = np.arange(len(values))
-    left, right = np.maximum(at - reach, 0), np.minimum(at + reach, last)
-    span = values.astype(np.float64)
-    return to_float_tensor((span[right] - span[left]) / (right - left), like)
+    """Return the mean slope of a table around each entry, over a span of several entries."""
+    span, last = max(len(values) // 64, 1), len(values) - 1
+    index = np.arange(len(values))
+    left, right = np.maximum(index - span, 0), np.minimum(index + span, last)
+    real_values = values.astype(np.float64)
+    return to_float_tensor((real_values[right] - real_values[left]) / (right - left), like)
 
 
 def to_float_tensor(values: np.ndarray, like: Any) -> Any:
@@ -109,37 +118,42 @@ def to_float_tensor(values: np.ndarray, like: Any) -> Any:
     return torch.from_numpy(values.astype(np.float32)).to(like.device)
 
 
-def _glu(kernel: k.Glu, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Multiply one half of the input by the sigmoid of the other, and requantize."""
     a, b = inputs[0].double().chunk(2, kernel.axis)
     index = b.detach().to(torch.int64) + 128
     gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
     slope = _estimate_slopes(kernel.sigmoid_table, b).double()[index]
     return (
         requantize(
-            a * straight_through(b * slope, gate[index]), kernel.rescale, 128 << 15, at.log2_scale
+            a * straight_through(b * slope, gate[index]),
+            kernel.rescale,
+            128 << 15,
+            context.log2_scale,
         ),
     )
 
 
-# ---- windows -----------------------------------------------------------------------------------------------------
+# ---- pools --------------------------------------------------------------------------------------
 
 
 def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[int]:
-    """Return how far the last windows reach beyond the padded image: with ceil_mode they may."""
+    """Return how far the last windows extend beyond the padded image (ceil_mode), for both axes."""
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
-    rows, places = image_size(x.shape[2:]), image_size(spec.shape[2:])
-    more = []
+    input_size, output_size = image_size(x.shape[2:]), image_size(spec.shape[2:])
+    overhang = []
     for axis in (0, 1):
-        reach = (
-            (places[axis] - 1) * window.strides[axis]
-            + window.dilations[axis] * (window.kernel[axis] - 1)
-            + 1
-        )
-        more.append(max(reach - rows[axis] - window.pads[axis] - window.pads[axis + 2], 0))
-    return more
+        window_span = window.dilations[axis] * (window.kernel[axis] - 1) + 1
+        covered = (output_size[axis] - 1) * window.strides[axis] + window_span
+        padded_size = input_size[axis] + window.pads[axis] + window.pads[axis + 2]
+        overhang.append(max(covered - padded_size, 0))
+    return overhang
 
 
-def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _max_pool(
+    kernel: k.MaxPool, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Take the maximum of each window."""
     (x,) = inputs
     window, axes = kernel._window(), x.ndim - 2
     filled = pad_window(x, window, axes, -math.inf, _get_ceil_mode_overhang(kernel, x, window))
@@ -153,97 +167,115 @@ def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: FakeQuantContext) ->
     )
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
     y = y[tuple(slice(n) for n in spec.shape)]
-    # A window that lies in the padding only gives the least integer of the input's type.
-    return (torch.where(y == -math.inf, -float(at.size()), y),)
+    # A window that contains only padding gives the smallest integer of the input type.
+    return (torch.where(y == -math.inf, -float(context.max_abs()), y),)
 
 
-def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _avg_pool(
+    kernel: k.AvgPool, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Sum each window in exact arithmetic, and requantize."""
     (x,) = inputs
     window = kernel._window()
-    bound = window.kernel[0] * window.kernel[1] * at.size()
+    bound = window.kernel[0] * window.kernel[1] * context.max_abs()
     (x,) = cast_to_exact_dtype(bound, x)
-    return (requantize(_sum_windows(kernel, x, window), kernel.rule, bound, at.log2_scale),)
+    return (requantize(_sum_windows(kernel, x, window), kernel.rule, bound, context.log2_scale),)
 
 
 def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: float = 0.0) -> Any:
-    """Return the sum of each window; `padding_value` fills the padding, zeros what lies beyond."""
-    more = _get_ceil_mode_overhang(kernel, x, window)
+    """Return the sum of each window, with `padding_value` in the padding and zeros beyond it."""
+    axes = x.ndim - 2
+    overhang = _get_ceil_mode_overhang(kernel, x, window)
     filled = F.pad(
-        pad_window(x, window, x.ndim - 2, padding_value),
-        [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)],
+        pad_window(x, window, axes, padding_value), [0, overhang[1], 0, overhang[0]][: 2 * axes]
     )
     total = F.avg_pool2d(to_image(filled), window.kernel, window.strides, divisor_override=1)
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
-    places = image_size(spec.shape[2:])
-    return total[:, :, : places[0], : places[1]].reshape(spec.shape)
+    height, width = image_size(spec.shape[2:])
+    return total[:, :, :height, :width].reshape(spec.shape)
 
 
-def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Divide the sum of each window by the number of its elements."""
     (x,) = inputs
-    window = kernel._window(TensorSpec(tuple(x.shape), at.input_dtypes[0]))
-    number = _sum_windows(
+    window = kernel._window(TensorSpec(tuple(x.shape), context.input_dtypes[0]))
+    element_count = _sum_windows(
         kernel, torch.ones_like(x[:1, :1]), window, float(kernel.count_include_pad)
     ).clamp(min=1)
     total = _sum_windows(kernel, x.double(), window) * 2.0**kernel.shift
-    (exact,) = run_kernel(kernel, [to_integers(x, at.input_dtypes[0])], x)
+    (exact,) = run_kernel(kernel, [to_integers(x, context.input_dtypes[0])], x)
     top = 1 << (kernel.bits - 1)
     return (
         round_with_gradient(
-            total / (kernel.divisor or number), -top, top - 1, at.log2_scale, exact
+            total / (kernel.divisor or element_count), -top, top - 1, context.log2_scale, exact
         ),
     )
 
 
-# ---- moving ------------------------------------------------------------------------------------------------------
+# ---- data movement ------------------------------------------------------------------------------
 
 
-def _concat(kernel: k.Concat, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    count = max(x.shape[0] for x in inputs)
-    parts = [
-        x
-        if rule.pow2_shift == 0 and rule.bits >= 8 * at.input_dtypes[i].itemsize
-        else requantize(x, rule, at.size(i), at.log2_scale)
-        for i, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True))
-    ]
+def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Requantize the inputs to a common scale where needed, and concatenate them."""
+    batch_size = max(x.shape[0] for x in inputs)
     axis = kernel.axis % inputs[0].ndim
-    parts = [p.expand(count, *p.shape[1:]) if axis and p.shape[0] == 1 else p for p in parts]
-    return (torch.cat(parts, axis),)
+    tensors = []
+    for index, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True)):
+        is_unchanged = (
+            rule.pow2_shift == 0 and rule.bits >= 8 * context.input_dtypes[index].itemsize
+        )
+        if not is_unchanged:
+            x = requantize(x, rule, context.max_abs(index), context.log2_scale)
+        if axis and x.shape[0] == 1:
+            x = x.expand(batch_size, *x.shape[1:])
+        tensors.append(x)
+    return (torch.cat(tensors, axis),)
 
 
-def _reshape(kernel: k.Reshape, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _reshape(
+    kernel: k.Reshape, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Change the shape."""
     (spec,) = kernel.infer(TensorSpec(tuple(inputs[0].shape), np.dtype(np.int8)))
     return (inputs[0].reshape(spec.shape),)
 
 
-def _transpose(kernel: k.Transpose, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _transpose(
+    kernel: k.Transpose, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Permute the axes."""
     return (inputs[0].permute(tuple(kernel.perm)),)
 
 
-def _pick(kernel: k.IndexSelect, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _pick(
+    kernel: k.IndexSelect, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Select indices of each axis; negative ones give the fill value."""
     (x,) = inputs
     for axis, index in enumerate(kernel.indices):
         if index is None:
             continue
-        place = torch.from_numpy(np.array(index, np.int64)).to(
-            x.device
-        )  # a copy: indices may run backwards
-        x = x.index_select(axis, place.clamp(min=0))
-        gaps = (place < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        # The copy makes negative strides contiguous.
+        indices = torch.from_numpy(np.array(index, np.int64)).to(x.device)
+        x = x.index_select(axis, indices.clamp(min=0))
+        gaps = (indices < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
         if bool(gaps.any()):
             assert kernel.fill_value is not None
             x = torch.where(gaps, float(kernel.fill_value), x)
     return (x,)
 
 
-def _gather(kernel: k.Gather, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Select constant indices of an axis."""
     (x,) = inputs
-    place = torch.from_numpy(np.asarray(kernel.indices, np.int64)).to(x.device)
+    indices = torch.from_numpy(np.asarray(kernel.indices, np.int64)).to(x.device)
     axis = kernel.axis % x.ndim
-    chosen = x.index_select(axis, place.reshape(-1))
-    return (chosen.reshape(*x.shape[:axis], *place.shape, *x.shape[axis + 1 :]),)
+    selected = x.index_select(axis, indices.reshape(-1))
+    return (selected.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]),)
 
 
-def _lookup(kernel: k.Lookup, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _lookup(kernel: k.Lookup, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Select rows of a table by indices; raises ModelError for an index out of range."""
     (x,) = inputs
     index = x.to(torch.int64)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
@@ -251,31 +283,40 @@ def _lookup(kernel: k.Lookup, inputs: Sequence[Any], at: FakeQuantContext) -> tu
             f"an index from {int(index.min())} to {int(index.max())}: the table has "
             f"{len(kernel.table)} rows"
         )
-    return (at.held(0, kernel.table, x)[index],)
+    return (context.get_parameter(0, kernel.table, x)[index],)
 
 
-def _split(kernel: k.Split, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _split(kernel: k.Split, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
+    """Split along an axis."""
     return tuple(inputs[0].split([int(n) for n in kernel.sizes], kernel.axis))
 
 
-def _constant(kernel: k.Constant, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    raise ModelError("a constant is no step of a bridge")  # the bridge holds them
+def _constant(
+    kernel: k.Constant, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Raise ModelError: a network contains constants as tensors, not as steps."""
+    raise ModelError("a constant is not a step of a network")
 
 
-# ---- another arithmetic ------------------------------------------------------------------------------------------
+# ---- other arithmetic ---------------------------------------------------------------------------
 
 
-def _softmax(kernel: k.Softmax, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
-    return _softmax_rows(kernel, inputs[0], at, torch.softmax)
+def _softmax(
+    kernel: k.Softmax, inputs: Sequence[Any], context: FakeQuantContext
+) -> tuple[Any, ...]:
+    """Compute softmax with the values of the simulator."""
+    return _softmax_rows(kernel, inputs[0], context, torch.softmax)
 
 
 def _log_softmax(
-    kernel: k.LogSoftmax, inputs: Sequence[Any], at: FakeQuantContext
+    kernel: k.LogSoftmax, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    return _softmax_rows(kernel, inputs[0], at, torch.log_softmax)
+    """Compute log softmax with the values of the simulator."""
+    return _softmax_rows(kernel, inputs[0], context, torch.log_softmax)
 
 
-def _softmax_rows(kernel: Any, x: Any, at: FakeQuantContext, function: Any) -> tuple[Any, ...]:
+def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any) -> tuple[Any, ...]:
+    """Compute `function` (softmax or log softmax) with the values of the simulator."""
     entry, top = kernel.input_table, len(kernel.input_table) // 2
     unit = (
         (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25
@@ -285,16 +326,20 @@ def _softmax_rows(kernel: Any, x: Any, at: FakeQuantContext, function: Any) -> t
     smooth = function(rows, first if kernel.single_axis else -1).reshape(x.shape) * (
         2.0**15 * get_multiplier(kernel.rescale)
     )
-    (exact,) = run_kernel(kernel, [to_integers(x, at.input_dtypes[0])], x)
+    (exact,) = run_kernel(kernel, [to_integers(x, context.input_dtypes[0])], x)
     bits = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth, -bits, bits - 1, at.log2_scale, exact),)
+    return (round_with_gradient(smooth, -bits, bits - 1, context.log2_scale, exact),)
 
 
 def _layer_norm(
-    kernel: k.LayerNorm, inputs: Sequence[Any], at: FakeQuantContext
+    kernel: k.LayerNorm, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
+    """Normalize the last axes with the values of the simulator."""
     (x,) = inputs
-    gamma, beta = at.held(1, kernel.gamma, x), at.held(2, kernel.beta, x)
+    gamma, beta = (
+        context.get_parameter(1, kernel.gamma, x),
+        context.get_parameter(2, kernel.beta, x),
+    )
     count = gamma.numel()
     flat = x.reshape(*x.shape[: x.ndim - kernel.row_axes], count)
     spread = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / count**2
@@ -303,17 +348,19 @@ def _layer_norm(
         normal * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)
     ) * get_multiplier(kernel.rescale)
     own = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
-    (exact,) = run_kernel(own, [to_integers(x, at.input_dtypes[0])], x)
+    (exact,) = run_kernel(own, [to_integers(x, context.input_dtypes[0])], x)
     top = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, at.log2_scale, exact),)
+    return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, context.log2_scale, exact),)
 
 
 def _run_without_gradient(
-    kernel: Any, inputs: Sequence[Any], at: FakeQuantContext
+    kernel: Any, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Only forwards: a result that no gradient goes through, such as an index."""
+    """Run the simulator's kernel for a result without a gradient, such as an index."""
     with torch.no_grad():
-        arrays = [to_integers(x, dtype) for x, dtype in zip(inputs, at.input_dtypes, strict=True)]
+        arrays = [
+            to_integers(x, dtype) for x, dtype in zip(inputs, context.input_dtypes, strict=True)
+        ]
         return tuple(run_kernel(kernel, arrays, inputs[0]))
 
 

@@ -1,8 +1,8 @@
-"""Float operators in torch: what an island between integer steps computes, with gradients.
+"""Float nodes between integer nodes, computed in torch with gradients.
 
-An interpreter of the island's small ONNX model, model-local functions included. The operators stand
-in `float_ops`, `float_shapes`, `float_windows` and `float_recurrent`. Results agree with
-onnxruntime's to float32 rounding, not to the bit. Must not know: integers, plans.
+An interpreter of the small ONNX model of a `FloatFallback`, including model-local functions. The
+operators are in `float_ops`, `float_shapes`, `float_windows` and `float_recurrent`. The results
+equal those of onnxruntime up to float32 rounding. This module knows no integers or plans.
 """
 
 from __future__ import annotations
@@ -25,123 +25,140 @@ from .float_windows import WINDOW_OPERATORS as WINDOWS
 
 __all__ = ["FLOAT_OPERATORS", "TorchFallback"]
 
-#: ONNX's operator -> its torch form, called with attributes and inputs (None for absent ones).
+#: ONNX operator -> function of `Attributes` and inputs (None for omitted ones).
 FLOAT_OPERATORS: Mapping[str, Callable[..., Any]] = {**OPERATORS, **SHAPES, **WINDOWS, **RECURRENT}
 
 
 class TorchFallback:
-    """A float island in torch, with gradients.
+    """A float subgraph in torch, with gradients.
 
-    ModelError where it holds an operator that no gradient is known for.
+    Raises ModelError if it contains an operator without an implementation.
     """
 
     def __init__(self, fallback: FloatFallback) -> None:
         proto = fallback.proto
         self._graph = proto.graph
         self._version = _get_opset_version(proto.opset_import)
-        self._functions = {(f.domain, f.name): f for f in proto.functions}
-        self._initializers = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+        self._functions = {(item.domain, item.name): item for item in proto.functions}
+        self._initializers = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
+        }
         for node in proto.graph.node:
             self._check(node)
 
     @property
     def constant_names(self) -> Collection[str]:
-        """The names of the constants that the island holds."""
+        """The names of the constants in the subgraph."""
         return self._initializers.keys()
 
     def _check(self, node: onnx.NodeProto) -> None:
+        """Raise ModelError if a node, or a node of its function, has no implementation."""
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
             for inner in function.node:
                 self._check(inner)
-        elif node.domain not in ("", "ai.onnx") or (
-            node.op_type not in FLOAT_OPERATORS and node.op_type != "Constant"
-        ):
+            return
+        is_supported = node.op_type in FLOAT_OPERATORS or node.op_type == "Constant"
+        if node.domain not in ("", "ai.onnx") or not is_supported:
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             raise ModelError(
-                f"{name} {node.name or node.output[0]} stays in float, and no gradient is known "
-                "for it; "
-                "cut the graph before it to fine-tune the rest"
+                f"{name} {node.name or node.output[0]} stays in float, and has no gradient; cut "
+                "the graph before it to fine-tune the other nodes"
             )
 
-    def __call__(self, kernel: FloatFallback, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
-        """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
+    def __call__(
+        self, kernel: FloatFallback, inputs: Sequence[Any], context: Any
+    ) -> tuple[Any, ...]:
+        """Compute the outputs from real inputs, one sample at a time if nodes mix samples."""
         if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
-            return self._run_samples(kernel, inputs, at.floats)
-        parts = [
-            self._run_samples(kernel, [x[i : i + 1] for x in inputs], at.floats)
-            for i in range(len(inputs[0]))
-        ]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+            return self._run_samples(kernel, inputs, context.floats)
+        samples = []
+        for index in range(len(inputs[0])):
+            sample_inputs = [x[index : index + 1] for x in inputs]
+            samples.append(self._run_samples(kernel, sample_inputs, context.floats))
+        return tuple(torch.cat(outputs) for outputs in zip(*samples, strict=True))
 
     def _run_samples(
         self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]
     ) -> tuple[Any, ...]:
+        """Run all nodes; `floats` replace constants by name."""
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
-        known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
-        known.update(
-            {
-                name: _to_tensor(a, like)
-                for name, a in self._initializers.items()
-                if name not in floats
-            }
-        )
-        known.update({name: floats[name] for name in self._initializers if name in floats})
+        tensors = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
+        for name, array in self._initializers.items():
+            tensors[name] = floats[name] if name in floats else _to_tensor(array, like)
         for node in self._graph.node:
-            self._run_node(node, known, like, self._version)
-        return tuple(known[name] for name in kernel.outputs)
+            self._run_node(node, tensors, like, self._version)
+        return tuple(tensors[name] for name in kernel.outputs)
 
     def _run_node(
-        self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int
+        self, node: onnx.NodeProto, tensors: dict[str, Any], like: Any, version: int
     ) -> None:
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        inputs = [known[name] for name in node.input]
+        """Run a node and add its outputs to `tensors`.
+
+        Parameters
+        ----------
+        like
+            A tensor on the device to compute on.
+        version
+            Version of the standard operators.
+        """
+        attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+        inputs = [tensors[name] for name in node.input]
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
-            inner = dict.fromkeys(("", *function.input))
-            inner.update(zip(function.input, inputs, strict=False))
-            for step in function.node:
-                self._run_node(
-                    _resolve_attribute_refs(step, attributes),
-                    inner,
-                    like,
-                    _get_opset_version(function.opset_import) or version,
-                )
-            results: Any = tuple(inner.get(name) for name in function.output)
+            results: Any = self._run_function(function, attributes, inputs, like, version)
         elif node.op_type == "Constant":
             results = _to_tensor(_get_constant_value(attributes), like)
         else:
-            wanted = len(node.output)
-            results = FLOAT_OPERATORS[node.op_type](
-                Attributes(attributes, node, version, wanted), *inputs
-            )
+            node_attributes = Attributes(attributes, node, version, len(node.output))
+            results = FLOAT_OPERATORS[node.op_type](node_attributes, *inputs)
         results = results if isinstance(results, tuple | list) else (results,)
-        known.update(
-            (name, value) for name, value in zip(node.output, results, strict=False) if name
-        )
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                tensors[name] = value
+
+    def _run_function(
+        self,
+        function: onnx.FunctionProto,
+        attributes: Mapping[str, Any],
+        inputs: Sequence[Any],
+        like: Any,
+        version: int,
+    ) -> tuple[Any, ...]:
+        """Run a model-local function and return its outputs."""
+        tensors: dict[str, Any] = dict.fromkeys(("", *function.input))
+        tensors.update(zip(function.input, inputs, strict=False))
+        function_version = _get_opset_version(function.opset_import) or version
+        for node in function.node:
+            self._run_node(
+                _resolve_attribute_refs(node, attributes), tensors, like, function_version
+            )
+        return tuple(tensors.get(name) for name in function.output)
 
 
 def _get_opset_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
-    """Return the version of ONNX's own operators; 0 where none is named."""
+    """Return the version of the standard operators, or 0 if there is none."""
     return next((int(entry.version) for entry in imports if entry.domain in ("", "ai.onnx")), 0)
 
 
 def _resolve_attribute_refs(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeProto:
-    """Return a node of a function's body with the attributes it refers to."""
-    if not any(a.ref_attr_name for a in node.attribute):
+    """Return a node of a function body with references to attributes replaced by values."""
+    if not any(item.ref_attr_name for item in node.attribute):
         return node
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     del copy.attribute[:]
-    for a in node.attribute:
-        if not a.ref_attr_name:
-            copy.attribute.append(a)
-        elif a.ref_attr_name in attributes:
-            copy.attribute.append(onnx.helper.make_attribute(a.name, attributes[a.ref_attr_name]))
+    for item in node.attribute:
+        if not item.ref_attr_name:
+            copy.attribute.append(item)
+        elif item.ref_attr_name in attributes:
+            value = attributes[item.ref_attr_name]
+            copy.attribute.append(onnx.helper.make_attribute(item.name, value))
     return copy
 
 
 def _get_constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
+    """Return the value of a Constant node."""
     (name, value), *_ = attributes.items()
     if name == "value":
         return numpy_helper.to_array(value)
@@ -149,4 +166,5 @@ def _get_constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def _to_tensor(array: np.ndarray, like: Any) -> Any:
+    """Copy an array to a tensor on the device of `like`."""
     return torch.from_numpy(np.array(array)).to(like.device)

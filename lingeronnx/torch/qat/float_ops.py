@@ -1,8 +1,7 @@
-"""Float operators that compute: arithmetic, curves, reductions, normalisations.
+"""Float operators for arithmetic, activations, reductions and normalizations; their attributes.
 
-And what all of them are told.
-Each is called with its node's attributes and its inputs, None for absent ones. Versions matter
-where an operator changed its meaning or took attributes for inputs. Must not know: graphs, islands.
+An operator is a function of the node's `Attributes` and its inputs, None for omitted ones. The
+version matters where an operator has changed its meaning or turned attributes into inputs.
 """
 
 from __future__ import annotations
@@ -22,141 +21,166 @@ __all__ = ["COMPUTE_OPERATORS", "Attributes", "get_int_list", "to_int_list", "ge
 
 
 class Attributes(dict[str, Any]):
-    """A node's attributes; `get` decodes text. version : of the operator set.
+    """The attributes of a node.
 
-    Wanted : outputs the node has.
+    Attributes
+    ----------
+    version
+        Version of the operator set.
+    output_count
+        Number of outputs of the node.
     """
 
     def __init__(
-        self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, wanted: int
+        self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, output_count: int
     ) -> None:
         super().__init__(values)
-        self.version, self.wanted = version, wanted
-        self._where = f"{node.op_type} {node.name or ' '.join(node.output)}"
+        self.version, self.output_count = version, output_count
+        self._label = f"{node.op_type} {node.name or ' '.join(node.output)}"
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, text as str."""
+        """Return an attribute, with strings decoded."""
         value = super().get(name, default)
         if isinstance(value, list):
-            return [v.decode() if isinstance(v, bytes) else v for v in value]
+            return [item.decode() if isinstance(item, bytes) else item for item in value]
         return value.decode() if isinstance(value, bytes) else value
 
-    def make_error(self, what: str) -> ModelError:
-        """Return the error that the node asks for `what`."""
+    def make_error(self, reason: str) -> ModelError:
+        """Return the error for a node that is not supported for a reason."""
         return ModelError(
-            f"{self._where}: {what}; fine-tuning cannot compute that, cut the graph before it"
+            f"{self._label}: {reason}, which fine-tuning does not support; cut the graph before it"
         )
 
 
 def to_int_list(value: Any) -> list[int] | None:
-    """Return a tensor's or a list's whole numbers; None for None."""
+    """Return the elements of a tensor or list as integers, or None for None."""
     if value is None:
         return None
-    return [int(v) for v in (value.reshape(-1).tolist() if torch.is_tensor(value) else value)]
+    elements = value.reshape(-1).tolist() if torch.is_tensor(value) else value
+    return [int(element) for element in elements]
 
 
 def get_int_list(a: Attributes, name: str, tensor: Any) -> list[int] | None:
-    """Return whole numbers that newer versions have as an input and older ones as an attribute."""
+    """Return integers that are an input in newer versions, and an attribute in older ones."""
     return to_int_list(a.get(name) if tensor is None else tensor)
 
 
-# ---- arithmetic --------------------------------------------------------------------------------------------------
+# ---- arithmetic ---------------------------------------------------------------------------------
 
 
 def _wrap_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch's own function as an operator without attributes."""
+    """Wrap a function of tensors as an operator without attributes."""
     return lambda a, *xs: function(*xs)
 
 
 def _wrap_parametric(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """Return a function of one tensor and of numbers, which are attributes with these defaults, in this order."""
+    """Wrap a function of a tensor and of numbers: attributes with defaults, in this order."""
     return lambda a, x: function(x, *(a.get(name, default) for name, default in settings.items()))
 
 
 def _wrap_variadic(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Return a function of two tensors as one of several."""
+    """Wrap a function of two tensors as an operator with any number of inputs."""
     return lambda a, *xs: reduce(function, xs)
 
 
 def _divide(a: Attributes, x: Any, y: Any) -> Any:
+    """Divide; integers are truncated towards zero."""
     return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
 
 
 def _power(a: Attributes, x: Any, y: Any) -> Any:
+    """Raise to a power in the type of `x`."""
     if x.is_floating_point():
         return torch.pow(x, y.to(x.dtype))
     return torch.pow(x.double(), y.double()).to(x.dtype)
 
 
 def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
-    left, right = (v.t() if a.get(key, 0) else v for v, key in ((x, "transA"), (w, "transB")))
-    y = a.get("alpha", 1.0) * (left @ right)
+    """Compute alpha x w + beta c."""
+    x = x.t() if a.get("transA", 0) else x
+    w = w.t() if a.get("transB", 0) else w
+    y = a.get("alpha", 1.0) * (x @ w)
     return y if c is None else y + a.get("beta", 1.0) * c
 
 
 def _cumsum(a: Attributes, x: Any, axis: Any) -> Any:
-    (along,) = to_int_list(axis) or [0]
-    turned = x.flip(along) if a.get("reverse", 0) else x
-    total = turned.cumsum(along, dtype=x.dtype)
+    """Compute cumulative sums along an axis."""
+    (sum_axis,) = to_int_list(axis) or [0]
+    ordered = x.flip(sum_axis) if a.get("reverse", 0) else x
+    total = ordered.cumsum(sum_axis, dtype=x.dtype)
     if a.get("exclusive", 0):
-        total = total - turned
-    return total.flip(along) if a.get("reverse", 0) else total
+        total = total - ordered
+    return total.flip(sum_axis) if a.get("reverse", 0) else total
 
 
 def _clip(a: Attributes, x: Any, low: Any = None, high: Any = None) -> Any:
+    """Clamp to optional bounds."""
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
 
 def _shrink(x: Any, lambd: float, bias: float) -> Any:
+    """Subtract the bias from magnitudes above lambd; others become 0."""
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0 * x))
 
 
 def _isinf(a: Attributes, x: Any) -> Any:
+    """Test for infinities of the selected signs."""
     upper, lower = (bool(a.get(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
     return (torch.isposinf(x) & upper) | (torch.isneginf(x) & lower)
 
 
-#: ONNX's number of a type -> torch's.
-_TYPES = {
-    getattr(onnx.TensorProto, name.upper()): getattr(torch, name)
-    for name in (
-        *("bool", "float", "double", "float16", "bfloat16"),
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-}
+_TYPE_NAMES = [
+    "bool",
+    "float",
+    "double",
+    "float16",
+    "bfloat16",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+]
+#: ONNX element type -> torch dtype.
+_TYPES = {getattr(onnx.TensorProto, name.upper()): getattr(torch, name) for name in _TYPE_NAMES}
 
 
-def get_torch_dtype(a: Attributes, number: int) -> torch.dtype:
-    """Return torch's type for ONNX's number of a type."""
-    if number not in _TYPES:
-        raise a.make_error(f"it makes {onnx.TensorProto.DataType.Name(number)}")
-    return _TYPES[number]
+def get_torch_dtype(a: Attributes, element_type: int) -> torch.dtype:
+    """Return the torch dtype of an ONNX element type; raises ModelError if there is none."""
+    if element_type not in _TYPES:
+        type_name = onnx.TensorProto.DataType.Name(element_type)
+        raise a.make_error(f"its output type is {type_name}")
+    return _TYPES[element_type]
 
 
-# ---- reductions --------------------------------------------------------------------------------------------------
+# ---- reductions ---------------------------------------------------------------------------------
 
 
 def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable[..., Any]:
+    """Make a reduction operator from a function of tensor, axes and keepdims."""
+
     def run(a: Attributes, x: Any, axes: Any = None) -> Any:
-        chosen = get_int_list(a, "axes", axes)
-        if not chosen and a.get("noop_with_empty_axes", 0):
+        requested = get_int_list(a, "axes", axes)
+        if not requested and a.get("noop_with_empty_axes", 0):
             return function(x[..., None], [x.ndim], False)
-        along = sorted(i % x.ndim for i in chosen) if chosen else list(range(x.ndim))
-        if not along:  # a scalar
+        reduced = list(range(x.ndim))
+        if requested:
+            reduced = sorted(axis % x.ndim for axis in requested)
+        if not reduced:  # a scalar
             return function(x[None], [0], False)
-        return function(x, along, bool(a.get("keepdims", 1)))
+        return function(x, reduced, bool(a.get("keepdims", 1)))
 
     return run
 
 
 def _reduce_prod(x: Any, axes: list[int], keep: bool) -> Any:
+    """Multiply all elements along axes."""
     for axis in reversed(axes):
         x = x.prod(axis, keepdim=keep)
     return x
 
 
 def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
+    """Make ReduceMax or ReduceMin; `empty` is the result of an empty reduction."""
+
     def run(x: Any, axes: list[int], keep: bool) -> Any:
         if x.dtype == torch.bool:
             return run(x.to(torch.float32), axes, keep) > 0
@@ -168,7 +192,7 @@ def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Calla
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ArgMax or ArgMin: the first place of the best, or the last."""
+    """Make ArgMax or ArgMin, which select the first index, or on request the last."""
 
     def run(a: Attributes, x: Any) -> Any:
         axis, keep = a.get("axis", 0), bool(a.get("keepdims", 1))
@@ -180,16 +204,17 @@ def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _topk(a: Attributes, x: Any, count: Any) -> Any:
+    """Return the largest or smallest elements along an axis, sorted, and their indices."""
     size, axis = int(count), a.get("axis", -1)
-    values, places = torch.sort(x, dim=axis, descending=bool(a.get("largest", 1)), stable=True)
-    return values.narrow(axis, 0, size), places.narrow(axis, 0, size)
+    values, indices = torch.sort(x, dim=axis, descending=bool(a.get("largest", 1)), stable=True)
+    return values.narrow(axis, 0, size), indices.narrow(axis, 0, size)
 
 
-# ---- rows and normalisations -------------------------------------------------------------------------------------
+# ---- softmax and normalization ------------------------------------------------------------------
 
 
 def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
-    """Return a softmax: along one axis since version 13, before that over all axes from one on."""
+    """Make a softmax operator: along one axis since version 13, before over all later axes too."""
 
     def run(a: Attributes, x: Any) -> Any:
         if a.version >= 13:
@@ -200,28 +225,35 @@ def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
 
 
 def _hardmax(x: Any, axis: int) -> Any:
+    """Return 1 at the first maximum along an axis, else 0."""
     return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1.0)
 
 
 def _batch_norm(a: Attributes, x: Any, *parameters: Any) -> Any:
+    """Normalize channels by running mean and variance."""
     if a.get("training_mode", 0):
-        raise a.make_error("it works in training mode")
-    scale, bias, mean, var = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in parameters)
+        raise a.make_error("it is in training mode")
+    shape = (-1, *(1,) * (x.ndim - 2))
+    scale, bias, mean, var = (parameter.reshape(shape) for parameter in parameters)
     return (x - mean) * torch.rsqrt(var + a.get("epsilon", 1e-5)) * scale + bias
 
 
 def _instance_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
+    """Normalize each channel of each sample."""
     return torch.group_norm(x, x.shape[1], scale, bias, a.get("epsilon", 1e-5))
 
 
 def _group_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
+    """Normalize groups of channels of each sample."""
     groups = a.get("num_groups")
     if len(scale) != x.shape[1]:  # before version 21: by group
-        scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
+        size = x.shape[1] // groups
+        scale, bias = scale.repeat_interleave(size), bias.repeat_interleave(size)
     return torch.group_norm(x, groups, scale, bias, a.get("epsilon", 1e-5))
 
 
 def _layer_norm(a: Attributes, x: Any, scale: Any, bias: Any = None) -> Any:
+    """Normalize the last axes; return also mean and reciprocal deviation."""
     axes = tuple(range(a.get("axis", -1) % x.ndim, x.ndim))
     mean = x.mean(axes, keepdim=True)
     root = torch.rsqrt((x - mean).square().mean(axes, keepdim=True) + a.get("epsilon", 1e-5))
@@ -230,28 +262,32 @@ def _layer_norm(a: Attributes, x: Any, scale: Any, bias: Any = None) -> Any:
 
 
 def _rms_norm(a: Attributes, x: Any, scale: Any) -> Any:
+    """Normalize the last axes by their root mean square."""
     return F.rms_norm(x, x.shape[a.get("axis", -1) :], eps=a.get("epsilon", 1e-5)) * scale
 
 
 def _mean_variance(a: Attributes, x: Any) -> Any:
+    """Normalize by mean and standard deviation over axes."""
     axes = tuple(a.get("axes", [0, 2, 3]))
     mean = x.mean(axes, keepdim=True)
-    spread = (x.square().mean(axes, keepdim=True) - mean.square()).clamp(min=0)
-    return (x - mean) / (spread.sqrt() + 1e-9)
+    variance = (x.square().mean(axes, keepdim=True) - mean.square()).clamp(min=0)
+    return (x - mean) / (variance.sqrt() + 1e-9)
 
 
 def _lp_norm(a: Attributes, x: Any) -> Any:
+    """Divide by the p-norm along an axis."""
     norm = torch.linalg.vector_norm(x, a.get("p", 2), a.get("axis", -1), keepdim=True)
     return x / torch.where(norm == 0, 1.0, norm)
 
 
-def _dropout(a: Attributes, x: Any, share: Any = None, training: Any = None) -> Any:
-    if training is not None and bool(training) and (share is None or float(share) > 0):
-        raise a.make_error("it works in training mode")
+def _dropout(a: Attributes, x: Any, ratio: Any = None, training: Any = None) -> Any:
+    """Return the input unchanged, and a mask; raises an error in training mode."""
+    if training is not None and bool(training) and (ratio is None or float(ratio) > 0):
+        raise a.make_error("it is in training mode")
     return x, torch.ones_like(x, dtype=torch.bool)
 
 
-#: Operators that are functions of torch as they stand; some of them choose elements.
+#: Operators that are functions of torch without attributes.
 _PLAIN: Mapping[str, Callable[..., Any]] = {
     "Abs": torch.abs,
     "Acos": torch.acos,

@@ -1,16 +1,15 @@
-"""ONNX's recurrent layers in float: LSTM, GRU, RNN of layout 0.
+"""ONNX's recurrent layers in float: LSTM, GRU and RNN of layout 0 (passes convert layout 1).
 
-`passes` give the others that layout.
-Inputs by name: x [T, N, I], w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], lengths [N], first states
-[D, N, H], D directions and G gates. A sample of length L has outputs 0 from L on, and keeps its
-state there; backwards it begins at its own end. Must not know: graphs, islands.
+Inputs by name: x [T, N, I], w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], lengths [N], initial states
+[D, N, H], for D directions and G gates. The outputs of a sample of length L are 0 from step L on,
+and its state is kept there; the reverse direction starts at the end of each sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -22,7 +21,7 @@ __all__ = ["RECURRENT_OPERATORS"]
 
 ActivationFunction = Callable[[Any], Any]
 
-#: Activation, in small letters -> (the operator that it is, the numbers that it takes).
+#: Activation in lower case -> operator, and names of its numeric attributes.
 _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], Sequence[str]]] = {
     "affine": (lambda a, x: a.get("alpha", 1.0) * x + a.get("beta", 0.0), ("alpha", "beta")),
     "scaledtanh": (
@@ -44,20 +43,38 @@ _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], Sequence[str]]] = {
 def _get_activations(
     a: Attributes, default: Sequence[str], directions: int
 ) -> list[ActivationFunction]:
-    """Return the activations of all directions.
+    """Return the activations of all directions in order.
 
-    Their numbers are dealt out to those that take some, in order.
+    Their numeric attributes are assigned in order to the activations that have some.
     """
-    numbers = {name: list(a.get(f"activation_{name}") or []) for name in ("alpha", "beta")}
-    curves: list[ActivationFunction] = []
+    values = {name: list(a.get(f"activation_{name}") or []) for name in ("alpha", "beta")}
+    activations: list[ActivationFunction] = []
     for name in a.get("activations") or [*default] * directions:
         if name.lower() not in _ACTIVATIONS:
-            raise a.make_error(f"no such activation: {name}")
-        function, takes = _ACTIVATIONS[name.lower()]
-        curves.append(
-            partial(function, {key: numbers[key].pop(0) for key in takes if numbers[key]})
-        )
-    return curves
+            raise a.make_error(f"its activation is {name}")
+        function, attributes = _ACTIVATIONS[name.lower()]
+        settings = {key: values[key].pop(0) for key in attributes if values[key]}
+        activations.append(partial(function, settings))
+    return activations
+
+
+class _Layer(NamedTuple):
+    """One direction of a layer.
+
+    Attributes
+    ----------
+    r, bias
+        Weights [G*H, H] and bias [G*H] of the state.
+    activations
+        Activations of the direction.
+    peepholes
+        Peephole weights of the gates i, o, f, or None.
+    """
+
+    r: Any
+    bias: Any
+    activations: Sequence[ActivationFunction]
+    peepholes: Any
 
 
 def _run_layer(
@@ -69,92 +86,131 @@ def _run_layer(
     lengths: Any,
     initial_states: Sequence[Any],
     *,
-    gates: int,
+    gate_count: int,
     default: Sequence[str],
     step: Callable[..., Any],
-    more: Any = None,
+    peepholes: Any = None,
 ) -> tuple[Any, ...]:
-    """Return (Y, last states ...).
+    """Run all directions of a recurrent layer step by step.
 
-    Step(sums of x [N, G*H], states, r, its bias, curves, peepholes) -> states.
+    Parameters
+    ----------
+    x, w, r, b, lengths, initial_states, peepholes
+        Inputs of the node, None for omitted ones.
+    gate_count, default
+        Number of gates, and the default activations.
+    step
+        Function of (attributes, input sums [N, G*H], states, `_Layer`) that returns new states.
+
+    Returns
+    -------
+    tuple
+        Y [T, D, N, H], and the last states [D, N, H].
     """
     if a.get("layout", 0):
-        raise a.make_error("it is batch first")
+        raise a.make_error("it has the batch first")
     (times, samples, _), (directions, _, units) = x.shape, r.shape
-    b = x.new_zeros(directions, 2 * gates * units) if b is None else b
-    curves = _get_activations(a, default, directions)
-    each = len(curves) // directions
-    lengths = (
-        torch.full((samples,), times, device=x.device)
-        if lengths is None
-        else lengths.to(torch.int64)
-    )
+    b = x.new_zeros(directions, 2 * gate_count * units) if b is None else b
+    activations = _get_activations(a, default, directions)
+    activation_count = len(activations) // directions
+    if lengths is None:
+        lengths = torch.full((samples,), times, device=x.device)
+    lengths = lengths.to(torch.int64)
     steps = torch.arange(times, device=x.device)[:, None]
     alive = steps < lengths  # [T, N]
-    turned = torch.where(alive, lengths - 1 - steps, steps)[..., None]
-    outputs, ends = [], []
-    for d in range(directions):
-        backwards = a.get("direction", "forward") == "reverse" or d == 1
-        own = x.gather(0, turned.expand(x.shape)) if backwards else x
-        bias_x, bias_h = b[d].chunk(2)
-        sums = F.linear(own, w[d], bias_x)
-        states = [x.new_zeros(samples, units) if s is None else s[d] for s in initial_states]
-        peepholes = None if more is None else more[d].chunk(3)
-        sequence = []
-        for t in range(times):
-            made = step(
-                a, sums[t], states, r[d], bias_h, curves[d * each : (d + 1) * each], peepholes
-            )
-            here = alive[t][:, None]
-            states = [torch.where(here, new, old) for new, old in zip(made, states, strict=True)]
-            sequence.append(torch.where(here, made[0], 0.0))
-        y = torch.stack(sequence) if sequence else x.new_zeros(0, samples, units)
-        outputs.append(y.gather(0, turned.expand(y.shape)) if backwards else y)
-        ends.append(states)
-    y = torch.stack(outputs, 1)  # [T, D, N, H]
-    return y, *(torch.stack(column) for column in zip(*ends, strict=True))
+    reversed_steps = torch.where(alive, lengths - 1 - steps, steps)[..., None]
+    outputs, last_states = [], []
+    for direction in range(directions):
+        is_reverse = a.get("direction", "forward") == "reverse" or direction == 1
+        ordered_x = x.gather(0, reversed_steps.expand(x.shape)) if is_reverse else x
+        bias_x, bias_h = b[direction].chunk(2)
+        first = direction * activation_count
+        layer = _Layer(
+            r[direction],
+            bias_h,
+            activations[first : first + activation_count],
+            None if peepholes is None else peepholes[direction].chunk(3),
+        )
+        states = [
+            x.new_zeros(samples, units) if state is None else state[direction]
+            for state in initial_states
+        ]
+        sums = F.linear(ordered_x, w[direction], bias_x)
+        y, states = _run_steps(a, sums, states, layer, alive, step)
+        outputs.append(y.gather(0, reversed_steps.expand(y.shape)) if is_reverse else y)
+        last_states.append(states)
+    stacked_states = [torch.stack(states) for states in zip(*last_states, strict=True)]
+    return torch.stack(outputs, 1), *stacked_states
+
+
+def _run_steps(
+    a: Attributes,
+    sums: Any,
+    states: list[Any],
+    layer: _Layer,
+    alive: Any,
+    step: Callable[..., Any],
+) -> tuple[Any, list[Any]]:
+    """Run the steps of one direction, and return the outputs [T, N, H] and the last states.
+
+    Parameters
+    ----------
+    sums : [T, N, G*H]
+        Sums of the inputs.
+    alive : [T, N]
+        Whether a sample has the step; other outputs are 0.
+    """
+    outputs = []
+    for t in range(len(sums)):
+        new_states = step(a, sums[t], states, layer)
+        is_alive = alive[t][:, None]
+        states = [
+            torch.where(is_alive, new, old) for new, old in zip(new_states, states, strict=True)
+        ]
+        outputs.append(torch.where(is_alive, new_states[0], 0.0))
+    if not outputs:
+        return sums.new_zeros(0, *states[0].shape), states
+    return torch.stack(outputs), states
 
 
 def _clip_gate_sums(a: Attributes, sums: Any) -> Any:
-    """Return gate sums clipped where the node asks for it."""
+    """Clip gate sums to the attribute `clip`, if there is one."""
     limit = a.get("clip", 0.0)
     return sums.clamp(-limit, limit) if limit > 0 else sums
 
 
-def _lstm_step(
-    a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any
-) -> Any:
-    (h, c), (f, g, out) = states, curves
-    i_sum, o_sum, f_sum, c_sum = (sums + F.linear(h, r, bias)).chunk(4, -1)
-    if peepholes is not None:
-        i_sum, f_sum = i_sum + peepholes[0] * c, f_sum + peepholes[2] * c
+def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
+    """Compute a step of an LSTM and return state and cell."""
+    (h, c), (f, g, output_activation) = states, layer.activations
+    i_sum, o_sum, f_sum, c_sum = (sums + F.linear(h, layer.r, layer.bias)).chunk(4, -1)
+    if layer.peepholes is not None:
+        i_sum, f_sum = i_sum + layer.peepholes[0] * c, f_sum + layer.peepholes[2] * c
     i = f(_clip_gate_sums(a, i_sum))
     forget = 1.0 - i if a.get("input_forget", 0) else f(_clip_gate_sums(a, f_sum))
     c = forget * c + i * g(_clip_gate_sums(a, c_sum))
-    if peepholes is not None:
-        o_sum = o_sum + peepholes[1] * c
-    return f(_clip_gate_sums(a, o_sum)) * out(c), c
+    if layer.peepholes is not None:
+        o_sum = o_sum + layer.peepholes[1] * c
+    return f(_clip_gate_sums(a, o_sum)) * output_activation(c), c
 
 
-def _gru_step(
-    a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any
-) -> Any:
-    (h,), (f, g), units = states, curves, r.shape[-1]
-    own = F.linear(h, r[: 2 * units], bias[: 2 * units])
-    z, reset = f(_clip_gate_sums(a, sums[:, : 2 * units] + own)).chunk(2, -1)
-    inner, inner_bias = r[2 * units :], bias[2 * units :]
+def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
+    """Compute a step of a GRU and return the state."""
+    (h,), (f, g), units = states, layer.activations, layer.r.shape[-1]
+    gate_sums = F.linear(h, layer.r[: 2 * units], layer.bias[: 2 * units])
+    z, reset = f(_clip_gate_sums(a, sums[:, : 2 * units] + gate_sums)).chunk(2, -1)
+    weight, bias = layer.r[2 * units :], layer.bias[2 * units :]
     if a.get("linear_before_reset", 0):
-        memory = reset * F.linear(h, inner, inner_bias)
+        state_sums = reset * F.linear(h, weight, bias)
     else:
-        memory = F.linear(reset * h, inner, inner_bias)
-    new = g(_clip_gate_sums(a, sums[:, 2 * units :] + memory))
-    return ((1.0 - z) * new + z * h,)
+        state_sums = F.linear(reset * h, weight, bias)
+    candidate = g(_clip_gate_sums(a, sums[:, 2 * units :] + state_sums))
+    return ((1.0 - z) * candidate + z * h,)
 
 
-def _rnn_step(
-    a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any
-) -> Any:
-    return (curves[0](_clip_gate_sums(a, sums + F.linear(states[0], r, bias))),)
+def _rnn_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
+    """Compute a step of a simple recurrent layer and return the state."""
+    state_sums = F.linear(states[0], layer.r, layer.bias)
+    return (layer.activations[0](_clip_gate_sums(a, sums + state_sums)),)
 
 
 def _lstm(
@@ -168,6 +224,7 @@ def _lstm(
     c: Any = None,
     p: Any = None,
 ) -> Any:
+    """Run an LSTM, with torch's own if it supports the attributes."""
     if lengths is None and p is None and len(x) and _UNSUPPORTED_BY_TORCH_LSTM.isdisjoint(a):
         return _run_torch_lstm(a, x, w, r, b, (h, c))
     return _run_layer(
@@ -178,55 +235,66 @@ def _lstm(
         b,
         lengths,
         (h, c),
-        gates=4,
+        gate_count=4,
         default=("Sigmoid", "Tanh", "Tanh"),
         step=_lstm_step,
-        more=p,
+        peepholes=p,
     )
 
 
-#: Attributes of which torch's own LSTM knows nothing.
+#: Attributes that torch's own LSTM does not support.
 _UNSUPPORTED_BY_TORCH_LSTM = frozenset(
     ("activations", "activation_alpha", "activation_beta", "clip", "input_forget", "layout")
 )
 
 
-def _run_torch_lstm(a: Attributes, x: Any, w: Any, r: Any, b: Any, starts: Sequence[Any]) -> Any:
-    """Return what `_run_layer` does, by torch's own LSTM: all steps in one call."""
+def _run_torch_lstm(
+    a: Attributes, x: Any, w: Any, r: Any, b: Any, initial_states: Sequence[Any]
+) -> Any:
+    """Run an LSTM in one call of torch's own LSTM; results as of `_run_layer`."""
     directions, _, units = r.shape
-    backwards = a.get("direction", "forward") == "reverse"
-    turned = (
-        torch.arange(4 * units, device=x.device).reshape(4, units)[[0, 2, 3, 1]].flatten()
-    )  # i o f c -> i f c o
+    is_reverse = a.get("direction", "forward") == "reverse"
+    # Gates of ONNX, i o f c, in the order of torch, i f c o.
+    gates = torch.arange(4 * units, device=x.device).reshape(4, units)
+    order = gates[[0, 2, 3, 1]].flatten()
     b = x.new_zeros(directions, 8 * units) if b is None else b
     parameters = []
-    for d in range(directions):
-        parameters += [w[d][turned], r[d][turned], *(part[turned] for part in b[d].chunk(2))]
-    states = tuple(x.new_zeros(directions, x.shape[1], units) if s is None else s for s in starts)
-    rest = {
-        "num_layers": 1,
-        "dropout": 0.0,
-        "train": False,
-        "bidirectional": directions == 2,
-        "batch_first": False,
-    }
-    y, h, c = torch.lstm(x.flip(0) if backwards else x, states, parameters, has_biases=True, **rest)
+    for direction in range(directions):
+        bias_x, bias_h = b[direction].chunk(2)
+        parameters += [w[direction][order], r[direction][order], bias_x[order], bias_h[order]]
+    states = tuple(
+        x.new_zeros(directions, x.shape[1], units) if state is None else state
+        for state in initial_states
+    )
+    y, h, c = torch.lstm(
+        x.flip(0) if is_reverse else x,
+        states,
+        parameters,
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=False,
+        bidirectional=directions == 2,
+        batch_first=False,
+    )
     y = y.unflatten(2, (directions, units)).transpose(1, 2)  # [T, D, N, H]
-    return y.flip(0) if backwards else y, h, c
+    return y.flip(0) if is_reverse else y, h, c
 
 
 def _gru(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
+    """Run a GRU."""
     return _run_layer(
-        a, x, w, r, b, lengths, (h,), gates=3, default=("Sigmoid", "Tanh"), step=_gru_step
+        a, x, w, r, b, lengths, (h,), gate_count=3, default=("Sigmoid", "Tanh"), step=_gru_step
     )
 
 
 def _rnn(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    return _run_layer(a, x, w, r, b, lengths, (h,), gates=1, default=("Tanh",), step=_rnn_step)
+    """Run a simple recurrent layer."""
+    return _run_layer(a, x, w, r, b, lengths, (h,), gate_count=1, default=("Tanh",), step=_rnn_step)
 
 
 RECURRENT_OPERATORS: Mapping[str, Callable[..., Any]] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}

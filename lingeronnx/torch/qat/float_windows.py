@@ -1,9 +1,7 @@
-"""Float operators that slide windows over space, and those that resample it.
+"""Float operators with sliding windows, and resampling, for any number of spatial axes.
 
-Any number of spatial axes.
-Padding is worked out once for all of them (`_resolve_padding`); pools look at the windows as
-further axes of the tensor, so that every kernel, stride, dilation and ceil_mode is one case. Must
-not know: graphs, islands.
+Padding is resolved once for all of them (`_resolve_padding`). Pools unfold the windows to further
+axes of the tensor, so that all kernels, strides, dilations and ceil modes are one case.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +22,9 @@ __all__ = ["WINDOW_OPERATORS"]
 
 @dataclass(frozen=True)
 class _PaddedWindow:
-    """A window: one value per spatial axis.
+    """A window, with one value per spatial axis.
 
-    `overhang`: how far the last one hangs over the padded end (ceil_mode).
+    `overhang` is how far the last window extends beyond the padded end (ceil_mode).
     """
 
     kernel: Sequence[int]
@@ -38,48 +36,52 @@ class _PaddedWindow:
 
 
 def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _PaddedWindow:
-    """Return the window of a node on space of `sizes`, ``auto_pad`` and ``ceil_mode`` worked out."""
+    """Resolve ``auto_pad`` and ``ceil_mode`` of a node for an input with spatial `sizes`."""
     rank = len(kernel)
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
-    pads, auto = a.get("pads") or [0] * 2 * rank, a.get("auto_pad", "NOTSET")
-    begins, ends, more = list(pads[:rank]), list(pads[rank:]), [0] * rank
-    for i, size in enumerate(sizes):
-        reach = dilations[i] * (kernel[i] - 1) + 1
-        if auto.startswith("SAME"):
-            total = max((-(-size // strides[i]) - 1) * strides[i] + reach - size, 0)
+    pads, auto_pad = a.get("pads") or [0] * 2 * rank, a.get("auto_pad", "NOTSET")
+    begins, ends, overhang = list(pads[:rank]), list(pads[rank:]), [0] * rank
+    for axis, size in enumerate(sizes):
+        span = dilations[axis] * (kernel[axis] - 1) + 1
+        if auto_pad.startswith("SAME"):
+            total = max((-(-size // strides[axis]) - 1) * strides[axis] + span - size, 0)
             small, large = total // 2, total - total // 2
-            begins[i], ends[i] = (small, large) if auto == "SAME_UPPER" else (large, small)
-        elif auto == "VALID":
-            begins[i] = ends[i] = 0
-        free = size + begins[i] + ends[i] - reach
+            is_upper = auto_pad == "SAME_UPPER"
+            begins[axis], ends[axis] = (small, large) if is_upper else (large, small)
+        elif auto_pad == "VALID":
+            begins[axis] = ends[axis] = 0
+        free = size + begins[axis] + ends[axis] - span
         if a.get("ceil_mode", 0):
-            steps = -(-free // strides[i])
-            if steps * strides[i] >= size + begins[i]:  # it would begin behind the image
+            steps = -(-free // strides[axis])
+            if steps * strides[axis] >= size + begins[axis]:  # it would start beyond the image
                 steps -= 1
-            more[i] = max(steps * strides[i] - free, 0)
-    return _PaddedWindow(kernel, strides, dilations, begins, ends, more)
+            overhang[axis] = max(steps * strides[axis] - free, 0)
+    return _PaddedWindow(kernel, strides, dilations, begins, ends, overhang)
 
 
-def _pad(x: Any, window: _PaddedWindow, value: float, further: bool = True) -> Any:
-    around: list[int] = []
-    for i in reversed(range(len(window.kernel))):
-        around += [window.begins[i], window.ends[i] + (window.overhang[i] if further else 0)]
-    return F.pad(x, around, value=value) if any(around) else x
+def _pad(x: Any, window: _PaddedWindow, value: float, with_overhang: bool = True) -> Any:
+    """Pad the spatial axes for a window, by default including the overhang."""
+    amounts: list[int] = []
+    for axis in reversed(range(len(window.kernel))):
+        overhang = window.overhang[axis] if with_overhang else 0
+        amounts += [window.begins[axis], window.ends[axis] + overhang]
+    return F.pad(x, amounts, value=value) if any(amounts) else x
 
 
 def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
-    """Return the windows of a padded x [N, C, *space] as [N, C, *places, *kernel]."""
-    for i, (size, stride, dilation) in enumerate(
-        zip(window.kernel, window.strides, window.dilations, strict=True)
-    ):
-        x = x.unfold(2 + i, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    """Return the windows of a padded x [N, C, *space] as [N, C, *positions, *kernel]."""
+    for axis, size in enumerate(window.kernel):
+        dilation = window.dilations[axis]
+        span = dilation * (size - 1) + 1
+        x = x.unfold(2 + axis, span, window.strides[axis])[..., ::dilation]
     return x
 
 
-# ---- convolutions ------------------------------------------------------------------------------------------------
+# ---- convolutions -------------------------------------------------------------------------------
 
 
 def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
+    """Convolve with any padding."""
     window = _resolve_padding(a, x.shape[2:], w.shape[2:])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[w.ndim - 3]
     x = _pad(x, window, 0.0)
@@ -87,198 +89,249 @@ def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
 
 
 def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    rank, kernel = w.ndim - 2, w.shape[2:]
+    """Convolve transposed, with output_padding, output_shape and auto_pad."""
+    rank = w.ndim - 2
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
-    added, pads, auto = (
-        a.get("output_padding") or [0] * rank,
-        a.get("pads") or [0] * 2 * rank,
-        a.get("auto_pad"),
-    )
-    wanted = a.get("output_shape")
-    if wanted is not None:
-        wanted = wanted[-rank:]
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
-    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    y = transposed(x, w, stride=tuple(strides), groups=a.get("group", 1), dilation=tuple(dilations))
-    around: list[int] = []
-    for i in reversed(range(rank)):
-        begin, end = pads[i], pads[i + rank]
-        if wanted is not None:
-            total = (
-                strides[i] * (x.shape[2 + i] - 1)
-                + added[i]
-                + dilations[i] * (kernel[i] - 1)
-                + 1
-                - wanted[i]
-            )
-            begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
-            end = total - begin
-        around += [-begin, added[i] - end]
-    y = F.pad(y, around)
+    convolve = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+    y = convolve(x, w, stride=tuple(strides), groups=a.get("group", 1), dilation=tuple(dilations))
+    y = F.pad(y, _get_transposed_padding(a, x.shape[2:], w.shape[2:], strides, dilations))
     return y if b is None else y + b.reshape(1, -1, *(1,) * rank)
 
 
-# ---- pools -------------------------------------------------------------------------------------------------------
+def _get_transposed_padding(
+    a: Attributes,
+    input_size: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[int]:
+    """Return the amounts, in the order of `F.pad`, that crop and pad a full transposed output."""
+    rank = len(kernel)
+    output_padding = a.get("output_padding") or [0] * rank
+    pads, auto_pad = a.get("pads") or [0] * 2 * rank, a.get("auto_pad")
+    output_shape = a.get("output_shape")
+    if output_shape is not None:
+        output_shape = output_shape[-rank:]
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output_shape = [size * stride for size, stride in zip(input_size, strides, strict=True)]
+    amounts: list[int] = []
+    for axis in reversed(range(rank)):
+        begin, end = pads[axis], pads[axis + rank]
+        if output_shape is not None:
+            span = dilations[axis] * (kernel[axis] - 1) + 1
+            full_size = strides[axis] * (input_size[axis] - 1) + output_padding[axis] + span
+            total = full_size - output_shape[axis]
+            begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            end = total - begin
+        amounts += [-begin, output_padding[axis] - end]
+    return amounts
+
+
+# ---- pools --------------------------------------------------------------------------------------
 
 
 def _max_pool(a: Attributes, x: Any) -> Any:
+    """Return the maximum of each window, and on request its flat index."""
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     rank = len(window.kernel)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    seen = _unfold_windows(_pad(x, window, lowest), window).flatten(2 + rank)
-    if a.wanted == 1:
-        return seen.amax(-1)
-    # where each maximum stands in the whole tensor, space counted by rows or (storage_order) by
-    # columns
+    elements = _unfold_windows(_pad(x, window, lowest), window).flatten(2 + rank)
+    if a.output_count == 1:
+        return elements.amax(-1)
+    # The second output is the flat index of each maximum, row-major or (storage_order)
+    # column-major in space.
+    is_column_major = bool(a.get("storage_order", 0))
     space = np.arange(math.prod(x.shape[2:])).reshape(
-        x.shape[2:], order="F" if a.get("storage_order", 0) else "C"
+        x.shape[2:], order="F" if is_column_major else "C"
     )
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * rank) * space.size
-    places = torch.from_numpy(images + space).to(x.device)
-    numbered = _unfold_windows(_pad(places, window, 0), window).flatten(2 + rank)
-    best, at = seen.max(-1)
-    return best, numbered.gather(-1, at[..., None])[..., 0]
+    flat_indices = torch.from_numpy(images + space).to(x.device)
+    index_windows = _unfold_windows(_pad(flat_indices, window, 0), window).flatten(2 + rank)
+    maxima, positions = elements.max(-1)
+    return maxima, index_windows.gather(-1, positions[..., None])[..., 0]
 
 
 def _average_pool(a: Attributes, x: Any) -> Any:
+    """Return the mean of each window, with or without the padding."""
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     inner = tuple(range(2 + len(window.kernel), 2 + 2 * len(window.kernel)))
     total = _unfold_windows(_pad(x, window, 0.0), window).sum(inner)
     ones = x.new_ones(1, 1, *x.shape[2:])
-    if a.get("count_include_pad", 0):  # what hangs over the padding counts in no case
-        ones = F.pad(
-            _pad(ones, window, 1.0, further=False),
-            [n for more in reversed(window.overhang) for n in (0, more)],
-        )
+    if a.get("count_include_pad", 0):  # the overhang does not count in any case
+        ones = _pad(ones, window, 1.0, with_overhang=False)
+        amounts: list[int] = []
+        for overhang in reversed(window.overhang):
+            amounts += [0, overhang]
+        ones = F.pad(ones, amounts)
     else:
         ones = _pad(ones, window, 0.0)
     return total / _unfold_windows(ones, window).sum(inner)
 
 
 def _lp_pool(a: Attributes, x: Any) -> Any:
+    """Return the p-norm of each window."""
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
-    seen = _unfold_windows(_pad(x, window, 0.0), window).flatten(2 + len(window.kernel))
-    return torch.linalg.vector_norm(seen, a.get("p", 2), -1)
+    elements = _unfold_windows(_pad(x, window, 0.0), window).flatten(2 + len(window.kernel))
+    return torch.linalg.vector_norm(elements, a.get("p", 2), -1)
 
 
 def _get_spatial_axes(x: Any) -> tuple[int, ...]:
+    """Return the axes after batch and channel."""
     return tuple(range(2, x.ndim))
 
 
 def _lrn(a: Attributes, x: Any) -> Any:
+    """Normalize by the squares of adjacent channels."""
     size = a.get("size")
-    around = [0, 0] * (x.ndim - 2) + [(size - 1) // 2, size // 2]
-    total = F.pad(x.square(), around).unfold(1, size, 1).sum(-1)
+    amounts = [0, 0] * (x.ndim - 2) + [(size - 1) // 2, size // 2]
+    total = F.pad(x.square(), amounts).unfold(1, size, 1).sum(-1)
     return x / (a.get("bias", 1.0) + a.get("alpha", 1e-4) / size * total) ** a.get("beta", 0.75)
 
 
-# ---- resampling --------------------------------------------------------------------------------------------------
+# ---- resampling ---------------------------------------------------------------------------------
+
+
+class _ResizedAxis(NamedTuple):
+    """An axis to resample: its index, output size, scale, and the start and end of its roi."""
+
+    axis: int
+    output_size: int
+    scale: float
+    roi: tuple[float, float]
+
+    def is_identity(self, x: Any) -> bool:
+        """Return whether resampling does not change `x`."""
+        is_same_size = self.output_size == x.shape[self.axis] and self.scale == 1.0
+        return is_same_size and self.roi == (0.0, 1.0)
 
 
 def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    """Resample axis by axis: nearest by choosing, linear and cubic by a matrix [out, in]."""
-    along = [i % x.ndim for i in a.get("axes") or range(x.ndim)]
-    given_sizes = to_int_list(sizes) if sizes is not None and sizes.numel() else None
-    factors = [] if given_sizes is not None else [float(s) for s in scales.reshape(-1).tolist()]
-    if given_sizes is not None:
-        factors = [
-            float(np.float32(n) / np.float32(x.shape[i]))
-            for i, n in zip(along, given_sizes, strict=True)
-        ]
-        policy = a.get("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            same = (min if policy == "not_larger" else max)(factors)
-            factors = [same] * len(along)
-            given_sizes = [math.floor(same * x.shape[i] + 0.5) for i in along]
-    corners = (
-        None if roi is None or not roi.numel() else [float(v) for v in roi.reshape(-1).tolist()]
-    )
-    mode, outside = a.get("mode", "nearest"), []
-    for order, axis in enumerate(along):
-        size, factor = x.shape[axis], factors[order]
-        wanted = given_sizes[order] if given_sizes is not None else math.floor(size * factor)
-        place = (corners[order], corners[order + len(along)]) if corners else (0.0, 1.0)
-        if wanted == size and factor == 1.0 and place == (0.0, 1.0):
+    """Resample axis by axis: nearest by selection, linear and cubic by a matrix [out, in]."""
+    outside = []
+    for resized in _resolve_resized_axes(a, x, roi, scales, sizes):
+        if resized.is_identity(x):
             continue
-        at = _get_source_coordinates(a, size, wanted, factor, place)
-        if a.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-            outside.append((axis, (at < 0) | (at > size - 1)))
-        if mode == "nearest":
-            index = np.clip(
-                _round_coordinates(at, a.get("nearest_mode", "round_prefer_floor")), 0, size - 1
-            )
-            x = x.index_select(axis, torch.from_numpy(index.astype(np.int64)).to(x.device))
-            continue
-        matrix = torch.from_numpy(_make_resample_matrix(a, mode, at, size, factor)).to(
-            x.device, x.dtype
+        axis, size = resized.axis, x.shape[resized.axis]
+        coordinates = _get_source_coordinates(
+            a, size, resized.output_size, resized.scale, resized.roi
         )
-        x = (x.movedim(axis, -1) @ matrix.t()).movedim(-1, axis)
-    for axis, where in outside:
-        gaps = torch.from_numpy(where).to(x.device).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        x = torch.where(gaps, torch.as_tensor(a.get("extrapolation_value", 0.0), dtype=x.dtype), x)
+        if a.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            outside.append((axis, (coordinates < 0) | (coordinates > size - 1)))
+        x = _resample_axis(a, x, axis, coordinates, resized.scale)
+    for axis, is_outside in outside:
+        mask = torch.from_numpy(is_outside).to(x.device).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        fill = torch.as_tensor(a.get("extrapolation_value", 0.0), dtype=x.dtype)
+        x = torch.where(mask, fill, x)
     return x
 
 
+def _resolve_resized_axes(
+    a: Attributes, x: Any, roi: Any, scales: Any, sizes: Any
+) -> list[_ResizedAxis]:
+    """Return output size, scale and roi of each axis of a Resize; arguments as of the operator."""
+    axes = [axis % x.ndim for axis in a.get("axes") or range(x.ndim)]
+    input_sizes = [x.shape[axis] for axis in axes]
+    if sizes is not None and sizes.numel():
+        output_sizes = to_int_list(sizes) or []
+        factors = [
+            float(np.float32(output_size) / np.float32(size))
+            for output_size, size in zip(output_sizes, input_sizes, strict=True)
+        ]
+        policy = a.get("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            factor = (min if policy == "not_larger" else max)(factors)
+            factors = [factor] * len(axes)
+            output_sizes = [math.floor(factor * size + 0.5) for size in input_sizes]
+    else:
+        factors = [float(scale) for scale in scales.reshape(-1).tolist()]
+        output_sizes = [math.floor(size * factors[i]) for i, size in enumerate(input_sizes)]
+    bounds = [0.0] * len(axes) + [1.0] * len(axes)
+    if roi is not None and roi.numel():
+        bounds = [float(bound) for bound in roi.reshape(-1).tolist()]
+    return [
+        _ResizedAxis(axis, output_sizes[i], factors[i], (bounds[i], bounds[i + len(axes)]))
+        for i, axis in enumerate(axes)
+    ]
+
+
+def _resample_axis(a: Attributes, x: Any, axis: int, coordinates: np.ndarray, scale: float) -> Any:
+    """Sample an axis at real coordinates in the mode of the node."""
+    mode, size = a.get("mode", "nearest"), x.shape[axis]
+    if mode == "nearest":
+        rounded = _round_coordinates(coordinates, a.get("nearest_mode", "round_prefer_floor"))
+        indices = np.clip(rounded, 0, size - 1).astype(np.int64)
+        return x.index_select(axis, torch.from_numpy(indices).to(x.device))
+    weights = _make_resample_matrix(a, mode, coordinates, size, scale)
+    matrix = torch.from_numpy(weights).to(x.device, x.dtype)
+    return (x.movedim(axis, -1) @ matrix.t()).movedim(-1, axis)
+
+
 def _get_source_coordinates(
-    a: Attributes, size: int, wanted: int, factor: float, roi: tuple[float, float]
+    a: Attributes, size: int, output_size: int, factor: float, roi: tuple[float, float]
 ) -> np.ndarray:
-    """Return where in the input, real numbers, each of the `wanted` outputs lies."""
+    """Return the real input coordinate of each output along an axis, float32 [output_size].
+
+    Parameters
+    ----------
+    size, factor, roi
+        Size of the input, scale, and start and end of the region (tf_crop_and_resize).
+    """
     mode = a.get("coordinate_transformation_mode", "half_pixel")
-    x, scale = np.arange(wanted, dtype=np.float32), np.float32(factor)
+    x, scale = np.arange(output_size, dtype=np.float32), np.float32(factor)
     half = np.float32(0.5)
     if mode == "asymmetric":
         return x / scale
     if mode == "align_corners":
-        return x * np.float32(size - 1) / np.float32(wanted - 1) if wanted > 1 else x * 0
+        if output_size <= 1:
+            return x * 0
+        return x * np.float32(size - 1) / np.float32(output_size - 1)
     if mode == "tf_crop_and_resize":
-        first, last = (np.float32(v) for v in roi)
-        if wanted > 1:
-            return first * (size - 1) + x * ((last - first) * (size - 1) / np.float32(wanted - 1))
-        return x + half * (first + last) * (size - 1)
-    if mode == "pytorch_half_pixel" and wanted <= 1:
+        start, end = np.float32(roi[0]), np.float32(roi[1])
+        if output_size <= 1:
+            return x + half * (start + end) * (size - 1)
+        return start * (size - 1) + x * ((end - start) * (size - 1) / np.float32(output_size - 1))
+    if mode == "pytorch_half_pixel" and output_size <= 1:
         return x * 0
     if mode == "half_pixel_symmetric":
-        share = np.float32(wanted) / (scale * np.float32(size))
-        return np.float32(size) * half * (1 - share) + (x + half) / scale - half
+        ratio = np.float32(output_size) / (scale * np.float32(size))
+        return np.float32(size) * half * (1 - ratio) + (x + half) / scale - half
     if mode == "tf_half_pixel_for_nn":
         return (x + half) / scale
     return (x + half) / scale - half
 
 
-def _round_coordinates(at: np.ndarray, mode: str) -> np.ndarray:
+def _round_coordinates(coordinates: np.ndarray, mode: str) -> np.ndarray:
+    """Round coordinates in a nearest_mode of Resize."""
     if mode == "floor":
-        return np.floor(at)
+        return np.floor(coordinates)
     if mode == "ceil":
-        return np.ceil(at)
-    return (
-        np.ceil(at - np.float32(0.5))
-        if mode == "round_prefer_floor"
-        else np.floor(at + np.float32(0.5))
-    )
+        return np.ceil(coordinates)
+    if mode == "round_prefer_floor":
+        return np.ceil(coordinates - np.float32(0.5))
+    return np.floor(coordinates + np.float32(0.5))
 
 
 def _make_resample_matrix(
-    a: Attributes, mode: str, at: np.ndarray, size: int, factor: float
+    a: Attributes, mode: str, coordinates: np.ndarray, size: int, factor: float
 ) -> np.ndarray:
-    """Return float64 [outputs, inputs]: how much of each input is in each output."""
-    spread = max(1.0 / factor, 1.0) if a.get("antialias", 0) else 1.0
-    reach = 1.0 if mode == "linear" else 2.0
-    matrix = np.zeros((len(at), size))
-    for row, place in enumerate(at.astype(np.float64)):
-        near = np.arange(math.floor(place - reach * spread), math.ceil(place + reach * spread) + 1)
+    """Return the weight of each input in each output, float64 [outputs, inputs]."""
+    stretch = max(1.0 / factor, 1.0) if a.get("antialias", 0) else 1.0
+    reach = (1.0 if mode == "linear" else 2.0) * stretch
+    matrix = np.zeros((len(coordinates), size))
+    for output, coordinate in enumerate(coordinates.astype(np.float64)):
+        inputs = np.arange(math.floor(coordinate - reach), math.ceil(coordinate + reach) + 1)
         weights = _get_interpolation_weight(
-            (near - place) / spread, mode, a.get("cubic_coeff_a", -0.75)
+            (inputs - coordinate) / stretch, mode, a.get("cubic_coeff_a", -0.75)
         )
         if a.get("exclude_outside", 0):
-            weights = np.where((near >= 0) & (near < size), weights, 0.0)
-        np.add.at(matrix[row], np.clip(near, 0, size - 1), weights / weights.sum())
+            weights = np.where((inputs >= 0) & (inputs < size), weights, 0.0)
+        np.add.at(matrix[output], np.clip(inputs, 0, size - 1), weights / weights.sum())
     return matrix
 
 
-def _get_interpolation_weight(d: np.ndarray, mode: str, a: float) -> np.ndarray:
-    """Return the weight of an input at distance `d`."""
-    d = np.abs(d)
+def _get_interpolation_weight(distance: np.ndarray, mode: str, a: float) -> np.ndarray:
+    """Return the linear or cubic weight of inputs at a signed distance; `a` is cubic_coeff_a."""
+    d = np.abs(distance)
     if mode == "linear":
         return np.maximum(1.0 - d, 0.0)
     inner = ((a + 2) * d - (a + 3)) * d * d + 1

@@ -1,16 +1,15 @@
-"""The gradient of an LSTM layer around the states that the simulator gave.
+"""Gradient of an LSTM layer whose states are given by the simulator, with few operations per step.
 
-Few operations a step, none of autograd's.
-Since all states are known, the gates of all steps are computed at once, and only the cell is walked
-through time:
+Since all states are known, the gates of all steps are computed at once, and only the cell is
+computed step by step, without autograd:
 
-    s = a + of_h (W_h h[t-1] + b_h)          a: the inputs' sums; rows of W_h gate by gate: i, f, g,
-    o c[t] = f c[t-1] + i g                    i, f, o = sigmoid(s), g = tanh(s)
-    h[t] = rounded(unit o tanh(c[t]))        in counts, unit the count of 1.0
+    s = a + scale (W_h h[t-1] + b_h)     a: sums of the inputs; rows of W_h by gate: i, f, g, o
+    c[t] = f c[t-1] + i g                i, f, o = sigmoid(s), g = tanh(s)
+    h[t] = round(unit o tanh(c[t]))      counts; unit is the count of 1.0
 
-Backwards the same formulas, with the gradient straight through the rounding where nothing was cut
-off, as in `rounding`. Steps at which a sample waits hand the state on. Must not know: kernels,
-formats.
+The backward pass uses the same formulas, with a straight-through gradient of the rounding where
+nothing is clipped, as in `rounding`. Steps after the end of a sample pass the state on. This module
+knows no kernels or formats.
 """
 
 from __future__ import annotations
@@ -25,12 +24,20 @@ __all__ = ["LstmTrace", "apply_lstm"]
 
 
 class LstmTrace(NamedTuple):
-    """What a walk through time holds beside what is learned.
+    """The data of a layer that are not learned.
 
-    states : float32 [T, N, H], the exact new states in counts; 0 where a sample waits. alive : bool
-    [T, N, 1], whether a sample has the step; None where all have all. of_h : gates' unit of a sum
-    of states. unit : counts of the state
-    1.0. top : the states' counts are from -top to top - 1.
+    Attributes
+    ----------
+    states
+        float32 [T, N, H], the exact new states as counts; 0 after the end of a sample.
+    alive
+        bool [T, N, 1], whether a sample has the step; None if all samples have all steps.
+    state_sum_scale
+        Scale of the state sums relative to the gate sums.
+    unit
+        Count of the state 1.0.
+    max_count
+        The counts of states are from -max_count to max_count - 1.
     """
 
     states: Any
@@ -41,107 +48,114 @@ class LstmTrace(NamedTuple):
 
 
 def apply_lstm(
-    walk: LstmTrace, a: Any, h: Any, c: Any, wh: Any, bh: Any, probe: Any = None
+    trace: LstmTrace, a: Any, h: Any, c: Any, wh: Any, bh: Any, log2_scale: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Return y [T, N, H], whose values are the exact states, the last state [N, H] in counts and the last real cell.
+    """Return the states of an LSTM layer with gradients.
 
-    a : the inputs' sums in the gates' unit, float32 [T, N, 4H]. h, c : what the walk begins with
-    [N, H]: counts, and the real cell. wh [4H, H], bh [4H] : counts. probe : log2 of the scale of y,
-    where its gradient is wanted.
+    Parameters
+    ----------
+    trace
+        The exact states.
+    a : float32 [T, N, 4H]
+        Sums of the inputs, in the unit of the gates.
+    h, c : [N, H]
+        Initial state as counts, and initial real cell.
+    wh, bh : [4H, H], [4H]
+        Weights and bias of the state, as counts.
+    log2_scale
+        log2 of the scale of y as a tensor, if its gradient is needed.
+
+    Returns
+    -------
+    y : [T, N, H]
+        The exact states.
+    h, c : [N, H]
+        Last state as counts, and last real cell.
     """
-    made: tuple[Any, Any, Any] = _StraightThrough.apply(a, h, c, wh, bh, probe, walk)
-    return made
+    results: tuple[Any, Any, Any] = _StraightThrough.apply(a, h, c, wh, bh, log2_scale, trace)
+    return results
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`apply_lstm` with the gradient of this file's first lines."""
+    """`apply_lstm`, with the gradient in the module docstring."""
 
     @staticmethod
     def forward(
-        ctx: Any, a: Any, h: Any, c: Any, wh: Any, bh: Any, probe: Any, walk: LstmTrace
+        ctx: Any, a: Any, h: Any, c: Any, wh: Any, bh: Any, log2_scale: Any, trace: LstmTrace
     ) -> tuple[Any, Any, Any]:
-        states, alive = walk.states, walk.alive
-        held = (
-            states if alive is None else torch.where(alive, states, h)
-        )  # who waits for the first step keeps h
-        before = torch.cat([h[None], held[:-1]])
-        i, f, g, o = (a + F.linear(before, wh, bh) * walk.state_sum_scale).chunk(4, -1)
+        states, alive = trace.states, trace.alive
+        # Before its first step a sample keeps h.
+        held_states = states if alive is None else torch.where(alive, states, h)
+        previous_states = torch.cat([h[None], held_states[:-1]])
+        gates = a + F.linear(previous_states, wh, bh) * trace.state_sum_scale
+        i, f, g, o = gates.chunk(4, -1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-        kept, added = (
-            (f, i * g)
-            if alive is None
-            else (torch.where(alive, f, 1.0), torch.where(alive, i * g, 0.0))
-        )
-        cells = torch.empty_like(kept)
-        last = c
+        factors, terms = f, i * g
+        if alive is not None:
+            factors, terms = torch.where(alive, f, 1.0), torch.where(alive, terms, 0.0)
+        cells = torch.empty_like(factors)
+        cell = c
         for t in range(len(cells)):
-            last = torch.addcmul(added[t], kept[t], last, out=cells[t])
-        curve = torch.tanh(cells)
-        real = o * curve * walk.unit
-        inside = (real >= -walk.max_count - 0.5) & (real <= walk.max_count - 0.5)
+            cell = torch.addcmul(terms[t], factors[t], cell, out=cells[t])
+        tanh_cells = torch.tanh(cells)
+        real = o * tanh_cells * trace.unit
+        inside = (real >= -trace.max_count - 0.5) & (real <= trace.max_count - 0.5)
         inside = inside if alive is None else inside & alive
-        ctx.walk, ctx.probed = walk, probe is not None
-        kept_for_later = [
-            before,
-            torch.cat([c[None], cells[:-1]]),
-            i,
-            kept,
-            g,
-            o,
-            curve,
-            inside,
-            wh,
-            bh,
-        ]
-        ctx.save_for_backward(*kept_for_later)
+        ctx.trace, ctx.has_log2_scale = trace, log2_scale is not None
+        previous_cells = torch.cat([c[None], cells[:-1]])
+        ctx.save_for_backward(
+            previous_states, previous_cells, i, factors, g, o, tanh_cells, inside, wh, bh
+        )
         final = states[-1] if alive is None else _get_final_states(states, alive, h)
-        return states.clone(), final.clone(), last.clone()
+        return states.clone(), final.clone(), cell.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad, dh, dc = grads
-        before, cells, i, f, g, o, curve, inside, wh, bh = ctx.saved_tensors
-        walk, alive = ctx.walk, ctx.walk.alive
-        through = inside * walk.unit
-        to_cell, to_o = through * o * (1 - curve * curve), through * curve * o * (1 - o)
-        of_cell = torch.stack(
-            [g * i * (1 - i), cells * f * (1 - f), i * (1 - g * g)], 2
+        previous_states, previous_cells, i, f, g, o, tanh_cells, inside, wh, _ = ctx.saved_tensors
+        trace, alive = ctx.trace, ctx.trace.alive
+        slope = inside * trace.unit
+        cell_slope = slope * o * (1 - tanh_cells * tanh_cells)
+        o_slope = slope * tanh_cells * o * (1 - o)
+        gate_slopes = torch.stack(
+            [g * i * (1 - i), previous_cells * f * (1 - f), i * (1 - g * g)], 2
         )  # [T, N, 3, H]
         waits = None if alive is None else ~alive
         if alive is not None:
-            grad, of_cell = grad * alive, of_cell * alive[:, :, None]
+            grad, gate_slopes = grad * alive, gate_slopes * alive[:, :, None]
         times, samples, units = grad.shape
-        weight = wh * walk.state_sum_scale
-        gates, felt = grad.new_empty(times, samples, 4, units), torch.empty_like(grad)
+        weight = wh * trace.state_sum_scale
+        gate_grads = grad.new_empty(times, samples, 4, units)
+        state_grads = torch.empty_like(grad)
         for t in reversed(range(times)):
-            dh = torch.add(grad[t], dh, out=felt[t])
-            dc = torch.addcmul(dc, dh, to_cell[t])
-            torch.mul(dc[:, None], of_cell[t], out=gates[t, :, :3])
-            torch.mul(dh, to_o[t], out=gates[t, :, 3])
+            dh = torch.add(grad[t], dh, out=state_grads[t])
+            dc = torch.addcmul(dc, dh, cell_slope[t])
+            torch.mul(dc[:, None], gate_slopes[t], out=gate_grads[t, :, :3])
+            torch.mul(dh, o_slope[t], out=gate_grads[t, :, 3])
             dc = dc * f[t]
-            following = torch.mm(gates[t].view(samples, 4 * units), weight)
-            dh = following if waits is None else following + dh * waits[t]
-        flat = gates.view(-1, 4 * units)
-        own = flat.T @ before.reshape(-1, units) * walk.state_sum_scale
-        of_probe = None
-        if ctx.probed and ctx.needs_input_grad[5]:
-            felt = felt if alive is None else felt * alive
-            value = torch.where(inside, o * curve * walk.unit, 0.0)
-            of_probe = math.log(2.0) * (felt * (value - walk.states)).sum()
+            previous_dh = torch.mm(gate_grads[t].view(samples, 4 * units), weight)
+            dh = previous_dh if waits is None else previous_dh + dh * waits[t]
+        flat_grads = gate_grads.view(-1, 4 * units)
+        weight_grad = flat_grads.T @ previous_states.reshape(-1, units) * trace.state_sum_scale
+        log2_scale_grad = None
+        if ctx.has_log2_scale and ctx.needs_input_grad[5]:
+            state_grads = state_grads if alive is None else state_grads * alive
+            value = torch.where(inside, o * tanh_cells * trace.unit, 0.0)
+            log2_scale_grad = math.log(2.0) * (state_grads * (value - trace.states)).sum()
         return (
-            gates.view(times, samples, -1),
+            gate_grads.view(times, samples, -1),
             dh,
             dc,
-            own,
-            flat.sum(0) * walk.state_sum_scale,
-            of_probe,
+            weight_grad,
+            flat_grads.sum(0) * trace.state_sum_scale,
+            log2_scale_grad,
             None,
         )
 
 
 def _get_final_states(states: Any, alive: Any, h: Any) -> Any:
-    """Return the state [N, H] of each sample's last step, `h` of one without a step."""
+    """Return the state [N, H] after the last step of each sample; `h` for one without steps."""
     final = h
-    for here, state in zip(alive, states, strict=True):
-        final = torch.where(here, state, final)
+    for is_alive, state in zip(alive, states, strict=True):
+        final = torch.where(is_alive, state, final)
     return final

@@ -429,7 +429,7 @@ class QatModule(nn.Module):
         return copy
 
     def substitute_initializers(self, tensors: Mapping[str, Any]) -> None:
-        """Compute with `tensors` instead of the float initializers of these names, also in floats."""
+        """Compute with `tensors` instead of the float initializers of these names."""
         self.substituted = tensors
         self.parameter_of.update(tensors)
 
@@ -505,7 +505,7 @@ class QatModule(nn.Module):
         )
 
     def _quantize_parameters(self, step_range: slice = _ALL) -> dict[str, Any]:
-        """Return the counts of the integer initializers that steps read, if they have parameters."""
+        """Return the counts of the integer initializers with parameters that steps read."""
         names: set[str] = set()
         for step in self.network.steps[step_range]:
             names.update(step.parameter_sources.values(), step.inputs)

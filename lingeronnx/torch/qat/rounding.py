@@ -1,15 +1,14 @@
-"""Rounding with straight-through gradients: integers, exact to the bit, held in floating point.
+"""Rounding with straight-through gradients: exact integers in floating point.
 
-A quantized tensor is a float tensor of whole numbers (counts). `requantize` and
-`round_with_gradient` give the simulator's integers in the forward pass; backwards they pass the
-gradient where the value was not cut off, and give the gradient of the scale's logarithm at the
-place where the tensor is written:
+A quantized tensor is a float tensor of integers (counts). `requantize` and `round_with_gradient`
+give the integers of the simulator in the forward pass. In the backward pass they propagate the
+gradient where the value is not clipped, and give the gradient of log2 of the output scale:
 
-    x = q / s,  q = clamp(round(v)),  v = real * s        dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))
-    inside
-                                                                      = ln 2 * sum(dL/dq * (-q))        cut off
+    x = q / s,  q = clamp(round(v)),  v = real * s
+    dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))    where v is not clipped
+                  ln 2 * sum(dL/dq * (-q))       where it is clipped
 
-which is LSQ's gradient (Esser et al. 2020) in terms of counts. Must not know: operators, graphs.
+This is LSQ's gradient (Esser et al. 2020) in counts. This module knows no operators or graphs.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ __all__ = [
 
 RequantizationRule = Rescale | RoundedShift | LunaDivide | ChainedRescale | ChannelRescale
 
-#: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
+#: Integers below these are exact in float32 and float64, and so is adding a half to them.
 FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
-#: Whole numbers below this are exact in float64.
+#: Integers below this are exact in float64.
 FLOAT64_WHOLE = 1 << 53
 
 
 class _QuantizeFunction(torch.autograd.Function):
-    """Forward: the integers `q`. Backward: as the file's first lines say."""
+    """Forward: the integers `q`. Backward: the gradients in the module docstring."""
 
     @staticmethod
-    def forward(ctx: Any, v: Any, q: Any, probe: Any, low: float, high: float) -> Any:
+    def forward(ctx: Any, v: Any, q: Any, log2_scale: Any, low: float, high: float) -> Any:
         ctx.save_for_backward(v, q)
         ctx.bounds = low - 0.5, high + 0.5
-        ctx.probed = probe is not None
+        ctx.has_log2_scale = log2_scale is not None
         return q.to(v.dtype, copy=True)
 
     @staticmethod
@@ -71,14 +70,15 @@ class _QuantizeFunction(torch.autograd.Function):
         (grad,), (v, q) = grads, ctx.saved_tensors
         low, high = ctx.bounds
         inside = (v >= low) & (v <= high)
-        of_scale = None
-        if ctx.probed and ctx.needs_input_grad[2]:
-            of_scale = math.log(2.0) * (grad * (torch.where(inside, v, 0.0) - q)).sum().float()
-        return grad * inside, None, of_scale, None, None
+        log2_scale_grad = None
+        if ctx.has_log2_scale and ctx.needs_input_grad[2]:
+            error = torch.where(inside, v, 0.0) - q
+            log2_scale_grad = math.log(2.0) * (grad * error).sum().float()
+        return grad * inside, None, log2_scale_grad, None, None
 
 
 class _StraightThroughFunction(torch.autograd.Function):
-    """Forward: `exact`. Backward: the gradient goes to `smooth` as it is."""
+    """Forward: `exact`. Backward: the unchanged gradient to `smooth`."""
 
     @staticmethod
     def forward(ctx: Any, smooth: Any, exact: Any) -> Any:
@@ -97,33 +97,37 @@ def straight_through(smooth: Any, exact: Any) -> Any:
 def round_with_gradient(
     v: Any, low: float, high: float, log2_scale: Any = None, exact: Any = None
 ) -> Any:
-    """Return ``clamp(floor(v + 1/2), low, high)``, or the integers `exact` where they are worked out otherwise.
+    """Round half up and clamp: ``clamp(floor(v + 1/2), low, high)``, with gradients.
 
-    v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its
-    gradient is wanted.
+    Parameters
+    ----------
+    v
+        Counts before rounding.
+    low, high
+        Range of the counts.
+    log2_scale
+        log2 of the scale of the result as a tensor, if its gradient is needed.
+    exact
+        The integers of the result, if they are computed in another way.
     """
     if exact is None:
         exact = torch.clamp(torch.floor(v.detach() + 0.5), low, high)
     return _QuantizeFunction.apply(v, exact, log2_scale, low, high)
 
 
-def get_scale_factor(held: Affine, like: Any) -> Any:
-    """Return the scale, or where there are several a tensor of them, that multiplies `like`."""
-    factor = held.broadcast(tuple(like.shape))
-    return (
-        torch.from_numpy(factor.copy()).to(like.device)
-        if isinstance(factor, np.ndarray)
-        else factor
-    )
+def get_scale_factor(qparams: Affine, like: Any) -> Any:
+    """Return the factor from real values to counts: a number, or a tensor to multiply `like` by."""
+    factor = qparams.broadcast(tuple(like.shape))
+    if isinstance(factor, np.ndarray):
+        return torch.from_numpy(factor.copy()).to(like.device)
+    return factor
 
 
 def get_multiplier(rule: RequantizationRule) -> Any:
-    """Return what the accumulator is multiplied by.
-
-    A number, float64 [channels] for `ChannelRescale`.
-    """
+    """Return the real factor of a requantization: a number, or float64 [channels]."""
     if isinstance(rule, ChannelRescale):
-        return torch.tensor([get_multiplier(each) for each in rule.rescales], dtype=torch.float64)
+        multipliers = [get_multiplier(rescale) for rescale in rule.rescales]
+        return torch.tensor(multipliers, dtype=torch.float64)
     if isinstance(rule, Rescale):
         return math.ldexp(rule.multiplier, -rule.shift)
     if isinstance(rule, RoundedShift):
@@ -136,88 +140,116 @@ def get_multiplier(rule: RequantizationRule) -> Any:
 def requantize(
     acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any = None, axis: int = 1
 ) -> Any:
-    """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
+    """Requantize an accumulator like the simulator, with gradients.
 
-    axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more
-    than 24 bits. ModelError for sums that no float64 holds.
+    Parameters
+    ----------
+    acc
+        Integers of at most `bound` in magnitude.
+    rule
+        The requantization.
+    log2_scale
+        log2 of the scale of the result as a tensor, if its gradient is needed.
+    axis
+        Channel axis of a `ChannelRescale`.
+
+    Returns
+    -------
+    tensor
+        Counts in float32, or in float64 if the result has more than 24 bits.
+
+    Raises
+    ------
+    ModelError
+        If an accumulator is not exact in float64.
     """
     if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
         raise ModelError(
-            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole "
-            "numbers "
-            "below 2^53: quantize to fewer bits"
+            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}, but fine-tuning "
+            "supports integers below 2^53 only: quantize to fewer bits"
         )
     bits = rule.second.bits if isinstance(rule, ChainedRescale) else rule.bits
-    kind = torch.float32 if bits <= 24 else torch.float64
+    dtype = torch.float32 if bits <= 24 else torch.float64
     form = rule.compile_for_bound(bound)
-    factor, top, zero = get_multiplier(rule), 1 << (bits - 1), _get_zero_point(rule)
+    factor, half_range, zero_point = get_multiplier(rule), 1 << (bits - 1), _get_zero_point(rule)
     if isinstance(form, ChannelScaleForms):
-        shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
+        shape = [1] * acc.ndim
+        shape[axis % acc.ndim] = -1
         factor = factor.to(acc.device).reshape(shape)
-        exact = _requantize_by_channel(form, acc.detach().to(torch.int64), shape).to(kind)
+        exact = _requantize_by_channel(form, acc.detach().to(torch.int64), shape).to(dtype)
     else:
-        exact = _apply_form(form, acc.detach(), bound).to(kind)
-    if not zero:
-        return _QuantizeFunction.apply((acc * factor).to(kind), exact, log2_scale, -top, top - 1)
-    return (
-        _QuantizeFunction.apply(
-            (acc * factor).to(kind), exact - zero, log2_scale, -top - zero, top - 1 - zero
-        )
-        + zero
+        exact = _apply_form(form, acc.detach(), bound).to(dtype)
+    low, high = -half_range, half_range - 1
+    real_counts = (acc * factor).to(dtype)
+    if not zero_point:
+        return _QuantizeFunction.apply(real_counts, exact, log2_scale, low, high)
+    centered = _QuantizeFunction.apply(
+        real_counts, exact - zero_point, log2_scale, low - zero_point, high - zero_point
     )
+    return centered + zero_point
 
 
 def _get_zero_point(rule: RequantizationRule) -> int:
-    """Return the integer of the result that stands for 0."""
+    """Return the zero point of the result."""
     rule = rule.rescales[0] if isinstance(rule, ChannelRescale) else rule
     return rule.zero_point if isinstance(rule, Rescale) else 0
 
 
 def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
-    """Return what `simulator.channel_rescale.requantize_channels` gives, for int64 `acc`.
+    """Requantize int64 `acc` like `simulator.channel_rescale.requantize_channels`.
 
-    `shape` puts [channels] along their axis.
+    Parameters
+    ----------
+    shape
+        Shape that [channels] is broadcast from: -1 on the channel axis, 1 elsewhere.
     """
-    limit, multiplier, half, shift, wide = (
-        torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5]
+    limit, multiplier, half, shift, mode = (
+        torch.from_numpy(array).to(acc.device).reshape(shape) for array in form[:5]
     )
     acc = torch.maximum(torch.minimum(acc, limit), -limit)
     y = (acc * multiplier + half) >> shift
-    if bool((wide > 1).any()):  # all of them: a target has one rounding
-        forms = zip(
-            *(array.reshape(-1).tolist() for array in (limit, multiplier, shift, half, wide)),
-            strict=True,
-        )
-        axis = next(i for i, n in enumerate(shape) if n != 1) if len(form.limit) > 1 else 0
-        parts = [
-            _apply_form_int64(
-                RoundedScaleForm(top, factor, right, form.low, form.high, zero, way - 2), part
-            )
-            for (top, factor, right, zero, way), part in zip(
-                forms, torch.unbind(acc, axis), strict=True
-            )
-        ]
-        return torch.stack(parts, axis)
-    if bool(wide.any()):  # there the product needs more than 64 bits: two halves
+    if bool((mode > 1).any()):  # then in all channels, since a target has one rounding mode
+        return _requantize_rounded_channels(form, acc, shape)
+    if bool(mode.any()):  # products of more than 64 bits, computed in two halves
         upper, lower = (acc >> 32) * multiplier, (acc & 0xFFFFFFFF) * multiplier
-        few, many = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
-        near = (upper << (32 - few)) + ((lower + (1 << (few - 1))) >> few)
-        far = (upper + (lower >> 32) + (1 << (many - 1))) >> many
-        y = torch.where(wide.bool(), torch.where(shift <= 32, near, far) + half, y)
+        low_shift, high_shift = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
+        low_result = (upper << (32 - low_shift)) + ((lower + (1 << (low_shift - 1))) >> low_shift)
+        high_result = (upper + (lower >> 32) + (1 << (high_shift - 1))) >> high_shift
+        wide_result = torch.where(shift <= 32, low_result, high_result) + half
+        y = torch.where(mode.bool(), wide_result, y)
     return torch.clamp(y, form.low, form.high)
 
 
+def _requantize_rounded_channels(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
+    """Requantize int64 `acc` channel by channel, in a rounding mode other than half up."""
+    limit, multiplier, zero_point, shift, mode = (array.reshape(-1).tolist() for array in form[:5])
+    axis = shape.index(-1) if len(form.limit) > 1 else 0
+    channels = []
+    for index, channel in enumerate(torch.unbind(acc, axis)):
+        channel_form = RoundedScaleForm(
+            limit[index],
+            multiplier[index],
+            shift[index],
+            form.low,
+            form.high,
+            zero_point[index],
+            mode[index] - 2,
+        )
+        channels.append(_apply_form_int64(channel_form, channel))
+    return torch.stack(channels, axis)
+
+
 def _apply_form(form: Any, acc: Any, bound: int) -> Any:
-    """Return what `simulator.fixed_point.apply_rescale` gives, elementwise."""
-    if isinstance(form, ShiftForm) and bound + abs(int(form.half)) <= (
-        FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
-    ):
-        moved = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))
-        return torch.clamp(moved, int(form.low), int(form.high))
+    """Apply a requantization elementwise, like `simulator.fixed_point.apply_rescale`."""
+    exact_limit = FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
+    if isinstance(form, ShiftForm) and bound + abs(int(form.half)) <= exact_limit:
+        shifted = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))
+        return torch.clamp(shifted, int(form.low), int(form.high))
     return _apply_form_int64(form, acc.to(torch.int64))
 
 
 def _apply_form_int64(form: Any, acc: Any) -> Any:
+    """Apply a requantization to int64 elements."""
     if isinstance(form, ChainedForm):
         return _apply_form_int64(form.second, _apply_form_int64(form.first, acc))
     if isinstance(form, ShiftForm):
@@ -233,7 +265,7 @@ def _apply_form_int64(form: Any, acc: Any) -> Any:
         half = (1 << (form.shift - 1)) - 1 + ((acc >> form.shift) & 1)
         return torch.clamp((acc + half) >> form.shift, form.low, form.high)
     if isinstance(form, RoundedScaleForm):
-        return _apply_tied(form, acc)
+        return _apply_rounded_scale(form, acc)
     assert isinstance(form, WideScaleForm)
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:
@@ -244,26 +276,30 @@ def _apply_form_int64(form: Any, acc: Any) -> Any:
     return torch.clamp(y + form.zero_point, form.low, form.high)
 
 
-def _apply_tied(form: RoundedScaleForm, acc: Any) -> Any:
-    """Return what a `RoundedScaleForm` gives for int64 `acc` within its limit."""
+def _apply_rounded_scale(form: RoundedScaleForm, acc: Any) -> Any:
+    """Apply a `RoundedScaleForm` to int64 elements within its limit.
+
+    The product, of up to 96 bits, is the sum of ``upper << 32`` and ``lower``. It is split into the
+    quotient y and the remainder, which consists of a high and a low part.
+    """
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:
         y = (upper << (32 - form.shift)) + (lower >> form.shift)
-        more, less, half = (
-            lower & ((1 << form.shift) - 1),
-            torch.zeros_like(lower),
-            1 << (form.shift - 1),
-        )
+        remainder_high = lower & ((1 << form.shift) - 1)
+        remainder_low = torch.zeros_like(lower)
+        half = 1 << (form.shift - 1)
     else:
-        whole = upper + (lower >> 32)
-        y, less, half = whole >> (form.shift - 32), lower & 0xFFFFFFFF, 1 << (form.shift - 33)
-        more = whole & ((1 << (form.shift - 32)) - 1)
-    tie = (more == half) & (less == 0)
-    up = {
-        RoundingMode.DOWN: torch.zeros_like(tie),
-        RoundingMode.UP: (more > 0) | (less > 0),
-        RoundingMode.HALF_UP: more >= half,
-        RoundingMode.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
-        RoundingMode.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
+        product_high = upper + (lower >> 32)
+        y = product_high >> (form.shift - 32)
+        remainder_high = product_high & ((1 << (form.shift - 32)) - 1)
+        remainder_low = lower & 0xFFFFFFFF
+        half = 1 << (form.shift - 33)
+    is_tie = (remainder_high == half) & (remainder_low == 0)
+    rounds_up = {
+        RoundingMode.DOWN: torch.zeros_like(is_tie),
+        RoundingMode.UP: (remainder_high > 0) | (remainder_low > 0),
+        RoundingMode.HALF_UP: remainder_high >= half,
+        RoundingMode.HALF_EVEN: torch.where(is_tie, y & 1 == 1, remainder_high >= half),
+        RoundingMode.HALF_AWAY: torch.where(is_tie, acc > 0, remainder_high >= half),
     }[RoundingMode(form.rounding)]
-    return torch.clamp(y + up.to(y.dtype) + form.zero_point, form.low, form.high)
+    return torch.clamp(y + rounds_up.to(y.dtype) + form.zero_point, form.low, form.high)

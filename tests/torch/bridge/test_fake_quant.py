@@ -83,7 +83,7 @@ def test_out_of_reach():
         with pytest.raises(
             ModelError,
             match=(
-                f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
+                f"^{kind.__name__} has no fake quantizer to train through: it has the arithmetic of the training side"
             ),
         ):
             get_fake_quantizer(trained(kind))
@@ -98,7 +98,7 @@ def test_a_kernel_without_a_fake_quantizer():
         pass
 
     with pytest.raises(
-        ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"
+        ModelError, match="^Odd has no fake quantizer to train through; keep the node in float$"
     ):
         get_fake_quantizer(Odd())
     with pytest.raises(ModelError, match="constant"):

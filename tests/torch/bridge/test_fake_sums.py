@@ -96,7 +96,7 @@ def test_sums_too_large():
     for top, refused in ((1 << 52, False), (1 << 55, True)):
         kernel = k.Linear(weight, np.array([1, top]), Rescale.from_shift(40, 16))
         if refused:
-            with pytest.raises(ModelError, match=r"^sums reach 2\^55; .*fewer bits$"):
+            with pytest.raises(ModelError, match=r"^sums reach 2\^55, .*fewer bits$"):
                 check_exact_and_differentiable(kernel, x)
         else:
             check_exact_and_differentiable(kernel, x)
