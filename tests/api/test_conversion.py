@@ -286,7 +286,7 @@ def test_every_obstacle_is_named_in_one_line():
 
 def test_what_is_no_conversion():
     """A float graph, one for generic, one of that generation, another word."""
-    with pytest.raises(lo.ModelError, match="nothing to convert"):
+    with pytest.raises(lo.ModelError, match="no integer operators to convert"):
         lo.convert(nets.plain(), "linger")
     made = quantized(nets.plain(), platform="generic").graph
     with pytest.raises(lo.ModelError, match="a graph for generic"):

@@ -55,7 +55,9 @@ def test_a_call_takes_a_model_in_every_form(call, quantized, tmp_path) -> None:
 
 @pytest.mark.parametrize("call", ["check", "check_model", "Session", "convert"])
 def test_what_is_no_model_is_refused(call, tmp_path) -> None:
-    with pytest.raises(lo.ModelError, match="a dict is no model; give the path of an .onnx file"):
+    with pytest.raises(
+        lo.ModelError, match="a dict is not a model; pass the path of an .onnx file"
+    ):
         CALLS[call]({}, tmp_path)
 
 

@@ -264,9 +264,9 @@ def test_pattern(name, target):
 
 MENDED = "fixed by --fit (on by default in quantize)"
 SAID = {
-    "one minus": "Sub Sub_z -> z: venus has no operator for Sub with a constant; between layers a "
-    "BatchNormalization "
-    f"does it; {MENDED}",
+    "one minus": "Sub Sub_z -> z: venus has no operator for Sub with a constant; between layers, use a "
+    "BatchNormalization; "
+    f"{MENDED}",
     "layer norm of a sum, epsilon of Keras": "LayerNormalization Div_z -> z: epsilon is 1e-05 or "
     "less (less shows only "
     f"in rows that deviate by less than 0.01); here 0.001; {MENDED}",

@@ -141,7 +141,7 @@ def test_quantize_writes_it_too(files, tmp_path):
     assert "-g " + str(tmp_path / "q.onnx") in (tmp_path / "r/report.html").read_text()
     wrong = run(*words)
     assert wrong.exit_code == 2
-    assert "give --eval DATA or --calib DATA" in wrong.stderr
+    assert "pass --eval DATA or --calib DATA" in wrong.stderr
 
 
 @pytest.mark.sweep

@@ -79,7 +79,8 @@ def test_a_graph_of_a_later_version_is_refused(tmp_path):
     model.opset_import[-1].version = 2
     (tmp_path / "two.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(
-        ModelError, match="version 2 of domain 'thinker'; this lingeronnx reads 1: upgrade it"
+        ModelError,
+        match="version 2 of domain 'thinker'; this lingeronnx supports version 1: upgrade it",
     ):
         ir.load(tmp_path / "two.onnx")
 

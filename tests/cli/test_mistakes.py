@@ -137,7 +137,7 @@ LATE_MISTAKES = (
     ((*QUANTIZE, "--eval", "labels.npz"), "label 9 is beyond the 3 classes"),
     (
         ("quantize", "gap.onnx", "--calib", "calib.npz", "--require-chip"),
-        "not chip-ready: Erf gap stays in float",
+        "not chip-ready: Erf gap is kept in float",
     ),
 )
 USAGE_ERRORS = (
