@@ -1,13 +1,12 @@
-"""The machine code of jitted functions for given types.
+"""Machine code of jitted functions for argument types, from the disk cache or compiled by Numba.
 
-From a file of this cache, else compiled by Numba, and kept.
-Numba's own cache needs Numba to be read. A file here holds the symbol of the function, the names
-that its code calls of Numba's two libraries in C, and the code; LLVM alone links it. The libraries
-are modules of their own, which can be loaded without the rest. Where a function calls anything
-else, nothing is kept.
+Numba's disk cache cannot be read without importing Numba. A file of this cache contains the symbol
+of the function, the names of the functions in Numba's two C libraries that it calls, and the object
+code, so LLVM alone can link it. The libraries are separate modules, which can be loaded without
+Numba. A function that calls anything else is not cached.
 
-Types are written as plain values, `argument_type`: of an array its dtype and rank, of a tuple its
-class and members.
+Types are represented as plain values, see `argument_type`: an array by its dtype and rank, a tuple
+by its class and members.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from simulator._jit import JittedFunction, import_numba
 
 __all__ = ["ArgumentType", "argument_type", "get_function_address"]
 
-ArgumentType: TypeAlias = Any  # a type, or a tuple of what stands for one
+ArgumentType: TypeAlias = Any  # the name of a scalar type, or a tuple for an array or a tuple
 _SCALAR_TYPES: dict[type, str] = {type(None): "none", bool: "bool", int: "int64", float: "float64"}
-#: Numba's libraries: what their functions begin with in code, the module, its place.
+#: Numba's C libraries: prefix of their functions in object code, module, folders within Numba.
 _LIBRARIES = (
     ("NRT_", "numba.core.runtime._nrt_python", ("core", "runtime")),
     ("numba_", "numba._helperlib", ()),
@@ -40,9 +39,9 @@ _LOCK = RLock()
 
 
 def argument_type(value: Any) -> ArgumentType:
-    """Return what stands for the type of an argument.
+    """Return a hashable representation of an argument's type.
 
-    Arrays are contiguous and may be written, whatever they say.
+    Arrays must be C-contiguous; they are treated as writeable, whatever their flags say.
     """
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
@@ -52,14 +51,15 @@ def argument_type(value: Any) -> ArgumentType:
     return _SCALAR_TYPES.get(type(value)) or value.dtype
 
 
-def _numba_type(found: ArgumentType) -> Any:
+def _numba_type(argument: ArgumentType) -> Any:
+    """Convert an argument type to Numba's type."""
     from numba import from_dtype, types
 
-    if isinstance(found, str | np.dtype):
-        return types.none if found == "none" else from_dtype(np.dtype(found))
-    if found[0] == "array":
-        return types.Array(from_dtype(found[1]), found[2], "C")
-    cls, members = found[0], tuple(_numba_type(member) for member in found[1])
+    if isinstance(argument, str | np.dtype):
+        return types.none if argument == "none" else from_dtype(np.dtype(argument))
+    if argument[0] == "array":
+        return types.Array(from_dtype(argument[1]), argument[2], "C")
+    cls, members = argument[0], tuple(_numba_type(member) for member in argument[1])
     if cls is tuple:
         return types.Tuple(members)
     if len(set(members)) == 1:
@@ -68,7 +68,10 @@ def _numba_type(found: ArgumentType) -> Any:
 
 
 def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
-    """Return the address of a function's code for arguments of these kinds, as long as the process lives."""
+    """Return the address of a function's machine code for argument types, compiled if necessary.
+
+    The code lives as long as the process.
+    """
     with _LOCK:
         return _load_or_compile(function, kinds)
 
@@ -78,62 +81,66 @@ def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) 
     key = _disk_cache.make_cache_key(
         f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds)
     )
-    found = _load_cached(key)
-    if found is None:
-        with _disk_cache.exclusive_lock(key):  # meanwhile another process may have compiled it
-            found = _load_cached(key)
-            if found is None:
-                found = _compile_and_store(function, kinds, key)
-    return found
+    address = _load_cached(key)
+    if address is None:
+        with _disk_cache.exclusive_lock(key):
+            address = _load_cached(key)  # another process may have compiled it meanwhile
+            if address is None:
+                address = _compile_and_store(function, kinds, key)
+    return address
 
 
 def _load_cached(key: str) -> int | None:
-    """Return the address of code from a file, None where there is none that fits and can be linked."""
-    kept = _disk_cache.read_code(key, "loop")
-    if kept is None:
+    """Link cached code and return its address, or None if it is missing or cannot be linked."""
+    content = _disk_cache.read_code(key, "loop")
+    if content is None:
         return None
-    head, _, code = kept.partition(b"\n")
+    head, _, code = content.partition(b"\n")
     symbol, names = json.loads(head)
-    given = {name: place for name in names if (place := _library_function_address(name))}
-    if len(given) < len(names):
-        return None
+    external_symbols: dict[str, int] = {}
+    for name in names:
+        address = _library_function_address(name)
+        if not address:
+            return None
+        external_symbols[name] = address
     try:
-        return _llvm.link_object(code, symbol, given)
-    except RuntimeError:  # what LLVM says of code that it cannot link
+        return _llvm.link_object(code, symbol, external_symbols)
+    except RuntimeError:  # LLVM cannot link the code
         return None
 
 
 def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...], key: str) -> int:
+    """Compile a function with Numba, cache its code if it can be linked without Numba.
+
+    Returns the address of the code.
+    """
     import_numba()
-    given = tuple(_numba_type(found) for found in kinds)
-    function.dispatcher.compile(given)
-    compiled = function.dispatcher.overloads[given]
+    signature = tuple(_numba_type(kind) for kind in kinds)
+    function.dispatcher.compile(signature)
+    compiled = function.dispatcher.overloads[signature]
     library, symbol = compiled.library, compiled.fndesc.llvm_func_name
-    found = int(library.get_pointer_to_function(symbol))
+    address = int(library.get_pointer_to_function(symbol))
     called = [
-        f.name
-        for f in library._final_module.functions
-        if f.is_declaration and not f.name.startswith("llvm.")
+        declared.name
+        for declared in library._final_module.functions
+        if declared.is_declaration and not declared.name.startswith("llvm.")
     ]
-    names = [name for name in called if _library_function_address(name)]
-    if all(binding.address_of_symbol(name) for name in {*called} - {*names}):
-        _disk_cache.write_code(
-            key,
-            "loop",
-            json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object(),
-        )
-    return found
+    library_names = [name for name in called if _library_function_address(name)]
+    if all(binding.address_of_symbol(name) for name in {*called} - {*library_names}):
+        head = json.dumps([symbol, library_names]).encode()
+        _disk_cache.write_code(key, "loop", head + b"\n" + library._get_compiled_object())
+    return address
 
 
-def _type_key(found: ArgumentType) -> str:
-    """Return kinds as text, classes by their full names."""
-    if isinstance(found, type):
-        return f"{found.__module__}.{found.__qualname__}"
-    return f"({','.join(map(_type_key, found))})" if isinstance(found, tuple) else str(found)
+def _type_key(kind: ArgumentType) -> str:
+    """Format an argument type as text; classes by their full names."""
+    if isinstance(kind, type):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return f"({','.join(map(_type_key, kind))})" if isinstance(kind, tuple) else str(kind)
 
 
 def _library_function_address(name: str) -> int | None:
-    """Return the address of a function of Numba's libraries, None where they have no such one."""
+    """Return the address of a function of Numba's C libraries, or None if they lack it."""
     for prefix, module, folders in _LIBRARIES:
         if name.startswith(prefix):
             return _library_functions(module, folders).get(name.removeprefix(prefix))
@@ -142,19 +149,16 @@ def _library_function_address(name: str) -> int | None:
 
 @cache
 def _library_functions(module: str, folders: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the functions of a library by name, without importing the package that it is in."""
+    """Return the addresses of a C library's functions by name, without importing Numba."""
     package = find_spec("numba")
     if package is None or package.origin is None:
         return {}
     folder = str(Path(package.origin).parent.joinpath(*folders))
-    found = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec(
-        module.rpartition(".")[2]
-    )
-    spec = (
-        spec_from_file_location(module, found.origin)
-        if found is not None and found.origin
-        else None
-    )
+    finder = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES))
+    extension = finder.find_spec(module.rpartition(".")[2])
+    if extension is None or not extension.origin:
+        return {}
+    spec = spec_from_file_location(module, extension.origin)
     if spec is None or spec.loader is None:
         return {}
     library = module_from_spec(spec)

@@ -1,15 +1,15 @@
-"""Compiled code in files: only what this user wrote, for this machine, and nobody changed since.
+"""Cache compiled code in files that only this user can have written, for this machine.
 
-Whoever writes such a file decides what the reader's process does. So the folder is made for its
-owner alone. It is used only where it belongs to this user and nobody else may write in it, and so
-is each file. In front of the code stands a checksum, keyed by all that the code depends on: the
-file's name, the sources of this package, the processor, the versions of Numba and LLVM. Where it
-does not fit, the code is compiled anew and the file replaced.
+Whoever writes such a file decides what the reading process executes. The folder is therefore
+created for its owner only, and a folder or file is used only if it belongs to this user and no one
+else may write to it. The code is preceded by a checksum, keyed by everything that the code depends
+on: the file's name, the sources of this package, the processor, the versions of Numba and LLVM. If
+the checksum does not match, the code is compiled again and the file replaced.
 
-The folder stands below `LINGERONNX_CACHE_DIR`, else below the user's cache folder. Its name has a
-hash over all sources of this package, since code may have parts of any. Where another user could
-have written in it, a private one takes its place until the process ends. Where no folder can be
-made, nothing is kept. Knows nothing of what the code does.
+The folder is below `LINGERONNX_CACHE_DIR`, else below the user's cache folder. Its name contains a
+hash over all sources of this package, since code may inline parts of any of them. If another user
+could have written to it, a private folder replaces it until the process ends. If no folder can be
+created, nothing is cached. Must not know: the meaning of the code.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from simulator._jit import config
 
 __all__ = ["cache_folder", "exclusive_lock", "make_cache_key", "read_code", "write_code"]
 
-_CHECKSUM_BYTES = 32  # bytes of the checksum in front of the code
-_STALE_SECONDS = 3600.0  # seconds after which a file that is being written has lost its writer
-_PARTIAL_SUFFIX = ".part"  # what the names of files that are being written end with
+_CHECKSUM_BYTES = 32  # the checksum precedes the code
+_STALE_SECONDS = 3600.0  # the writer of an older partial file is assumed dead
+_PARTIAL_SUFFIX = ".part"  # of files that are being written
 
 
 @cache
@@ -52,7 +52,7 @@ def hash_sources() -> str:
 
 @cache
 def _environment_key() -> str:
-    """Return all that code depends on besides the sources."""
+    """Return a text with everything that code depends on besides the sources of this package."""
     settings = sorted(
         f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_")
     )
@@ -61,41 +61,39 @@ def _environment_key() -> str:
     return "\n".join([*versions, binding.get_host_cpu_name(), features, *settings])
 
 
-def make_cache_key(*what: str) -> str:
-    """Return the name under which code is kept that is known by these words, on this machine."""
-    return hashlib.sha256("\n".join([*what, _environment_key()]).encode()).hexdigest()[:24]
+def make_cache_key(*identifiers: str) -> str:
+    """Return the cache name of the code with these identifiers on this machine, 24 hex digits."""
+    return hashlib.sha256("\n".join([*identifiers, _environment_key()]).encode()).hexdigest()[:24]
 
 
 @cache
 def cache_folder() -> str | None:
-    """Return the folder of the compiled code, created if need be; None where there can be none.
+    """Return the folder of the compiled code, created if necessary, or None if it cannot be.
 
-    Where another user could have written in it, a line on stderr says so, and the folder is a
-    private one.
+    If another user could have written to it, a warning is printed to stderr and a private temporary
+    folder is used instead.
     """
-    given = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    configured = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
-        base = Path(given or Path("~/.cache").expanduser())
+        base = Path(configured or Path("~/.cache").expanduser())
         folder = _create_folder(base)
         reason = _explain_untrusted(folder.lstat())
         if not reason:
             return str(folder)
         _warn(
-            f"lingeronnx: the cache of compiled code {folder} {reason}; a private one is used "
-            "until this run ends"
+            f"lingeronnx: the cache folder of compiled code {folder} {reason}; using a private "
+            "folder for this run"
         )
         base = Path(tempfile.mkdtemp(prefix="lingeronnx-"))
         atexit.register(_remove_if_owner, base, os.getpid())
-        os.environ["LINGERONNX_CACHE_DIR"] = str(
-            base
-        )  # processes that are started from here use it too
+        os.environ["LINGERONNX_CACHE_DIR"] = str(base)  # child processes use it too
         return str(_create_folder(base))
-    except (OSError, RuntimeError):  # the latter where the user has no home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return None
 
 
 def _create_folder(base: Path) -> Path:
-    """Return the folder of this version below `base`, for its owner alone if it is new."""
+    """Return the folder of these sources below `base`; a new one is accessible to its owner only."""
     folder = base / f"lingeronnx-{hash_sources()}"
     base.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -104,40 +102,45 @@ def _create_folder(base: Path) -> Path:
 
 
 def _warn(line: str) -> None:
+    """Print a line to stderr if it is open."""
     with suppress(OSError, ValueError):  # stderr may be closed
         if sys.stderr is not None:
             print(line, file=sys.stderr)
 
 
 def _remove_if_owner(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a child that it was copied to
+    """Remove `folder` in the process with id `owner`, but not in forked children."""
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _explain_untrusted(found: os.stat_result) -> str | None:
-    """Return why another user could have written what has this status, None where nobody else could."""
-    if stat.S_ISLNK(found.st_mode):
+def _explain_untrusted(status: os.stat_result) -> str | None:
+    """Return why another user could have written the file or folder with `status`, or None."""
+    if stat.S_ISLNK(status.st_mode):
         return "is a link"
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():  # Windows has other ways
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():  # Windows has no user ids
         return "belongs to another user"
-    return "may be written by other users" if os.name == "posix" and found.st_mode & 0o022 else None
+    if os.name == "posix" and status.st_mode & 0o022:
+        return "may be written by other users"
+    return None
 
 
 def _file_path(name: str, kind: str) -> Path | None:
+    """Return the path of a cached file, or None if there is no cache."""
     folder = None if config.DISABLE_JIT else cache_folder()
     return None if folder is None else Path(folder) / f"{name}.{kind}"
 
 
 def read_code(name: str, kind: str) -> bytes | None:
-    """Return what is kept under a name, None for nothing, and for what is not as this user wrote it."""
+    """Return the cached code of a name, or None if there is none or it cannot be trusted."""
     path = _file_path(name, kind)
     if path is None:
         return None
     flags = [getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")]
     try:
         with open(os.open(path, os.O_RDONLY | sum(flags)), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or _explain_untrusted(found):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or _explain_untrusted(status):
                 return None
             content = file.read()
     except OSError:
@@ -147,7 +150,7 @@ def read_code(name: str, kind: str) -> bytes | None:
 
 
 def _compute_checksum(name: str, code: bytes) -> bytes:
-    """Return the checksum of code in a file of this name, for these sources on this machine."""
+    """Return the keyed checksum of code in the file `name`, for these sources and machine."""
     secret = hashlib.blake2b(
         "\n".join([name, hash_sources(), _environment_key()]).encode()
     ).digest()
@@ -157,7 +160,7 @@ def _compute_checksum(name: str, code: bytes) -> bytes:
 
 
 def write_code(name: str, kind: str, code: bytes) -> None:
-    """Keep bytes under a name, in place at once, so that no other process reads half of them."""
+    """Cache code under a name; the file appears atomically, never half written."""
     path = _file_path(name, kind)
     if path is None:
         return
@@ -177,7 +180,7 @@ def write_code(name: str, kind: str, code: bytes) -> None:
 
 @cache
 def _remove_stale_files(folder: Path) -> None:
-    """Remove what killed processes left; of a folder once."""
+    """Remove partial files and locks of killed processes, once per folder."""
     with suppress(OSError):
         for path in (*folder.glob(f"*{_PARTIAL_SUFFIX}"), *folder.glob("*.lock")):
             if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
@@ -186,18 +189,18 @@ def _remove_stale_files(folder: Path) -> None:
 
 @contextmanager
 def exclusive_lock(name: str) -> Iterator[None]:
-    """Let no other process make what is kept under a name meanwhile.
+    """Lock a cache name while the context is open, so that only one process compiles its code.
 
-    Where files have no locks, let all.
-    The system lets go of what a process held that has ended.
+    Without file locks (Windows) nothing is locked. The system releases the locks of a process that
+    ends.
     """
     path = _file_path(name, "lock")
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(ImportError, OSError):
             from fcntl import LOCK_EX, flock  # not on Windows
 
             if path is not None:
-                file = held.enter_context(path.open("wb"))
-                held.callback(path.unlink, missing_ok=True)  # who comes later finds what is kept
+                file = stack.enter_context(path.open("wb"))
+                stack.callback(path.unlink, missing_ok=True)  # later processes read the code
                 flock(file, LOCK_EX)
         yield

@@ -1,17 +1,17 @@
-"""The one door to Numba.
+"""The only module that imports Numba: `jit` for kernels, `register_inline` for scalar functions.
 
-`jit` for kernels, `register_inline` for the scalar functions they are made of.
-Owns the compile options, and when Numba is imported: not before something must be compiled, because
-that takes longer than a small model runs (`_code` keeps machine code that needs no Numba). What a
-module declares for Numba waits until then. Knows nothing of what is compiled.
+Owns the compile options, and the time when Numba is imported: not before something must be
+compiled, because the import takes longer than a small model runs (`_code_cache` stores machine code
+that needs no Numba). Declarations for Numba are queued until then. Must not know: the functions
+that are compiled.
 
-Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to
-call from several threads, so `parallel=True` is never used), and never `fastmath`: floats appear
-only where the NPU's own arithmetic passes through them.
+Options: `nogil`, because programs run on plain threads (Numba's threading layer is not safe to call
+from several threads, so `parallel=True` is never used), and never `fastmath`: floats appear only
+where the NPU's arithmetic passes through them.
 
-Numba's own disk cache is not used. It looks at the file of the cached function only, and would keep
-stale code when a callee in another file changed; and its files are pickles, which run whatever
-somebody put there.
+Numba's disk cache is not used. It checks only the file of the cached function, so the code would be
+stale when a callee in another file changes; and its files are pickles, which execute whatever they
+contain.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ __all__ = [
 class _Config:
     @property
     def DISABLE_JIT(self) -> bool:
-        """Whether Numba is told to leave Python as it is (NUMBA_DISABLE_JIT)."""
-        told = getattr(
-            sys.modules.get("numba.core.config"), "DISABLE_JIT", None
-        )  # absent while it is being imported
-        return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0) if told is None else told)
+        """Whether compilation is disabled and kernels run in Python (NUMBA_DISABLE_JIT)."""
+        numba_config = sys.modules.get("numba.core.config")
+        disabled = getattr(numba_config, "DISABLE_JIT", None)  # absent during Numba's import
+        if disabled is None:
+            disabled = int(os.environ.get("NUMBA_DISABLE_JIT") or 0)
+        return bool(disabled)
 
 
 config = _Config()
 
 
-#: Of what only compiled code calls: no C interface, which costs compilation. Numba's annotations leave this option out.
+#: Options of functions that only compiled code calls: without a C wrapper they compile faster.
+#: Numba's annotations lack this option.
 _INLINE_OPTIONS: Any = {"no_cfunc_wrapper": True}
 _LOCK = RLock()
-_PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # what Numba has to be told before it compiles
+_PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # to run before Numba compiles anything
 
 
 def import_numba() -> Any:
-    """Import Numba, tell it what has been declared, and return it."""
+    """Import Numba, run the pending declarations, and return the module."""
     import numba
 
     with _LOCK:
@@ -64,34 +66,34 @@ def import_numba() -> Any:
 
 
 def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let kernels call `function`; in Python it stays what it is."""
+    """Decorate a function that kernels may call; it remains an ordinary Python function."""
 
-    def tell() -> None:
+    def declare() -> None:
         from numba.extending import register_jitable
 
         register_jitable(**_INLINE_OPTIONS)(function)
 
-    _PENDING_DECLARATIONS.append(tell)
+    _PENDING_DECLARATIONS.append(declare)
     return function
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say what kernels call in place of `function`, as `numba.extending.overload`."""
+    """Decorate the implementation of `function` in kernels, as `numba.extending.overload`."""
 
-    def declare(made: Callable[..., Any]) -> Callable[..., Any]:
-        def tell() -> None:
-            from numba.extending import overload as declared
+    def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        def declare() -> None:
+            from numba.extending import overload as numba_overload
 
-            declared(function, jit_options=_INLINE_OPTIONS)(made)
+            numba_overload(function, jit_options=_INLINE_OPTIONS)(implementation)
 
-        _PENDING_DECLARATIONS.append(tell)
-        return made
+        _PENDING_DECLARATIONS.append(declare)
+        return implementation
 
-    return declare
+    return decorate
 
 
 class intrinsic:
-    """What kernels call and LLVM's builder writes, as `numba.extending.intrinsic`."""
+    """Decorate a function that writes LLVM code for kernels, as `numba.extending.intrinsic`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -99,22 +101,22 @@ class intrinsic:
 
     @cached_property
     def _numba_intrinsic(self) -> Any:
-        from numba.extending import intrinsic as made
+        from numba.extending import intrinsic as numba_intrinsic
 
-        return made(self._function)
+        return numba_intrinsic(self._function)
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba takes it for where a kernel names it."""
+        """Numba's type of the object where a kernel refers to it."""
         from numba.core.registry import cpu_target
 
         return cpu_target.typing_context.resolve_value_type(self._numba_intrinsic)
 
 
 class JittedFunction:
-    """A function that is compiled where a `native.NativeLoop` or another one needs it.
+    """A function that is compiled on demand by a `native.NativeLoop` or another kernel.
 
-    Called, it runs in Python.
+    Called from Python, it runs uncompiled.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -122,27 +124,24 @@ class JittedFunction:
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run without machine code."""
+        """Run the function uncompiled."""
         return self.py_func(*arguments)
 
     @cached_property
     def dispatcher(self) -> Any:
-        """The function for other compiled code alone.
+        """Numba's dispatcher, for calls from compiled code only.
 
-        Nothing in it takes or returns Python objects.
+        It has no wrappers that convert Python objects.
         """
         options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return import_numba().njit(nogil=True, error_model="numpy", **options)(self.py_func)
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba takes it for where a kernel names it."""
+        """Numba's type of the function where a kernel refers to it."""
         return import_numba().types.Dispatcher(self.dispatcher)
 
 
 def jit(function: Callable[..., Any]) -> JittedFunction:
-    """Let `function` be compiled when it is first needed for new types.
-
-    The code releases the GIL.
-    """
+    """Decorate a kernel: it is compiled when first needed for new types, and releases the GIL."""
     return JittedFunction(function)

@@ -1,9 +1,9 @@
-"""LLVM without Numba: the text of a module -> machine code, for this processor or, as assembly, for any.
+"""Compile LLVM modules without Numba: machine code for this processor, or assembly for any.
 
-What is compiled for this processor is kept in files (`_disk_cache`). Writing a text costs more than
-reading its code: code is therefore found by the function that would write its text, and its
-arguments. That suffices because files are of one state of the sources. Knows nothing of what the
-code does.
+Machine code for this processor is cached in files (`_disk_cache`). Writing a module takes longer
+than reading its code, so the cache key is the function that would write the module, with its
+arguments. This suffices because a cache folder belongs to one version of the sources. Must not
+know: the meaning of the code.
 """
 
 from __future__ import annotations
@@ -51,7 +51,17 @@ def _optimize(text: str, machine: Any) -> Any:
 
 
 def emit_assembly(text: str, triple: str, features: Sequence[str]) -> str:
-    """Return the assembly of the LLVM module `text` for the target `triple` ("" is this machine) with `features`."""
+    """Compile an LLVM module to assembly.
+
+    Parameters
+    ----------
+    text
+        The module.
+    triple
+        LLVM's target triple; "" is this machine.
+    features
+        Instruction set extensions that the code may use.
+    """
     _initialize(True)
     machine = _make_target_machine(triple, features, jit=False)
     return str(machine.emit_assembly(_optimize(text, machine)))
@@ -60,10 +70,23 @@ def emit_assembly(text: str, triple: str, features: Sequence[str]) -> str:
 def get_function_address(
     write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
-    """Return the address of function `name` of the LLVM module that ``write_ir(*arguments)`` writes.
+    """Compile the LLVM module ``write_ir(*arguments)`` and return the address of a function.
 
-    It is compiled for this processor with `features`, and lives as long as the process. The
-    arguments are hashable, and their `repr` says all of them.
+    Parameters
+    ----------
+    write_ir
+        Function that writes the module; not called if its code is cached.
+    arguments
+        Its arguments: hashable, and with a `repr` that identifies them.
+    name
+        Function of the module.
+    features
+        Instruction set extensions of this processor that the code may use.
+
+    Returns
+    -------
+    int
+        Address of the code, which lives as long as the process.
     """
     with _LOCK:
         return _load_or_compile(write_ir, arguments, name, features)
@@ -74,47 +97,67 @@ _LOCK = Lock()  # two threads must not link the same code
 
 @cache
 def _load_or_compile(
-    text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
+    write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
     _initialize(False)
     machine = _make_target_machine("", features, jit=True)
     key = _disk_cache.make_cache_key(
-        f"{text.__module__}.{text.__qualname__}{arguments!r}", *features, machine.triple
+        f"{write_ir.__module__}.{write_ir.__qualname__}{arguments!r}", *features, machine.triple
     )
     code = _disk_cache.read_code(key, "o")
     if code is not None:
-        with suppress(RuntimeError):  # what LLVM says of code that it cannot link
+        with suppress(RuntimeError):  # LLVM cannot link the cached code: compile it again
             return link_object(code, name, {})
-    code = machine.emit_object(_optimize(text(*arguments), machine))
+    code = machine.emit_object(_optimize(write_ir(*arguments), machine))
     _disk_cache.write_code(key, "o", code)
     return link_object(code, name, {})
 
 
 def link_object(code: bytes, name: str, external_symbols: Mapping[str, int]) -> int:
-    """Link an object file, and return the address of its function `name`, which lives as long as the process.
+    """Link an object file and return the address of its function `name`.
 
-    external_symbols : addresses of functions that it calls, besides those of the C library. Raises
-    RuntimeError where LLVM cannot link it.
+    Parameters
+    ----------
+    code
+        The object file.
+    name
+        Function of the object file.
+    external_symbols
+        Addresses of the functions that it calls, other than those of the C library.
+
+    Returns
+    -------
+    int
+        Address of the function, which lives as long as the process.
+
+    Raises
+    ------
+    RuntimeError
+        If LLVM cannot link the file.
     """
     _initialize(False)
-    near = binding.get_process_triple().startswith(("aarch64", "arm64"))
-    holder, place = (_link_with_mcjit if near else _link_with_lljit)(code, name, external_symbols)
-    _LINKED_OBJECTS.append(holder)
-    return place
+    is_arm = binding.get_process_triple().startswith(("aarch64", "arm64"))
+    link = _link_with_mcjit if is_arm else _link_with_lljit
+    owner, address = link(code, name, external_symbols)
+    _LINKED_OBJECTS.append(owner)
+    return address
 
 
-_LINKED_OBJECTS: list[Any] = []  # code lives as long as what stands for it
-_LINK_COUNTER = count()  # a linker knows a name once
+_LINKED_OBJECTS: list[Any] = []  # code is freed with the object that owns it
+_LINK_COUNTER = count()  # library names of a linker must be unique
 
 
-def _link_with_lljit(code: bytes, name: str, given: Mapping[str, int]) -> tuple[Any, int]:
-    library = (
+def _link_with_lljit(
+    code: bytes, name: str, external_symbols: Mapping[str, int]
+) -> tuple[Any, int]:
+    """Link with LLVM's ORC JIT; return the owner of the code and the address of `name`."""
+    builder = (
         binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
     )
-    for called, place in given.items():
-        library.import_symbol(called, place)
-    made = library.link(_get_lljit(), f"code {next(_LINK_COUNTER)}")
-    return made, int(made[name])
+    for symbol, address in external_symbols.items():
+        builder.import_symbol(symbol, address)
+    library = builder.link(_get_lljit(), f"code {next(_LINK_COUNTER)}")
+    return library, int(library[name])
 
 
 @cache
@@ -122,14 +165,16 @@ def _get_lljit() -> Any:
     return binding.create_lljit_compiler(_make_target_machine("", (), jit=True))
 
 
-def _link_with_mcjit(code: bytes, name: str, given: Mapping[str, int]) -> tuple[Any, int]:
-    """Link with all sections side by side, as ARM's instructions need it: they reach 4 GiB.
+def _link_with_mcjit(
+    code: bytes, name: str, external_symbols: Mapping[str, int]
+) -> tuple[Any, int]:
+    """Link with all sections close to each other, because ARM instructions address only +-4 GiB.
 
-    What does it in llvmlite is the older of its two linkers. It takes more time, so it is used
-    where it must be.
+    In llvmlite only MCJIT, the older linker, does this. It is slower, so it is used on ARM only.
+    Returns the owner of the code and the address of `name`.
     """
-    for called, place in given.items():
-        binding.add_symbol(called, place)
+    for symbol, address in external_symbols.items():
+        binding.add_symbol(symbol, address)
     engine = binding.create_mcjit_compiler(
         binding.parse_assembly(""), _make_target_machine("", (), jit=True)
     )

@@ -1,10 +1,10 @@
-"""Requantization with a ratio for each output channel: what weights with a scale per channel need.
+"""Requantization with one ratio per output channel, for weights with a scale per channel.
 
     y[.., c] = sat(floor(acc[.., c] * M[c] / 2^s[c] + 1/2) + z, bits)
 
 Owns: `ChannelRescale`, its compiled form `ChannelScaleForms`, the loop `requantize_channels`. The
-rounding is `fixed`'s, channel by channel. A kernel whose loops take one form for all channels has
-its exact accumulators written and hands them on.
+rounding is that of `fixed_point`, channel by channel. A kernel whose loops take one form for all
+channels writes its exact accumulators and passes them to this loop.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ __all__ = ["ChannelRescale", "ChannelScaleForms", "check_channel_count", "requan
 
 
 class ChannelScaleForms(NamedTuple):
-    """One `ScaleForm`, `WideScaleForm` or `RoundedScaleForm` for each channel, as arrays [C] of int64.
+    """One `ScaleForm`, `WideScaleForm` or `RoundedScaleForm` per channel, as int64 arrays [C].
 
-    `low` and `high` are common.
+    `low` and `high` are the same for all channels.
     """
 
     limit: np.ndarray
     multiplier: np.ndarray
-    half: np.ndarray
+    half: np.ndarray  # of the last two forms the zero point
     shift: np.ndarray
-    # 0: a Scale; else the zero is in the place of a half, 1: a WideScaleForm, 2 + rounding: a Tied
-    wide: np.ndarray
+    wide: np.ndarray  # 0: ScaleForm, 1: WideScaleForm, 2 + rounding: RoundedScaleForm
     low: int
     high: int
 
 
 @dataclass(frozen=True)
 class ChannelRescale:
-    """One `Rescale` for each output channel, all to the same width."""
+    """One `Rescale` per output channel, all with the same output width."""
 
     rescales: tuple[Rescale, ...]
 
     def __post_init__(self) -> None:
         if not self.rescales or len({rescale.bits for rescale in self.rescales}) != 1:
-            raise ValueError("channels need at least one rescale, and all the same width")
+            raise ValueError("a channel rescale needs one or more rescales of the same width")
 
     @property
     def bits(self) -> int:
@@ -67,7 +66,7 @@ class ChannelRescale:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ChannelScaleForms:
-        """Return the exact compiled form for accumulators of |acc| <= `bound`, with the bounds of a Relu behind it."""
+        """Return the exact form for accumulators of |acc| <= `bound`, see `Rescale`."""
         forms = [
             _to_form_fields(rescale.compile_for_bound(bound, clip), bound)
             for rescale in self.rescales
@@ -81,7 +80,7 @@ class ChannelRescale:
 def _to_form_fields(
     form: ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm, bound: int
 ) -> tuple[int, ...]:
-    """Return a form as the fields of `ChannelScaleForms` for one channel."""
+    """Return the fields of `ChannelScaleForms` for the form of one channel."""
     if isinstance(form, RoundedScaleForm):
         return (
             form.limit,
@@ -100,7 +99,7 @@ def _to_form_fields(
 
 @jit
 def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None:
-    """Fill out [N, C] with the requantized int32 or int64 acc [N, C]."""
+    """Requantize int32 or int64 acc [N, C] into out [N, C]."""
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):
@@ -124,9 +123,9 @@ def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None
 
 
 def check_channel_count(rescale: Rescale | ChannelRescale, outputs: int) -> None:
-    """Raise `SimulatorError` where the number of ratios is not that of the outputs."""
+    """Raise `SimulatorError` if the number of ratios differs from the number of outputs."""
     if isinstance(rescale, ChannelRescale):
         require(
             len(rescale.rescales) == outputs,
-            f"{len(rescale.rescales)} ratios do not fit {outputs} outputs",
+            f"{len(rescale.rescales)} requantization ratios for {outputs} outputs",
         )

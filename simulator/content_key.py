@@ -1,7 +1,7 @@
-"""Kernels that compute the same, so that they are built once.
+"""Keys for the equality of kernels, so that kernels with equal contents are built once.
 
-The steps of an unrolled recurrent layer share weights.
-Owns: `content_key`, by which two kernels are alike. Must not know: any particular operator.
+The steps of an unrolled recurrent layer, for example, share their weights. Owns: `content_key`.
+Must not know: any particular operator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["content_key"]
 
 
 def content_key(value: Any) -> Hashable:
-    """Return what is equal for two kernels, or parts of them, only if they are of one class and have equal contents.
+    """Return a key that is equal for two values only if they have the same class and contents.
 
-    An object of which nothing is known is like itself alone, as long as it lives.
+    Arrays are hashed; an object of an unknown class equals only itself, as long as it lives.
     """
     if isinstance(value, np.ndarray):
         digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).digest()

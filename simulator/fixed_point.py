@@ -1,32 +1,32 @@
 """All rounding, shifting and saturation of the simulator.
 
 Owns: `round_shift_right` and `saturate`, the requantization `Rescale` and its compiled forms, the
-reciprocal division `luna_divide`. Kernels bring exact accumulators and call these; nothing else in
-the package rounds. Must not know: tensors, operators, platforms.
+reciprocal division `luna_divide`. Kernels compute exact accumulators and call these functions;
+nothing else in the package rounds. Must not know: tensors, operators, platforms.
 
     rsh(v, s) = floor(v / 2^s + 1/2)              ties (half-way values) go up, towards +infinity
     sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
     Rescale   : y = sat(floor(acc * M / 2^s + 1/2) + z, b)
-                M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits; z is the integer that
-                stands for 0, mostly 0
+                M in [2^30, 2^31), so M / 2^s is a ratio with 31 significant bits; z is the zero
+                point of the output, usually 0
 
 A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M
-can need 95 bits. Knowing a bound of |acc|, `Rescale.compile_for_bound` picks the cheapest form that
+can need 95 bits. Given a bound of |acc|, `Rescale.compile_for_bound` selects the cheapest form that
 is still exact; `apply_rescale` computes it inside a kernel:
 
-    Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
-    Scale      int64          the product fits 63 bits
-    WideScale  two halves     everything else
-    Tied       two halves     a multiplier with a rounding of its own
+    ShiftForm         int32 lanes    a right shift, and acc plus its rounding term fits 32 bits
+    ScaleForm         int64          the product fits 63 bits
+    WideScaleForm     two halves     all other ratios
+    RoundedScaleForm  two halves     a ratio with a rounding mode other than half up
 
-Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc|
->= L already gives
-|y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
-Shift and Scale have z in their rounding term, as z * 2^s.
+ScaleForm and WideScaleForm first clamp acc to +-L with L = 2^(b+s-30). This does not change the
+result, because |acc| >= L already gives |y| >= 2^b, but it keeps the product below 2^(b+s+1), so
+large accumulators need no wider arithmetic than small ones. ShiftForm and ScaleForm contain z in
+their rounding term, as z * 2^s.
 
-The NPU rounds half up, whatever it is told. Other targets, and the software that networks are
-trained with, can do otherwise (`RoundingMode`): a `Rescale` may have another rounding,
-`RoundedShift` is a power-of-two ratio with one of those, `divide_rounded` a division by any number.
+The NPU always rounds half up. Other targets, and training libraries, may round differently
+(`RoundingMode`): a `Rescale` may have another rounding mode, `RoundedShift` is a power-of-two ratio
+with such a mode, `divide_rounded` a division by any integer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def saturate(v: Any, bits: Any) -> Any:
 
 
 def integer_dtype(bits: int) -> np.dtype:
-    """Return the narrowest of int8, int16, int32 and int64 that holds signed integers of `bits` bits."""
+    """Return the narrowest of int8, int16, int32 and int64 with at least `bits` bits."""
     for width in (8, 16, 32, 64):
         if bits <= width:
             return np.dtype(f"int{width}")
@@ -119,7 +119,7 @@ class ScaleForm(NamedTuple):
 class WideScaleForm(NamedTuple):
     """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94.
 
-    Zero : is added to the rounded result.
+    `zero_point` is added to the rounded result.
     """
 
     limit: int
@@ -131,9 +131,9 @@ class WideScaleForm(NamedTuple):
 
 
 class NarrowScaleForm(NamedTuple):
-    """A `ScaleForm` of an accumulator, a limit and a multiplier within int32, whose product one instruction makes."""
+    """A `ScaleForm` with accumulator, limit and multiplier in int32: one widening multiplication."""
 
-    least: np.int32
+    negative_limit: np.int32
     limit: np.int32
     multiplier: np.int32
     half: int
@@ -143,7 +143,7 @@ class NarrowScaleForm(NamedTuple):
 
 
 class ReciprocalForm(NamedTuple):
-    """A division by a constant, as a reciprocal r * 2^(exponent-31) and a left shift of the numerator."""
+    """A division by a constant: shift left, multiply by reciprocal * 2^(exponent-31), round."""
 
     reciprocal: float
     exponent: int
@@ -153,9 +153,9 @@ class ReciprocalForm(NamedTuple):
 
 
 class RoundedScaleForm(NamedTuple):
-    """A multiplication whose product needs up to 95 bits, with any rounding by number.
+    """A multiplication whose product needs up to 95 bits, with any `RoundingMode` as its integer.
 
-    1 <= shift <= 94.
+    1 <= shift <= 94. `zero_point` is added to the rounded result.
     """
 
     limit: int
@@ -168,7 +168,7 @@ class RoundedScaleForm(NamedTuple):
 
 
 class HalfEvenShiftForm(NamedTuple):
-    """A right shift to the nearest integer, half-way values to the even one; 1 <= shift <= 62."""
+    """A right shift that rounds to the nearest integer, ties to even; 1 <= shift <= 62."""
 
     limit: int
     shift: int
@@ -177,7 +177,7 @@ class HalfEvenShiftForm(NamedTuple):
 
 
 class ChainedForm(NamedTuple):
-    """One form after another."""
+    """Two forms applied one after the other."""
 
     first: Any
     second: Any
@@ -197,7 +197,7 @@ RescaleForm: TypeAlias = (
 
 @dataclass(frozen=True)
 class Rescale:
-    """Requantization `y = sat(round(acc * multiplier / 2^shift) + zero, bits)`, half up if nothing else is said.
+    """Requantization `y = sat(round(acc * multiplier / 2^shift) + zero_point, bits)`.
 
     Parameters
     ----------
@@ -207,15 +207,15 @@ class Rescale:
         Integer >= 1; ratio = multiplier / 2^shift.
     bits
         Width of the signed result, 1 to 62; `dtype` is the narrowest integer type that holds it.
-    zero
-        The integer of the result that stands for 0: one of `bits` bits.
+    zero_point
+        Zero point of the result, a signed integer of `bits` bits.
     rounding
-        Of acc * multiplier / 2^shift.
+        Rounding mode of acc * multiplier / 2^shift, half up by default.
 
     Raises
     ------
     ValueError
-        When a field is out of its range.
+        If a field is out of range.
     """
 
     multiplier: int
@@ -227,11 +227,11 @@ class Rescale:
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
             raise ValueError(
-                f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} "
+                f"invalid rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} "
                 "bits"
             )
         if saturate(self.zero_point, self.bits) != self.zero_point:
-            raise ValueError(f"the zero point {self.zero_point} is no integer of {self.bits} bits")
+            raise ValueError(f"zero point {self.zero_point} does not fit {self.bits} bits")
 
     @classmethod
     def from_ratio(
@@ -241,15 +241,14 @@ class Rescale:
         zero_point: int = 0,
         rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> Rescale:
-        """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up.
+        """Create a rescale by `ratio` (0 < ratio < 2^30), rounded half up to 31 significant bits.
 
         Exact for powers of two.
         """
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
-        mantissa, exponent = math.frexp(
-            ratio
-        )  # ratio = mantissa * 2^exponent, mantissa in [1/2, 1)
+        # ratio = mantissa * 2^exponent, mantissa in [1/2, 1)
+        mantissa, exponent = math.frexp(ratio)
         multiplier, shift = math.floor(math.ldexp(mantissa, 31) + 0.5), 31 - exponent
         if multiplier == 1 << 31:
             multiplier, shift = 1 << 30, shift - 1
@@ -259,21 +258,18 @@ class Rescale:
 
     @classmethod
     def from_shift(cls, shift: int, bits: int, zero_point: int = 0) -> Rescale:
-        """Shift right by `shift` bits; a negative `shift` (down to -29) multiplies by 2^-shift."""
+        """Create a rescale that shifts right by `shift` bits; down to -29 it shifts left."""
         return cls(1 << 30, 30 + shift, bits, zero_point)
 
     @property
     def pow2_shift(self) -> int | None:
-        """The plain right shift where that is all: the ratio is a power of two, the zero point 0.
-
-        Else None.
-        """
-        plain = (
+        """Right shift in bits if the rescale is a plain shift, rounded half up; else None."""
+        is_plain_shift = (
             self.multiplier == 1 << 30
             and not self.zero_point
             and self.rounding is RoundingMode.HALF_UP
         )
-        return self.shift - 30 if plain else None
+        return self.shift - 30 if is_plain_shift else None
 
     @property
     def dtype(self) -> np.dtype:
@@ -281,21 +277,21 @@ class Rescale:
         return integer_dtype(self.bits)
 
     def __call__(self, acc: Any) -> np.ndarray:
-        """Rescale integers of any shape and size in Python's integers.
+        """Rescale integers of any shape and magnitude with Python integers; int64 result.
 
-        Exact, slow, for setup and tests. int64 out.
+        Exact but slow; for setup and tests.
         """
-        wide = np.asarray(acc).astype(object) * self.multiplier
-        other = np.frompyfunc(lambda v: divide_rounded(v, 1 << self.shift, self.rounding), 1, 1)
-        whole = (
-            round_shift_right(wide, self.shift)
-            if self.rounding is RoundingMode.HALF_UP
-            else other(wide)
-        )
-        return np.asarray(saturate_array(whole + self.zero_point, self.bits)).astype(np.int64)
+        product = np.asarray(acc).astype(object) * self.multiplier
+        if self.rounding is RoundingMode.HALF_UP:
+            rounded = round_shift_right(product, self.shift)
+        else:
+            divisor = 1 << self.shift
+            divide = np.frompyfunc(lambda v: divide_rounded(v, divisor, self.rounding), 1, 1)
+            rounded = divide(product)
+        return np.asarray(saturate_array(rounded + self.zero_point, self.bits)).astype(np.int64)
 
     def output_bound(self, acc: int) -> int:
-        """Return the largest |y| for |accumulator| <= `acc`."""
+        """Return a bound of |y| for accumulators of magnitude up to `acc`."""
         return min(
             round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero_point),
             1 << (self.bits - 1),
@@ -304,43 +300,51 @@ class Rescale:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm:
-        """Return the cheapest exact form for accumulators of |acc| <= `bound`.
+        """Return the cheapest form that is exact for accumulators of |acc| <= `bound`.
 
-        `clip` = (low, high) narrows the result further: the bounds of a Relu or Clip that follows.
+        Parameters
+        ----------
+        bound
+            Largest magnitude of an accumulator.
+        clip
+            Bounds (low, high) of a following Relu or Clip, which narrow the saturation.
         """
         low, high = _output_limits(self.bits, clip)
-        right = self.shift - 30
+        limit = min(bound, 1 << max(self.bits + self.shift - 30, 0))
         if self.rounding is not RoundingMode.HALF_UP:
-            limit = min(bound, 1 << max(self.bits + right, 0))
-            multiplier, shift = (
-                (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)
-            )  # less than a half
+            multiplier, shift = self.multiplier, self.shift
+            if shift > 94:  # every result is less than a half
+                multiplier, shift = 1, 94
             return RoundedScaleForm(
                 limit, multiplier, shift, low, high, self.zero_point, int(self.rounding)
             )
-        if (
-            self.multiplier == 1 << 30
-            and 0 <= right <= 31
-            and low >= INT32_MIN
-            and high <= INT32_MAX
-        ):
-            half = (1 << (right - 1) if right else 0) + (self.zero_point << right)
-            if bound + abs(half) <= INT32_MAX:
-                return ShiftForm(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
+        shift_form = self._compile_shift(bound, low, high)
+        if shift_form is not None:
+            return shift_form
         half = 1 << (self.shift - 1)
         if bound * self.multiplier < half:  # every accumulator rounds to 0
             return ScaleForm(bound, 0, self.zero_point, 0, low, high)
-        limit = min(bound, 1 << max(self.bits + self.shift - 30, 0))
         half += self.zero_point << self.shift
         if limit * self.multiplier + abs(half) < 1 << 63:
             return ScaleForm(limit, self.multiplier, half, self.shift, low, high)
         return WideScaleForm(limit, self.multiplier, self.shift, low, high, self.zero_point)
 
+    def _compile_shift(self, bound: int, low: int, high: int) -> ShiftForm | None:
+        """Return the rescale as a right shift in 32 bits, or None if it is not exact."""
+        right = self.shift - 30
+        is_shift = self.multiplier == 1 << 30 and 0 <= right <= 31
+        if not is_shift or low < INT32_MIN or high > INT32_MAX:
+            return None
+        half = (1 << (right - 1) if right else 0) + (self.zero_point << right)
+        if bound + abs(half) > INT32_MAX:
+            return None
+        return ShiftForm(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
+
 
 def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
-    """Return the form for accumulators within int32, which |acc| <= `bound` are.
+    """Return `form` with int32 operands if all accumulators (|acc| <= `bound`) allow it.
 
-    Vectors hold more of them.
+    Vector registers hold more int32 lanes. Other forms are returned unchanged.
     """
     if (
         bound > INT32_MAX
@@ -353,7 +357,7 @@ def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
 
 
 def _output_limits(bits: int, clip: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the least and the greatest result of saturating to `bits` bits and clipping."""
+    """Return (min, max) of results saturated to `bits` bits and clipped to `clip`."""
     top = 1 << (bits - 1)
     low, high = clip or (-top, top - 1)
     return _clamp(low, -top, top - 1), _clamp(high, -top, top - 1)
@@ -364,7 +368,7 @@ def _clamp(value: int, low: int, high: int) -> int:
 
 
 def saturate_array(values: np.ndarray, bits: int) -> np.ndarray:
-    """`saturate` for a whole array of any integer or object type."""
+    """Saturate an array of any integer or object type to signed integers of `bits` bits."""
     top = 1 << (bits - 1)
     return np.minimum(np.maximum(values, -top), top - 1)
 
@@ -377,9 +381,9 @@ _NEAREST, _AWAY = RoundingMode.HALF_UP.value, RoundingMode.HALF_AWAY.value
 
 @register_inline
 def divide_rounded(n: Any, d: Any, rounding: Any) -> Any:
-    """Return n / d, d > 0, as an integer by the number of a `RoundingMode`.
+    """Return n / d rounded to an integer; d > 0, |n| and d below 2^61.
 
-    |n| and d below 2^61.
+    `rounding` is a `RoundingMode` or its integer.
     """
     if rounding == _DOWN:
         return n // d
@@ -392,9 +396,9 @@ def divide_rounded(n: Any, d: Any, rounding: Any) -> Any:
 
 @dataclass(frozen=True)
 class RoundedShift:
-    """Requantization by 2^-shift with a rounding of its own, any but half up; 1 <= bits <= 62.
+    """Requantization by 2^-shift with any rounding mode other than half up.
 
-    A `shift` below 0, down to -29, multiplies by 2^-shift; it is at most 62.
+    -29 <= shift <= 62, where a negative shift multiplies by 2^-shift; 1 <= bits <= 62.
     """
 
     shift: int
@@ -402,15 +406,15 @@ class RoundedShift:
     rounding: RoundingMode
 
     def __post_init__(self) -> None:
-        other = self.rounding is not RoundingMode.HALF_UP
-        if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
+        is_half_up = self.rounding is RoundingMode.HALF_UP
+        if is_half_up or not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62):
             raise ValueError(
-                f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}"
+                f"invalid requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}"
             )
 
     @property
     def pow2_shift(self) -> int:
-        """The plain right shift, as of `Rescale`."""
+        """Right shift in bits."""
         return self.shift
 
     @property
@@ -419,31 +423,23 @@ class RoundedShift:
         return integer_dtype(self.bits)
 
     def output_bound(self, acc: int) -> int:
-        """Return the largest |y| for |accumulator| <= `acc`."""
+        """Return a bound of |y| for accumulators of magnitude up to `acc`."""
         return min(round_shift_right(acc, self.shift) + 1, 1 << (self.bits - 1))
 
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | HalfEvenShiftForm | RoundedScaleForm:
-        """Return the compiled form for |acc| <= `bound` < 2^62."""
+        """Return the form for accumulators of |acc| <= `bound` < 2^62, see `Rescale`."""
         low, high = _output_limits(self.bits, clip)
-        limit = min(
-            bound, 1 << max(self.bits + self.shift, 0)
-        )  # beyond which every result is saturated
+        limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond it all results saturate
         if self.shift <= 0:
             return ScaleForm(limit, 1 << -self.shift, 0, 0, low, high)
         if self.rounding is RoundingMode.HALF_EVEN:
             return HalfEvenShiftForm(limit, self.shift, low, high)
         if self.rounding is RoundingMode.HALF_AWAY:
             return RoundedScaleForm(limit, 1, self.shift, low, high, 0, int(self.rounding))
-        return ScaleForm(
-            limit,
-            1,
-            0 if self.rounding is RoundingMode.DOWN else (1 << self.shift) - 1,
-            self.shift,
-            low,
-            high,
-        )
+        half = 0 if self.rounding is RoundingMode.DOWN else (1 << self.shift) - 1
+        return ScaleForm(limit, 1, half, self.shift, low, high)
 
 
 # --- division -------------------------------------------------------------------------------------
@@ -451,10 +447,10 @@ class RoundedShift:
 
 @register_inline
 def luna_reciprocal(d: Any) -> Any:
-    """Return (r, e): the NPU's Newton reciprocal of the int32 `d` != 0, so that n / d is about n * r * 2^(e-31).
+    """Return the NPU's Newton reciprocal (r, e) of int32 `d` != 0: n / d ~ n * r * 2^(e-31).
 
-    m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined
-    three times, being rounded half up to 29 fractional bits each time. All in float64.
+    m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined by
+    three iterations, each rounded half up to 29 fractional bits. All in float64.
     """
     e = 31 - np.int64(math.ceil(np.float32(math.log2(abs(float(d))))))
     m = d * 2.0 ** (e - 31)
@@ -467,7 +463,10 @@ def luna_reciprocal(d: Any) -> Any:
 
 @register_inline
 def luna_multiply_reciprocal(n: Any, r: Any, e: Any, shift: Any) -> Any:
-    """Return n * 2^shift times the reciprocal (r, e), rounded half up and saturated to int32."""
+    """Return n * 2^shift * r * 2^(e-31), rounded half up and saturated to int32.
+
+    `r` and `e` are those of `luna_reciprocal`.
+    """
     quotient = np.floor(r * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
     return np.int64(min(max(quotient, -2147483648.0), 2147483647.0))
 
@@ -476,8 +475,8 @@ def luna_multiply_reciprocal(n: Any, r: Any, e: Any, shift: Any) -> Any:
 def luna_divide(n: Any, d: Any, shift: Any) -> Any:
     """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result.
 
-    A half-way value goes up or down as the error of 1/d has it.
-    `shift` >= 0 is a left shift of the numerator. Division by zero gives the most negative int32.
+    `shift` >= 0 is a left shift of the numerator. Ties go up or down, depending on the error of the
+    reciprocal. Division by zero gives the most negative int32.
     """
     if d == 0:
         return np.int64(-2147483648)
@@ -489,7 +488,7 @@ def luna_divide(n: Any, d: Any, shift: Any) -> Any:
 class LunaDivide:
     """Division `y = sat(luna_divide(acc, divisor, shift), bits)`.
 
-    A negative `shift` always gives sat(`underflow`).
+    With a negative `shift` every result is `underflow`, saturated.
     """
 
     divisor: int
@@ -505,7 +504,7 @@ class LunaDivide:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | ReciprocalForm:
-        """Return the compiled form for |acc| <= `bound` < 2^31."""
+        """Return the form for accumulators of |acc| <= `bound` < 2^31, see `Rescale`."""
         low, high = _output_limits(self.bits, clip)
         if self.shift < 0:
             value = _clamp(self.underflow, low, high)
@@ -516,7 +515,7 @@ class LunaDivide:
 
 @dataclass(frozen=True)
 class ChainedRescale:
-    """Two rescales one after the other, each with its own rounding and saturation."""
+    """Two rescales applied one after the other; each rounds and saturates."""
 
     first: Rescale
     second: Rescale
@@ -527,7 +526,7 @@ class ChainedRescale:
         return self.second.dtype
 
     def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
-        """Return the compiled form for |acc| <= `bound`."""
+        """Return the form for accumulators of |acc| <= `bound`; `clip` bounds the second result."""
         return ChainedForm(
             self.first.compile_for_bound(bound),
             self.second.compile_for_bound(self.first.output_bound(bound), clip),
@@ -539,7 +538,7 @@ class ChainedRescale:
 
 @register_inline
 def _apply_shift(rescale: Any, acc: Any) -> Any:
-    # the int32() and the mask tell LLVM that 32 bits suffice: 16 lanes instead of 8
+    # int32() and the mask let LLVM use 32 bits: 16 lanes instead of 8
     rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
     return min(max(np.int32(rounded), rescale.low), rescale.high)
 
@@ -554,15 +553,15 @@ def _apply_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
-    narrow = min(max(np.int32(acc), rescale.least), rescale.limit)
+    narrow = min(max(np.int32(acc), rescale.negative_limit), rescale.limit)
     product = np.int64(narrow) * np.int64(rescale.multiplier)
     return min(max((product + rescale.half) >> rescale.shift, rescale.low), rescale.high)
 
 
 @register_inline
 def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
-    # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot
-    # overflow
+    # acc * M = upper * 2^32 + lower, each within int64; the rounding bit is added to the half that
+    # it cannot overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     upper = (acc >> 32) * rescale.multiplier
     lower = (acc & 0xFFFFFFFF) * rescale.multiplier
@@ -574,29 +573,35 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
 
 
 @register_inline
-def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:
-    # acc * M = upper * 2^32 + lower, each within int64; what the shift cuts off is (more, less),
-    # against (half, 0)
+def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - one branch per rounding mode
+    # acc * M = upper * 2^32 + lower, each within int64; the bits that the shift removes are
+    # (high_bits, low_bits), to be compared with (half, 0)
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     upper = (acc >> 32) * rescale.multiplier
     lower = (acc & 0xFFFFFFFF) * rescale.multiplier
     if rescale.shift <= 32:
         y = (upper << (32 - rescale.shift)) + (lower >> rescale.shift)
-        more, less = lower & ((np.int64(1) << rescale.shift) - 1), np.int64(0)
+        high_bits, low_bits = lower & ((np.int64(1) << rescale.shift) - 1), np.int64(0)
         half = np.int64(1) << (rescale.shift - 1)
     else:
-        whole = upper + (lower >> 32)
-        y = whole >> (rescale.shift - 32)
-        more, less = whole & ((np.int64(1) << (rescale.shift - 32)) - 1), lower & 0xFFFFFFFF
+        total = upper + (lower >> 32)
+        y = total >> (rescale.shift - 32)
+        high_bits, low_bits = (
+            total & ((np.int64(1) << (rescale.shift - 32)) - 1),
+            lower & 0xFFFFFFFF,
+        )
         half = np.int64(1) << (rescale.shift - 33)
     if rescale.rounding == _UP:
-        up = more > 0 or less > 0
-    elif more == half and less == 0:
-        even, away = rescale.rounding == _EVEN and y & 1 == 1, rescale.rounding == _AWAY and acc > 0
-        up = even or away or rescale.rounding == _NEAREST
+        rounds_up = high_bits > 0 or low_bits > 0
+    elif high_bits == half and low_bits == 0:
+        rounds_to_even, rounds_away = (
+            rescale.rounding == _EVEN and y & 1 == 1,
+            rescale.rounding == _AWAY and acc > 0,
+        )
+        rounds_up = rounds_to_even or rounds_away or rescale.rounding == _NEAREST
     else:
-        up = rescale.rounding != _DOWN and more >= half
-    return min(max(y + (1 if up else 0) + rescale.zero_point, rescale.low), rescale.high)
+        rounds_up = rescale.rounding != _DOWN and high_bits >= half
+    return min(max(y + (1 if rounds_up else 0) + rescale.zero_point, rescale.low), rescale.high)
 
 
 @register_inline
@@ -609,9 +614,8 @@ def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
 def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     down = acc >> rescale.shift
-    half = (
-        (np.int64(1) << (rescale.shift - 1)) - 1 + (down & 1)
-    )  # lets a tie through where `down` is odd
+    # a tie rounds up only if `down` is odd
+    half = (np.int64(1) << (rescale.shift - 1)) - 1 + (down & 1)
     return min(max((acc + half) >> rescale.shift, rescale.low), rescale.high)
 
 
@@ -633,9 +637,9 @@ _FORM_FUNCTIONS: dict[type, Any] = {
 
 
 def apply_rescale(rescale: RescaleForm, acc: Any) -> Any:
-    """Rescale one accumulator by a form made by `within`.
+    """Rescale one accumulator by a form of `compile_for_bound`.
 
-    In kernels the form's type picks the code.
+    In kernels the form's type selects the code at compile time.
     """
     return _FORM_FUNCTIONS[type(rescale)](rescale, acc)
 
@@ -644,7 +648,7 @@ def apply_rescale(rescale: RescaleForm, acc: Any) -> Any:
 def _overload_apply_rescale(rescale: Any, acc: Any) -> Any:
     form = _FORM_FUNCTIONS[rescale.instance_class]
 
-    def compiled(rescale: Any, acc: Any) -> Any:
+    def implementation(rescale: Any, acc: Any) -> Any:
         return form(rescale, acc)
 
-    return compiled
+    return implementation

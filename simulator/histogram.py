@@ -1,7 +1,6 @@
-"""Looking at numbers once.
+"""Statistics of arrays in one pass: histograms with sums of squares, and maxima per channel.
 
-A histogram of bins of one width with the sum of squares, and what is largest in channels.
-Knows nothing of models.
+Must not know: models.
 """
 
 from __future__ import annotations
@@ -16,25 +15,26 @@ from simulator.native import NativeLoop
 __all__ = ["accumulate_histogram", "channel_statistics"]
 
 
-_LANES = 64  # sums side by side, so that none waits for the last and whole vectors are added
-_BLOCK_ELEMENTS = 4096  # numbers that are looked at twice while they are at hand
+_LANES = 64  # independent partial sums, which are added as vectors without waiting for each other
+_BLOCK_ELEMENTS = 4096  # elements that stay in the cache while they are read twice
 
 
 @register_inline
 def _sum_squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> float:
-    total, whole = 0.0, len(row) // _LANES * _LANES
-    if whole:
+    """Return the sum of squares of row * factor, with `lanes` [_LANES] as scratch memory."""
+    total, vector_size = 0.0, len(row) // _LANES * _LANES
+    if vector_size:
         lanes[:] = 0
-        for start in range(0, whole, _LANES):
+        for start in range(0, vector_size, _LANES):
             part = row[start : start + _LANES]
             for i in range(_LANES):
                 value = np.float64(row.dtype.type(np.float64(part[i]) * factor))
                 lanes[i] += value * value
         for i in range(_LANES):
             total += lanes[i]
-    rest = row[whole:]
-    for i in range(len(rest)):
-        value = np.float64(row.dtype.type(np.float64(rest[i]) * factor))
+    remainder = row[vector_size:]
+    for i in range(len(remainder)):
+        value = np.float64(row.dtype.type(np.float64(remainder[i]) * factor))
         total += value * value
     return total
 
@@ -46,11 +46,15 @@ def _count_bins(
     factors: np.ndarray,
     per_unit: float,
     bins: np.ndarray,
-    more: np.ndarray,
+    odd_bins: np.ndarray,
     squares: np.ndarray,
     lanes: np.ndarray,
-    at: np.ndarray,
+    indices: np.ndarray,
 ) -> None:
+    """Add the histogram of flat x to `bins` and `odd_bins`, and the sum of squares to squares[0].
+
+    Arguments as for `accumulate_histogram`; lanes, indices : scratch memory.
+    """
     half = np.int32(len(bins) // 2)
     for row in range(len(x) // channel_size):
         factor = factors[row % len(factors)]
@@ -58,14 +62,13 @@ def _count_bins(
             part = x[start : min(start + _BLOCK_ELEMENTS, (row + 1) * channel_size)]
             for i in range(len(part)):
                 value = np.float64(x.dtype.type(np.float64(part[i]) * factor))
-                at[i] = half + np.int32(math.floor(value * per_unit))
-            for i in range(
-                len(part) // 2
-            ):  # in turn: a bin that is counted again at once waits for its last count
-                bins[np.uint32(at[2 * i])] += 1
-                more[np.uint32(at[2 * i + 1])] += 1
+                indices[i] = half + np.int32(math.floor(value * per_unit))
+            # alternate two histograms: incrementing the same bin twice in a row would stall
+            for i in range(len(part) // 2):
+                bins[np.uint32(indices[2 * i])] += 1
+                odd_bins[np.uint32(indices[2 * i + 1])] += 1
             if len(part) % 2:
-                bins[np.uint32(at[len(part) - 1])] += 1
+                bins[np.uint32(indices[len(part) - 1])] += 1
             squares[0] += _sum_squares(part, factor, lanes)
 
 
@@ -75,20 +78,34 @@ _ONE = np.ones(1)
 def accumulate_histogram(
     x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray = _ONE
 ) -> float:
-    """Add the number of all values with ``floor(value * per_unit) == k - len(bins) / 2`` to bins[k].
+    """Add the histogram of x, scaled channel by channel, to `bins`.
 
-    x : float32 or float64 [N, C, ...], finite; a value is one of them times its channel's factor,
-    in the type of x. factors : float64 [C], or [1] for an x of any shape. per_unit : a power of
-    two, so that nothing is rounded. bins : int64, contiguous, which holds all of them. Returns the
-    sum of squares in float64.
+    A value v is counted in bins[k] with ``floor(v * per_unit) == k - len(bins) / 2``.
+
+    Parameters
+    ----------
+    x
+        float32 or float64 [N, C, ...], finite. Each element is multiplied by its channel's factor,
+        in the type of x.
+    per_unit
+        Bins per unit, a power of two, so that the product is exact.
+    bins
+        int64, contiguous, large enough for all values; updated.
+    factors
+        float64 [C], or [1] for an x of any shape.
+
+    Returns
+    -------
+    float
+        Sum of squares of the values.
     """
     squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
-    each = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
-    more, lanes, at = np.zeros_like(bins), np.empty(_LANES), np.empty(_BLOCK_ELEMENTS, np.int32)
-    NativeLoop(_count_bins, (flat, each, factors, float(per_unit), bins, more, squares, lanes, at))(
-        (), ()
-    )
-    bins += more
+    channel_size = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
+    odd_bins, lanes = np.zeros_like(bins), np.empty(_LANES)
+    indices = np.empty(_BLOCK_ELEMENTS, np.int32)
+    arguments = (flat, channel_size, factors, float(per_unit), bins, odd_bins)
+    NativeLoop(_count_bins, (*arguments, squares, lanes, indices))((), ())
+    bins += odd_bins
     return float(squares[0])
 
 
@@ -96,22 +113,26 @@ def accumulate_histogram(
 def _channel_statistics(
     x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.ndarray, lanes: np.ndarray
 ) -> None:
+    """Update magnitudes and sums of squares [C] of x [N, C, S]; `bits` is x viewed as int32.
+
+    largest : int32 [C], bits of the largest magnitude.
+    """
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            row, held = x[n, c], bits[n, c]
+            row, row_bits = x[n, c], bits[n, c]
             for start in range(0, len(row), _BLOCK_ELEMENTS):
-                part = held[start : start + _BLOCK_ELEMENTS]
-                most = largest[c]
-                for i in range(len(part)):  # magnitudes are ordered as their bits are
-                    most = max(most, part[i] & np.int32(0x7FFFFFFF))
-                largest[c] = most
+                part = row_bits[start : start + _BLOCK_ELEMENTS]
+                block_largest = largest[c]
+                for i in range(len(part)):  # the bits of magnitudes have the order of the values
+                    block_largest = max(block_largest, part[i] & np.int32(0x7FFFFFFF))
+                largest[c] = block_largest
                 squares[c] += _sum_squares(row[start : start + _BLOCK_ELEMENTS], 1.0, lanes)
 
 
 def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest magnitude and the sum of squares of every channel, both float64 [C].
+    """Return the largest magnitude and the sum of squares per channel, both float64 [C].
 
-    x : float32 [N, C, ...]; a channel with NaN has NaN in both.
+    `x` is float32 [N, C, ...]. Both results are NaN for a channel that contains NaN.
     """
     flat = np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
     largest, squares = np.zeros(x.shape[1], np.int32), np.zeros(x.shape[1])

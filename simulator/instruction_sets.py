@@ -1,19 +1,18 @@
-"""Rows of dot instructions.
+"""Instruction sets with dot products of small integers, and the selection of the one to use.
 
-What a processor offers for sums of small products, and which row is used.
 A *dword* is 32 bits of neighbouring numbers: four bytes or two 16-bit words. One dot instruction
-adds, lane by lane, the products of two dwords to a 32-bit sum. Rows differ in lanes, registers and
-operands:
+adds, lane by lane, the products of two dwords to a 32-bit sum. Instruction sets differ in lanes,
+registers and operands:
 
-    quads   four unsigned by four signed bytes; activations enter as x + 128 and the excess leaves
-    through the bias:
+    quads   four unsigned by four signed bytes; activations enter as x + 128, and the bias
+            compensates for the offset:
             sum (x + 128) * w + (bias - 128 * sum w) = sum x * w + bias
-    signed  four signed by four signed bytes; no excess
+    signed  four signed by four signed bytes; no offset
     pairs   two signed words by two signed words; bytes are widened first
 
-No row rounds or saturates; that 32 bits suffice is proven from the weights. Every row has pairs for
-16-bit numbers. The environment variable LINGERONNX_SIMD names the row to use: "1" is the best one,
-"0" the plain loops.
+None of them rounds or saturates; the weights prove that 32 bits suffice. Every instruction set has
+pairs for 16-bit numbers. The environment variable LINGERONNX_SIMD selects an instruction set by its
+name; "1" is the best one, "0" the scalar loops.
 
 Must not know: convolutions, weights, Numba.
 """
@@ -33,23 +32,27 @@ __all__ = ["INSTRUCTION_SETS", "InstructionSet", "get_host_features", "get_instr
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """One set of instructions.
+    """An instruction set with dot products.
 
     Parameters
     ----------
     name
-        What LINGERONNX_SIMD calls it.
-    triple, features
-        The target of LLVM, and what the processor must have and the code may use.
-    lanes, registers
-        32-bit lanes of a vector and how many vectors the processor holds.
-    bytes
-        Operands of int8 by int8: "quads", "signed" or "pairs".
-    dots
+        Its value in LINGERONNX_SIMD.
+    triple
+        LLVM's target triple; "" is any processor.
+    features
+        LLVM's names of the extensions that the processor must have.
+    lanes
+        Number of 32-bit lanes in a vector register.
+    registers
+        Number of vector registers.
+    int8_operands
+        Operands of int8 by int8 products: "quads", "signed" or "pairs".
+    dot_intrinsics
         LLVM's intrinsic by operands; pairs without one are written as products and sums.
-    halves
-        Whether those multiply the lower and the upper words apart, for processors that add a
-        product to a sum.
+    splits_word_products
+        Whether such pairs multiply the lower and the upper words separately, for processors with a
+        multiply-add instruction.
     """
 
     name: str
@@ -105,57 +108,62 @@ INSTRUCTION_SETS = (
 
 @cache
 def get_host_features() -> frozenset[str]:
-    """Return what LLVM calls the features of this processor, those alone that it has."""
+    """Return LLVM's names of the extensions that this processor has."""
     from llvmlite import binding
 
     try:
-        found = binding.get_host_cpu_features()
-    except RuntimeError:  # LLVM cannot tell on some systems
+        features = binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM does not support this query on some systems
         return frozenset()
-    return frozenset(name for name, has in found.items() if has)
+    return frozenset(name for name, is_present in features.items() if is_present)
 
 
 def is_supported_by_host(candidate: InstructionSet) -> bool:
-    """Whether this processor can run the row."""
+    """Whether this processor supports an instruction set."""
     from llvmlite import binding
 
     arch = binding.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
-    return candidate.triple.partition("-")[0] in ("", arch) and get_host_features() >= {
-        *candidate.features
-    }
+    if candidate.triple.partition("-")[0] not in ("", arch):
+        return False
+    return get_host_features() >= {*candidate.features}
 
 
 @cache
 def _supported_instruction_sets() -> tuple[InstructionSet, ...]:
-    return tuple(one for one in INSTRUCTION_SETS if is_supported_by_host(one))
+    """Return the instruction sets of this processor, the best first."""
+    return tuple(candidate for candidate in INSTRUCTION_SETS if is_supported_by_host(candidate))
 
 
 def get_instruction_set() -> InstructionSet | None:
-    """Return the row that LINGERONNX_SIMD names, by default the best that this processor has.
+    """Return the instruction set that LINGERONNX_SIMD selects, by default the best of this processor.
 
-    None: plain loops.
+    Returns
+    -------
+    InstructionSet or None
+        None for the scalar loops.
 
     Raises
     ------
     SimulatorError
-        For an unknown row and for one that this processor cannot run.
+        If the name is unknown, or the processor does not support the instruction set.
     """
-    wanted = os.environ.get("LINGERONNX_SIMD") or "1"
-    if wanted == "0":
+    requested = os.environ.get("LINGERONNX_SIMD") or "1"
+    if requested == "0":
         return None
-    usable = _supported_instruction_sets()
-    if wanted == "1":
-        return usable[0]
-    for one in INSTRUCTION_SETS:
-        if one.name == wanted:
-            if one not in usable:
-                names = ", ".join(r.name for r in usable)
-                raise SimulatorError(
-                    f"LINGERONNX_SIMD: this processor cannot run '{wanted}'; it can run {names} "
-                    "and 0"
-                )
-            return one
-    names = ", ".join(r.name for r in INSTRUCTION_SETS)
-    raise SimulatorError(
-        f"LINGERONNX_SIMD: there is no '{wanted}'; there are {names}, 0 (plain loops), 1 (the best)"
-    )
+    supported = _supported_instruction_sets()
+    if requested == "1":
+        return supported[0]
+    by_name = {candidate.name: candidate for candidate in INSTRUCTION_SETS}
+    if requested not in by_name:
+        names = ", ".join(by_name)
+        raise SimulatorError(
+            f"LINGERONNX_SIMD: unknown instruction set '{requested}'; choose from {names}, 0 "
+            "(scalar loops) or 1 (the best)"
+        )
+    if by_name[requested] not in supported:
+        names = ", ".join(candidate.name for candidate in supported)
+        raise SimulatorError(
+            f"LINGERONNX_SIMD: this processor does not support '{requested}'; it supports {names} "
+            "and 0"
+        )
+    return by_name[requested]

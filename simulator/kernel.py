@@ -1,11 +1,11 @@
-"""What a kernel is: the protocol between the operators and the machine.
+"""The interface between operator kernels and programs.
 
 Owns: `TensorSpec`, `Kernel`, `NumpyKernel`, `Step`, `SimulatorError`. Must not know: any particular
 operator, how programs run.
 
-Shapes are logical: batch, channels, space (NCHW). Physically a tensor is either *plain* (as its
-logical shape says) or
-*channel-last* (the axis of channels, 1, moved to the end; tensors of three and more axes only). Both are C-contiguous.
+Shapes are logical: batch, channels, space (NCHW). Physically a tensor is either *plain* (stored in
+its logical shape) or *channel-last* (the channel axis, 1, is moved to the end; only tensors with
+three or more axes). Both are C-contiguous.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ RunFunction: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], 
 
 
 class SimulatorError(ValueError):
-    """Steps that do not fit together.
-
-    Unknown names, shapes or dtypes a kernel cannot take, wrong feeds.
-    """
+    """Inconsistent steps: unknown names, unsupported shapes or dtypes, wrong feeds."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `SimulatorError(message)` unless the condition holds."""
+    """Raise `SimulatorError(message)` unless `condition` is true."""
     if not condition:
         raise SimulatorError(message)
 
@@ -60,19 +57,19 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the tensor in bytes."""
+        """Size of the tensor in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 class Kernel:
-    """One operator with its constants inside; a value without state, so that threads may share it.
+    """One operator with its constants; an immutable value that threads may share.
 
-    Class attribute `layout`: "nhwc" wants channel-last arrays, "any" takes whatever its inputs
-    have, "plain" wants plain.
+    Class attribute `layout` is the layout of the arrays that the kernel computes on: "nhwc" is
+    channel-last, "plain" is plain, "any" follows the layout of its inputs.
     """
 
     layout: ClassVar[str] = "plain"
-    #: Whether the plain output holds the numbers of the plain input in their order, and nothing need be computed.
+    #: Whether the plain output has the elements of the plain input in the same order (no copy).
     is_view: ClassVar[bool] = False
 
     @property
@@ -81,105 +78,123 @@ class Kernel:
         return True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the specs of the outputs.
+        """Return the specs of the outputs for input specs.
 
         Raises
         ------
         SimulatorError
-            When the inputs do not fit; the machine adds which step it was.
+            If the inputs are not supported; `compile_program` adds the name of the step.
         """
         raise NotImplementedError
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
+        """Compile the kernel for input specs and a layout; weights are packed here.
 
-        The result takes physical arrays and fills preallocated ones; of several each fills a part
-        of them. It must be safe to call from several threads and, where the kernel is per sample,
-        accept any length of axis 0. A `native.NativeLoop` costs no time in Python.
+        Parameters
+        ----------
+        specs
+            Logical specs of the inputs.
+        channel_last
+            Layout of all inputs and outputs.
+
+        Returns
+        -------
+        RunFunction or tuple of RunFunction
+            Functions ``run(inputs, outputs)`` on physical arrays that fill preallocated outputs; of
+            several functions, each fills a part of the outputs. They must be safe to call from
+            several threads and, if the kernel is per sample, accept any length of axis 0. A
+            `native.NativeLoop` runs without Python overhead.
         """
         raise NotImplementedError
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Return one kernel that does this and then `consumer` with the same integers, or None."""
+        """Return one kernel that computes this one and then `consumer` bit-exactly, or None."""
         return None
 
     def make_per_sample(self, rank: int) -> Kernel | None:
-        """Return the kernel that does this in a batch for each sample by itself.
+        """Return a kernel that applies this one to each sample of a batch, or None.
 
-        None where it has none.
-        rank : of the inputs. Asked of a kernel that mixes what lies along axis 0 of a sample.
+        Called for kernels that mix elements along axis 0 of a sample. `rank` is the number of axes
+        of the first input.
         """
         return None
 
     @property
     def clamp_bounds(self) -> tuple[int, int] | None:
-        """(low, high) when the kernel only clamps its input, else None."""
+        """Bounds (low, high) if the kernel only clamps its input, else None."""
         return None
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether samples may follow each other along axis 0 of the `batched` inputs, and then do so in every output.
+        """Whether samples stacked along axis 0 of the `batched` inputs are stacked in every output.
 
-        A sample has as many rows of axis 0 as `specs` say: 1, or another number where heads of
-        attention were joined with the batch. Here all inputs and outputs have as many, and what is
-        longer changes nothing else.
+        A sample has as many rows along axis 0 as its spec: 1, or more where attention heads are
+        merged with the batch. This default requires the same number of rows in all batched inputs
+        and in all outputs, and that a longer axis 0 changes no other dimension.
         """
-        rows = {s.shape[:1] for s, b in zip(specs, batched, strict=True) if b}
-        if not self.is_per_sample or len(rows) != 1 or () in rows:
+        heads = {spec.shape[:1] for spec, flag in zip(specs, batched, strict=True) if flag}
+        if not self.is_per_sample or len(heads) != 1 or () in heads:
             return False
-        (own,) = rows
-        many = 7919 * own[0]  # a prime no model uses as a size, so that no axis fits by accident
-        longer = [
-            TensorSpec((many, *s.shape[1:]), s.dtype) if b else s
-            for s, b in zip(specs, batched, strict=True)
+        (head,) = heads
+        # 7919 is a prime that no model uses as a dimension: no other axis matches by accident
+        stacked = [
+            _replace_rows(spec, 7919 * head[0]) if flag else spec
+            for spec, flag in zip(specs, batched, strict=True)
         ]
         try:
-            return all(
-                one.shape[:1] == own and more == TensorSpec((many, *one.shape[1:]), one.dtype)
-                for one, more in zip(self.infer(*specs), self.infer(*longer), strict=True)
-            )
+            outputs = self.infer(*specs)
+            if any(output.shape[:1] != head for output in outputs):
+                return False
+            expected = tuple(_replace_rows(output, 7919 * head[0]) for output in outputs)
+            return tuple(self.infer(*stacked)) == expected
         except SimulatorError:
             return False
 
 
+def _replace_rows(spec: TensorSpec, rows: int) -> TensorSpec:
+    """Return `spec` with `rows` along axis 0."""
+    return TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+
+
 class NumpyKernel(Kernel):
-    """A kernel in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
+    """A kernel in NumPy: subclasses define `infer` and `__call__`, which computes plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the outputs for plain arrays of the inputs."""
+        """Compute the outputs from plain input arrays."""
         raise NotImplementedError
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Wrap `__call__` so that it fills preallocated arrays."""
+        """Return a function that calls the kernel and copies its outputs to preallocated arrays."""
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             for out, value in zip(outs, self(*ins), strict=True):
                 value = np.asarray(value)
                 if value.shape != out.shape or value.dtype != out.dtype:
                     raise SimulatorError(
-                        f"{type(self).__name__} gave {value.dtype}{list(value.shape)} where it "
-                        "announced "
-                        f"{out.dtype}{list(out.shape)}"
+                        f"{type(self).__name__} computed {value.dtype}{list(value.shape)}, but its "
+                        f"inferred output is {out.dtype}{list(out.shape)}"
                     )
                 out[...] = value
 
         return run
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Take the subclass's word for samples of one row, `is_per_sample`.
+        """Whether samples may be stacked: `is_per_sample` decides if samples have one row.
 
-        To infer twice may take long.
+        This avoids the second inference of the base class, which may be slow.
         """
-        alone = all(spec.shape[:1] == (1,) for spec, b in zip(specs, batched, strict=True) if b)
-        return self.is_per_sample and (alone or super().supports_batch(specs, batched))
+        if not self.is_per_sample:
+            return False
+        heads = [spec.shape[:1] for spec, flag in zip(specs, batched, strict=True) if flag]
+        return all(head == (1,) for head in heads) or super().supports_batch(specs, batched)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step: `outputs = fn(*inputs)`, by tensor name."""
+    """One step of a program, `outputs = kernel(*inputs)`, by tensor name."""
 
     kernel: Kernel
     inputs: tuple[str, ...]

@@ -1,9 +1,8 @@
-"""Where the tensors of a program live.
+"""Buffers of a program: physical layouts, conversions between them, and reuse of memory.
 
-Physical layouts, conversions between them, buffers and their reuse.
-Owns: `ProgramLayout`, which takes steps one after the other and builds them into `BuiltStep`s on
-numbered `Buffer`s, and the two conversions. A tensor gets its other layout at the first step that
-wants it and at most once. Must not know: any particular operator, batches, threads.
+Owns: `ProgramLayout`, which builds steps one after another into `BuiltStep`s on numbered `Buffer`s,
+and the two layout conversions. A tensor is converted at the first step that needs the other layout,
+and at most once. Must not know: any particular operator, batches, threads.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PLAIN, CHANNEL_LAST = "plain", "channel-last"
 
 
 def make_to_channel_last(spec: TensorSpec) -> NativeLoop:
-    """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
+    """Return a loop that copies a plain [N, C, *space] tensor to channel-last [N, *space, C]."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
     return NativeLoop(
         transpose_matrices,
@@ -44,7 +43,7 @@ def make_to_channel_last(spec: TensorSpec) -> NativeLoop:
 
 
 def make_to_plain(spec: TensorSpec) -> NativeLoop:
-    """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
+    """Return a loop that copies a channel-last [N, *space, C] tensor to plain [N, C, *space]."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
     return NativeLoop(
         transpose_matrices,
@@ -53,13 +52,13 @@ def make_to_plain(spec: TensorSpec) -> NativeLoop:
 
 
 def stack_samples(spec: TensorSpec, samples: int) -> TensorSpec:
-    """Return the spec of so many samples, each like `spec`, along axis 0."""
+    """Return the spec of `samples` samples stacked along axis 0; `spec` is that of one sample."""
     return TensorSpec((samples * spec.shape[0], *spec.shape[1:]), spec.dtype)
 
 
 @dataclass(frozen=True)
 class BuiltStep:
-    """One built step: what to call, on which buffers."""
+    """A built step: the function to run and the buffers that it reads and fills."""
 
     run: RunFunction
     input_buffers: tuple[int, ...]
@@ -68,13 +67,21 @@ class BuiltStep:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A physical tensor. Axis 0 follows the block where `is_batched`.
+    """A physical tensor.
 
-    Every sample has the rows of `spec`.
-    `slot` is the memory it shares with others in turn.
-
-    Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed
-    and kept tensors. `alias_of` is the buffer whose numbers these are, in another shape.
+    Attributes
+    ----------
+    spec
+        Physical spec of one sample.
+    is_batched
+        Whether the samples of a block are stacked along axis 0.
+    slot
+        Memory slot, shared with buffers that are live at other times; -1 for constants, aliases and
+        arrays of the caller.
+    name
+        Name of the caller's array, for fed tensors and outputs of the program; else "".
+    alias_of
+        Buffer with the same elements in another shape, or -1.
     """
 
     spec: TensorSpec
@@ -84,12 +91,12 @@ class Buffer:
     alias_of: int = -1
 
     def spec_for(self, samples: int) -> TensorSpec:
-        """Return the physical spec for a block of `samples`."""
+        """Return the physical spec for a block of `samples` samples."""
         return stack_samples(self.spec, samples) if self.is_batched else self.spec
 
 
 class ProgramLayout:
-    """Builds steps one after the other on numbered buffers.
+    """Builds steps one after another on numbered buffers.
 
     Parameters
     ----------
@@ -98,18 +105,18 @@ class ProgramLayout:
     specs
         Logical specs of all tensors.
     batched
-        Names of those whose axis 0 is the batch.
-    kept
-        Names of those that a run yields.
+        Names of the tensors whose axis 0 is the batch.
+    output_names
+        Names of the tensors that a run yields.
 
     Attributes
     ----------
-    ops
-        What has been built so far, conversions included.
-    places
-        Name -> layout -> number of the buffer.
+    steps
+        Steps built so far, including layout conversions.
+    buffer_ids
+        Tensor name -> layout -> buffer id.
     constants
-        Number of the buffer -> value, for steps without inputs: they run here, once.
+        Buffer id -> value, for steps without inputs. They run once, when they are added.
     """
 
     def __init__(
@@ -117,101 +124,96 @@ class ProgramLayout:
         inputs: Collection[str],
         specs: Mapping[str, TensorSpec],
         batched: Collection[str],
-        kept: Collection[str],
+        output_names: Collection[str],
     ) -> None:
         self.steps: list[BuiltStep] = []
         self.buffer_ids: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
-        self._specs, self._batched, self._kept = specs, batched, set(kept)
-        self._fed, self._buffers = set(inputs), list[Buffer]()
-        self._runs: dict[Hashable, tuple[RunFunction, ...]] = {}
+        self._specs, self._batched = specs, batched
+        self._input_names, self._output_names = set(inputs), set(output_names)
+        self._buffers: list[Buffer] = []
+        self._built_kernels: dict[Hashable, tuple[RunFunction, ...]] = {}
         for name in inputs:
             self._add_buffer(name, PLAIN)
 
     def add(self, step: Step) -> None:
-        """Build one step in the layout it wants."""
+        """Build one step in the layout of its kernel, converting inputs that have the other."""
         last = self._runs_channel_last(step)
-        ins = tuple(self._get_or_convert(name, last) for name in step.inputs)
-        if step.kernel.is_view and not self._kept.intersection((*step.inputs, *step.outputs)):
-            self._add_buffer(step.outputs[0], PLAIN, of=ins[0])
+        input_ids = tuple(self._get_or_convert(name, last) for name in step.inputs)
+        tensors = (*step.inputs, *step.outputs)
+        if step.kernel.is_view and self._output_names.isdisjoint(tensors):
+            self._add_buffer(step.outputs[0], PLAIN, alias_of=input_ids[0])
             return
-        outs = tuple(self._add_buffer(name, self._layout(name, last)) for name in step.outputs)
-        runs = self._build_kernel(
-            step.kernel, tuple(self._specs[name] for name in step.inputs), last
+        output_ids = tuple(
+            self._add_buffer(name, self._layout(name, last)) for name in step.outputs
         )
+        input_specs = tuple(self._specs[name] for name in step.inputs)
+        run_functions = self._build_kernel(step.kernel, input_specs, last)
         if not step.inputs:
-            values = [
-                np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs
-            ]
-            for run in runs:
+            output_specs = [self._buffers[buffer_id].spec for buffer_id in output_ids]
+            values = [np.empty(spec.shape, spec.dtype) for spec in output_specs]
+            for run in run_functions:
                 run([], values)
-            self.constants.update(zip(outs, values, strict=True))
+            self.constants.update(zip(output_ids, values, strict=True))
             return
-        self.steps += [BuiltStep(run, ins, outs) for run in runs]
-        for name in self._kept.intersection(step.outputs):
+        self.steps += [BuiltStep(run, input_ids, output_ids) for run in run_functions]
+        for name in self._output_names.intersection(step.outputs):
             self._get_or_convert(name, last=False)
 
     def _build_kernel(
         self, kernel: Kernel, specs: tuple[TensorSpec, ...], last: bool
     ) -> tuple[RunFunction, ...]:
-        """Return what a kernel builds.
-
-        Kernels that are alike share it, and with it their packed weights.
-        """
+        """Build a kernel once; kernels with equal contents share the result and packed weights."""
         key = content_key(kernel), specs, last
-        if key not in self._runs:
+        if key not in self._built_kernels:
             built = kernel.build(specs, last)
-            self._runs[key] = built if isinstance(built, tuple) else (built,)
-        return self._runs[key]
+            self._built_kernels[key] = built if isinstance(built, tuple) else (built,)
+        return self._built_kernels[key]
 
     def max_step_bytes(self) -> int:
-        """Return the bytes per sample that the largest step reads and writes."""
-        return (
-            max(
-                (
-                    sum(
-                        self._buffers[at].spec.nbytes
-                        for at in (*op.input_buffers, *op.output_buffers)
-                    )
-                    for op in self.steps
-                ),
-                default=1,
-            )
-            or 1
-        )
+        """Return the bytes per sample that the largest step reads and writes, at least 1."""
+        largest = 1
+        for step in self.steps:
+            buffer_ids = (*step.input_buffers, *step.output_buffers)
+            step_bytes = sum(self._buffers[buffer_id].spec.nbytes for buffer_id in buffer_ids)
+            largest = max(largest, step_bytes)
+        return largest
 
     def assign_slots(self) -> tuple[Buffer, ...]:
-        """Give every buffer a slot, one slot serving several buffers whose lives do not overlap."""
-        ends = {
-            self._resolve_alias(at): place
-            for place, op in enumerate(self.steps)
-            for at in (*op.input_buffers, *op.output_buffers)
-        }
+        """Assign a memory slot to every buffer that needs one.
+
+        Buffers share a slot if their lifetimes do not overlap. Among the free slots the one closest
+        in size is used.
+        """
+        last_steps: dict[int, int] = {}  # buffer id -> index of the last step that uses it
+        for index, step in enumerate(self.steps):
+            last_steps.update(dict.fromkeys(self._get_memory_ids(step), index))
         free: list[int] = []
         slots: dict[int, int] = {}
-        sizes: list[int] = []
-        for place, op in enumerate(self.steps):
-            for at in op.output_buffers:
-                if at in self.constants or at in slots or self._buffers[at].name:
+        slot_sizes: list[int] = []
+        for index, step in enumerate(self.steps):
+            for buffer_id in step.output_buffers:
+                is_external = buffer_id in self.constants or self._buffers[buffer_id].name
+                if is_external or buffer_id in slots:
                     continue
-                size = self._buffers[at].spec.nbytes
-                if free:
-                    slot = min(free, key=lambda slot: abs(sizes[slot] - size))  # noqa: B023 used at once
-                    free.remove(slot)
-                else:
-                    slot = len(sizes)
-                    sizes.append(0)
-                slots[at], sizes[slot] = slot, max(sizes[slot], size)
-            used = {self._resolve_alias(at) for at in (*op.input_buffers, *op.output_buffers)}
-            free += [slots[at] for at in used if ends[at] == place and at in slots]
+                size = self._buffers[buffer_id].spec.nbytes
+                slots[buffer_id] = _take_slot(free, slot_sizes, size)
+            for buffer_id in self._get_memory_ids(step):
+                if last_steps[buffer_id] == index and buffer_id in slots:
+                    free.append(slots[buffer_id])
         return tuple(
-            replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers)
+            replace(buffer, slot=slots.get(buffer_id, -1))
+            for buffer_id, buffer in enumerate(self._buffers)
         )
 
-    def _runs_channel_last(self, step: Step) -> bool:
-        """Whether the step works channel-last.
+    def _get_memory_ids(self, step: BuiltStep) -> set[int]:
+        """Return the buffers that hold the inputs and outputs of a step, with aliases resolved."""
+        return {self._resolve_alias(i) for i in (*step.input_buffers, *step.output_buffers)}
 
-        Because it wants to, or because one of its inputs lies so already.
+    def _runs_channel_last(self, step: Step) -> bool:
+        """Whether the step runs channel-last.
+
+        A kernel of layout "any" does if one of its inputs is channel-last already.
         """
         if step.kernel.layout != "any":
             return step.kernel.layout == "nhwc"
@@ -221,40 +223,60 @@ class ProgramLayout:
         )
 
     def _layout(self, name: str, last: bool) -> str:
+        """Return the layout of a tensor in a step that runs channel-last if `last`."""
         return CHANNEL_LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
-    def _resolve_alias(self, at: int) -> int:
-        """Return the buffer that has the memory of buffer `at`."""
-        return at if self._buffers[at].alias_of < 0 else self._buffers[at].alias_of
+    def _resolve_alias(self, buffer_id: int) -> int:
+        """Return the buffer whose memory `buffer_id` uses: `buffer_id` itself or its source."""
+        source = self._buffers[buffer_id].alias_of
+        return buffer_id if source < 0 else source
 
-    def _add_buffer(self, name: str, layout: str, of: int = -1) -> int:
-        """Number a new buffer for `name`, for the numbers of buffer `of` where that is given."""
+    def _add_buffer(self, name: str, layout: str, alias_of: int = -1) -> int:
+        """Add a buffer for `name`, optionally as an alias of another one; return its id.
+
+        An alias of a constant becomes a constant of its own shape.
+        """
         spec = self._specs[name]
         if layout == CHANNEL_LAST:
             spec = TensorSpec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
-        given, number = (
-            layout == PLAIN and (name in self._kept or name in self._fed),
-            len(self._buffers),
-        )
-        if of in self.constants:
-            self.constants[number], of = self.constants[of].reshape(spec.shape), -1
-        root = -1 if of < 0 else self._resolve_alias(of)
+        buffer_id = len(self._buffers)
+        if alias_of in self.constants:
+            self.constants[buffer_id] = self.constants[alias_of].reshape(spec.shape)
+            alias_of = -1
+        is_callers = layout == PLAIN and (name in self._output_names or name in self._input_names)
+        root = -1 if alias_of < 0 else self._resolve_alias(alias_of)
         self._buffers.append(
-            Buffer(spec, name in self._batched, name=name if given else "", alias_of=root)
+            Buffer(spec, name in self._batched, name=name if is_callers else "", alias_of=root)
         )
-        self.buffer_ids[name][layout] = number
-        return number
+        self.buffer_ids[name][layout] = buffer_id
+        return buffer_id
 
     def _get_or_convert(self, name: str, last: bool) -> int:
-        """Return the buffer that holds `name` in the wanted layout, converting it if there is none yet."""
+        """Return the buffer of `name` in the requested layout; add a conversion if none exists."""
         layout = self._layout(name, last)
-        if layout not in self.buffer_ids[name]:
-            (source,) = self.buffer_ids[name].values()
-            channels, space = self._specs[name].shape[1], math.prod(self._specs[name].shape[2:])
-            if 1 in (channels, space) and (layout == CHANNEL_LAST or name not in self._kept):
-                return self._add_buffer(name, layout, of=source)
-            convert = (make_to_channel_last if layout == CHANNEL_LAST else make_to_plain)(
-                self._specs[name]
-            )
-            self.steps.append(BuiltStep(convert, (source,), (self._add_buffer(name, layout),)))
-        return self.buffer_ids[name][layout]
+        if layout in self.buffer_ids[name]:
+            return self.buffer_ids[name][layout]
+        (source,) = self.buffer_ids[name].values()
+        spec = self._specs[name]
+        channels, space = spec.shape[1], math.prod(spec.shape[2:])
+        if 1 in (channels, space) and (layout == CHANNEL_LAST or name not in self._output_names):
+            return self._add_buffer(name, layout, alias_of=source)  # both layouts coincide
+        make_conversion = make_to_channel_last if layout == CHANNEL_LAST else make_to_plain
+        target = self._add_buffer(name, layout)
+        self.steps.append(BuiltStep(make_conversion(spec), (source,), (target,)))
+        return target
+
+
+def _take_slot(free: list[int], slot_sizes: list[int], size: int) -> int:
+    """Take the free slot closest to `size` bytes, or a new one, and enlarge it if need be.
+
+    Both lists are updated: `free`, and `slot_sizes` (bytes of each slot).
+    """
+    if free:
+        slot = min(free, key=lambda candidate: abs(slot_sizes[candidate] - size))
+        free.remove(slot)
+    else:
+        slot = len(slot_sizes)
+        slot_sizes.append(0)
+    slot_sizes[slot] = max(slot_sizes[slot], size)
+    return slot

@@ -1,14 +1,14 @@
-"""Compiled steps behind one C interface, so that a whole program runs in a single call from Python.
+"""Call compiled steps through one C interface, so that a program runs in a single Python call.
 
-A `NativeLoop` is a jitted function with its arguments: constants, and places for the arrays of a
-step. For given arrays it becomes a *record*, 64-bit words with the address of the machine code and
-the arguments as Numba lays them out: an array is seven words and more, a tuple the words of its
-members. A *trampoline*, one per list of word types, calls the machine code with the words of a
-record; `get_record_runner` calls record after record. A loop may call another one by its record: a
-`NestedLoop`.
+A `NativeLoop` is a jitted function with its arguments: constants, and references to the arrays of a
+step. For concrete arrays it becomes a *record*: 64-bit words with the address of the machine code
+and the arguments as Numba lays them out. An array has seven or more words, a tuple the words of its
+members. A *trampoline*, one per sequence of word types, calls the machine code with the words of a
+record; `get_record_runner` calls one record after another. A loop may call another one by its
+record: a `NestedLoop`.
 
-Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the
-arrays are.
+Owns: this layout, which is Numba's calling convention. Must not know: the operators of the loops,
+the owners of the arrays.
 """
 
 from __future__ import annotations
@@ -52,15 +52,12 @@ _LLVM_TYPES: dict[str, Any] = {
     "d": ir.DoubleType(),
 }
 _TYPE_BITS = {"p": 64, "q": 64, "i": 32, "h": 16, "b": 8, "f": 32, "d": 64}
-_ARRAY_DATA_WORD = 4  # the word of an array that is its address
+_ARRAY_DATA_WORD = 4  # index of the data address among the words of an array
 
 
 @dataclass(frozen=True)
 class InputRef:
-    """Stands for input `index` of a step, in another shape where one is given.
-
-    A -1 in it follows the batch.
-    """
+    """Placeholder for input `index` of a step, optionally reshaped; -1 in `shape` is inferred."""
 
     index: int = 0
     shape: tuple[int, ...] | None = None
@@ -68,7 +65,7 @@ class InputRef:
 
 @dataclass(frozen=True)
 class OutputRef:
-    """Stands for output `index` of a step, as `InputRef`."""
+    """Placeholder for output `index` of a step, optionally reshaped; -1 in `shape` is inferred."""
 
     index: int = 0
     shape: tuple[int, ...] | None = None
@@ -76,10 +73,16 @@ class OutputRef:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Stands for memory that a loop may use while it runs.
+    """Placeholder for flat temporary memory that a loop uses while it runs.
 
-    Flat, of `size` numbers, or of so many for each row.
-    Rows are counted along axis 0 of the step's arrays, in the longest of them.
+    Attributes
+    ----------
+    size
+        Number of elements, in total or per row.
+    dtype
+        Type of the elements.
+    per_row
+        Whether `size` is per row. The rows of a step are the longest axis 0 of its arrays.
     """
 
     size: int
@@ -87,65 +90,64 @@ class Scratch:
     per_row: bool = False
 
     def size_bytes(self, rows: int) -> int:
-        """Return the bytes for arrays of so many rows."""
+        """Return the size in bytes for arrays with `rows` rows."""
         return self.size * np.dtype(self.dtype).itemsize * (rows if self.per_row else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class NativeLoop:
-    """A jitted function and its arguments, `InputRef`, `OutputRef`, `Scratch` and `NestedLoop` among them.
+    """A jitted function and its arguments, a callable ``loop(inputs, outputs)``.
 
-    Called, it runs from Python. `Scratch` and `NestedLoop` may also stand in tuples. One and the
-    same `Scratch` is the same memory wherever it stands.
+    Arguments are constants and the placeholders `InputRef`, `OutputRef`, `Scratch` and
+    `NestedLoop`. The last two may also be members of tuples. The same `Scratch` object is the same
+    memory wherever it occurs.
     """
 
     function: Any
     arguments: tuple[Any, ...]
 
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Run on these arrays."""
-        rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
-        if config.DISABLE_JIT:
-            self.bind_interpreted(
-                ins, outs, _ScratchAllocator(np.empty(self.scratch_bytes(rows), np.uint8), rows)
-            )()
-            return
+        """Run on concrete arrays: one call of the compiled code, or Python if JIT is disabled."""
+        rows = max((len(array) for array in (*ins, *outs) if array.ndim), default=1)
         memory = np.empty(self.scratch_bytes(rows), np.uint8)
-        numbers, _, kept = make_record(self, ins, outs, memory, rows)
-        words = np.array(numbers, np.int64)
+        if config.DISABLE_JIT:
+            self.bind_interpreted(ins, outs, _ScratchAllocator(memory, rows))()
+            return
+        record, _, live_arrays = make_record(self, ins, outs, memory, rows)
+        words = np.array(record, np.int64)
         table = np.array([data_address(words)], np.int64)
         failed = get_record_runner()(data_address(table), 0, 1) >= 0
-        del kept  # not before: the machine code reads it
+        del live_arrays  # not before: the machine code reads them
         if failed:
-            raise MemoryError("a step of the simulator found no memory")
+            raise MemoryError("out of memory in a step of the simulator")
 
     def scratch_bytes(self, rows: int) -> int:
-        """Return the bytes of scratch memory that it needs."""
-        different = {id(a): a for a in _iter_scratches(self.arguments)}
-        return sum(-(-a.size_bytes(rows) // 64) * 64 + 64 for a in different.values())
+        """Return the bytes of scratch memory that the loop needs for arrays with `rows` rows."""
+        unique_scratches = {id(scratch): scratch for scratch in _iter_scratches(self.arguments)}
+        return sum(
+            -(-scratch.size_bytes(rows) // 64) * 64 + 64 for scratch in unique_scratches.values()
+        )
 
     def bind_interpreted(
         self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
     ) -> Callable[[], None]:
-        """Return what runs it without machine code."""
+        """Return a function without arguments that runs the loop in Python on concrete arrays."""
 
-        def made(wanted: Any) -> Any:
-            if isinstance(wanted, NestedLoop):
-                return wanted.loop.bind_interpreted(wanted.inputs, wanted.outputs, memory)
-            return memory.allocate(wanted)
+        def substitute(placeholder: Any) -> Any:
+            if isinstance(placeholder, NestedLoop):
+                nested = placeholder
+                return nested.loop.bind_interpreted(nested.inputs, nested.outputs, memory)
+            return memory.allocate(placeholder)
 
-        given = [
-            self.resolve_argument(_substitute_placeholders(a, made), ins, outs)
-            for a in self.arguments
+        arguments = [
+            self.resolve_argument(_substitute_placeholders(argument, substitute), ins, outs)
+            for argument in self.arguments
         ]
-        return lambda: self.function(*given)
+        return lambda: self.function(*arguments)
 
     @staticmethod
     def resolve_argument(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
-        """Return what stands for an argument.
-
-        For `InputRef` and `OutputRef` the array in its shape.
-        """
+        """Replace an `InputRef` or `OutputRef` by its array in its shape; return others as is."""
         if isinstance(argument, InputRef | OutputRef):
             array = (ins if isinstance(argument, InputRef) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
@@ -154,19 +156,19 @@ class NativeLoop:
 
 @dataclass(frozen=True, eq=False)
 class NestedLoop:
-    """Stands for another loop that the loop calls by its record, int64 words.
+    """Placeholder for another loop that a loop calls by its record, int64 words.
 
-    Each is compiled by itself.
-    Compiled code starts it with `_conv_simd.run`. Its arguments are the constants and the `Scratch`
-    that both have; or, of a loop with one `InputRef` and one `OutputRef` of shapes (1, rows, 1,
-    numbers), the arrays that `_conv_simd.product` writes into the words.
+    Both loops are compiled separately. Compiled code starts the nested loop with
+    `_conv_simd.run_record`; its arguments are then constants, and `Scratch` objects that both loops
+    share. A loop with one `InputRef` and one `OutputRef` of shapes (1, rows, 1, columns) is started
+    with `_conv_simd.run_matrix_record`, which writes the addresses of the arrays into the record.
 
     Parameters
     ----------
     loop
-        The loop.
+        Loop to call.
     inputs, outputs
-        Arrays in the form of those that `product` puts in their place, with one row.
+        Arrays with one row, of the types that `run_matrix_record` will pass.
     """
 
     loop: NativeLoop
@@ -175,26 +177,26 @@ class NestedLoop:
 
 
 class _ScratchAllocator:
-    """Scratch memory for arrays of so many rows, handed out once for each `Scratch`."""
+    """Divides scratch memory among `Scratch` placeholders, one slice for each of them.
+
+    memory : uint8 array of sufficient size. rows : number of rows of the step's arrays.
+    """
 
     def __init__(self, memory: Array, rows: int) -> None:
         self._memory, self._rows, self._first = memory, rows, 0
-        self._cut: dict[int, Array] = {}
+        self._slices: dict[int, Array] = {}
 
     def allocate(self, scratch: Scratch) -> Array:
-        """Return the memory of a `Scratch`."""
-        if id(scratch) not in self._cut:
+        """Return the slice of a `Scratch`, the same one for the same object."""
+        if id(scratch) not in self._slices:
             size, start = scratch.size_bytes(self._rows), self._first
             self._first += -(-size // 64) * 64 + 64
-            self._cut[id(scratch)] = self._memory[start : start + size].view(scratch.dtype)
-        return self._cut[id(scratch)]
+            self._slices[id(scratch)] = self._memory[start : start + size].view(scratch.dtype)
+        return self._slices[id(scratch)]
 
 
 def _iter_scratches(argument: Any) -> Iterator[Scratch]:
-    """Yield every `Scratch` in an argument.
-
-    Itself, or a member of a tuple, or what a called loop has.
-    """
+    """Yield every `Scratch` in an argument: itself, or in a tuple, or in a nested loop."""
     if isinstance(argument, Scratch):
         yield argument
     elif isinstance(argument, NestedLoop):
@@ -205,7 +207,7 @@ def _iter_scratches(argument: Any) -> Iterator[Scratch]:
 
 
 def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) -> Any:
-    """Return an argument with what is `substitute` in place of every `Scratch` and `NestedLoop` in it."""
+    """Replace every `Scratch` and `NestedLoop` p in an argument, also in tuples, by substitute(p)."""
     if isinstance(argument, Scratch | NestedLoop):
         return substitute(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _iter_scratches(argument)):
@@ -217,10 +219,27 @@ def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) ->
 def make_record(
     loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
-    """Return the words of a loop on these arrays, where the addresses of inputs and outputs stand, and what it needs.
+    """Compile a loop, and return the record that calls it with concrete arrays.
 
-    The second as (word, whether it is an input, which one). The third must live as long as the
-    record. `memory` is what `Scratch` is cut from.
+    Parameters
+    ----------
+    loop
+        Loop to call.
+    ins, outs
+        Arrays of the step.
+    memory
+        uint8 memory for the loop's `Scratch` placeholders, `scratch_bytes` long.
+    rows
+        Number of rows of the step's arrays.
+
+    Returns
+    -------
+    words : list of int
+        The record.
+    addresses : list of (int, bool, int)
+        The words that are addresses of inputs and outputs: (word, whether it is an input, index).
+    live_arrays : list of arrays
+        Arrays that the record points at; they must live as long as the record.
     """
     return _make_record(loop, ins, outs, _ScratchAllocator(memory, rows))
 
@@ -228,38 +247,45 @@ def make_record(
 def _make_record(
     loop: NativeLoop, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
-    words, places, kinds, given = [0, 0], list[tuple[int, bool, int]](), [], []
-    kept: list[Array] = []
+    """Make a record as `make_record` does, with scratch memory shared with the calling loop."""
+    words = [0, 0]
+    addresses: list[tuple[int, bool, int]] = []
+    word_types: list[str] = []
+    argument_types = []
+    live_arrays: list[Array] = []
 
-    def made(wanted: Any) -> Array:
-        if isinstance(wanted, Scratch):
-            return memory.allocate(wanted)
-        inner, own, more = _make_record(wanted.loop, wanted.inputs, wanted.outputs, memory)
-        ends = [
-            word for word, _, _ in sorted(own, key=lambda place: not place[1])
-        ]  # the input's, then the output's
-        kept.extend([np.array([*inner, *ends], np.int64), *more])
-        return kept[-1 - len(more)]
+    def substitute(placeholder: Any) -> Array:
+        if isinstance(placeholder, Scratch):
+            return memory.allocate(placeholder)
+        nested_words, nested_addresses, nested_arrays = _make_record(
+            placeholder.loop, placeholder.inputs, placeholder.outputs, memory
+        )
+        # `run_matrix_record` expects the input's word index, then the output's, at the end
+        inputs_first = sorted(nested_addresses, key=lambda address: not address[1])
+        indices = [word for word, _, _ in inputs_first]
+        record = np.array([*nested_words, *indices], np.int64)
+        live_arrays.extend([record, *nested_arrays])
+        return record
 
     for argument in loop.arguments:
-        value = NativeLoop.resolve_argument(_substitute_placeholders(argument, made), ins, outs)
+        substituted = _substitute_placeholders(argument, substitute)
+        value = NativeLoop.resolve_argument(substituted, ins, outs)
         if isinstance(argument, InputRef | OutputRef):
-            places.append(
-                (len(words) + _ARRAY_DATA_WORD, isinstance(argument, InputRef), argument.index)
-            )
-        given.append(_code_cache.argument_type(value))
-        flat = _flatten_to_words(value)
-        kinds += [kind for kind, _ in flat]
-        words += [word for _, word in flat]
+            data_word = len(words) + _ARRAY_DATA_WORD
+            addresses.append((data_word, isinstance(argument, InputRef), argument.index))
+        argument_types.append(_code_cache.argument_type(value))
+        for word_type, word in _flatten_to_words(value):
+            word_types.append(word_type)
+            words.append(word)
     words[:2] = (
-        _code_cache.get_function_address(loop.function, tuple(given)),
-        get_trampoline_address("".join(kinds)),
+        _code_cache.get_function_address(loop.function, tuple(argument_types)),
+        get_trampoline_address("".join(word_types)),
     )
-    return words, places, kept
+    return words, addresses, live_arrays
 
 
-def _flatten_to_words(value: Any) -> list[tuple[str, int]]:
-    """Return the words of an argument, each with the letter of its type."""
+def _flatten_to_words(value: Any) -> list[tuple[str, int]]:  # noqa: C901 - one case per type
+    """Return the words of an argument as (type letter, value as int64), see `_LLVM_TYPES`."""
     if isinstance(value, np.ndarray):
         sizes = [("q", size) for size in (*value.shape, *value.strides)]
         return [
@@ -285,25 +311,26 @@ def _flatten_to_words(value: Any) -> list[tuple[str, int]]:
     return [(letter, struct.unpack("q", padded)[0])]
 
 
-_OBJECT_HEADER_BYTES = (
-    object.__basicsize__
-)  # bytes of a Python object before its own fields; an array's first is its address
+#: Bytes of a Python object before its fields; the first field of an array is its data address.
+_OBJECT_HEADER_BYTES = object.__basicsize__
 
 
 def data_address(array: Array) -> int:
-    """Return where an array's numbers are, as `array.ctypes.data` does in ten times the time."""
+    """Return the address of an array's elements; `array.ctypes.data` takes ten times as long."""
     return ctypes.c_size_t.from_address(id(array) + _OBJECT_HEADER_BYTES).value
 
 
 def get_trampoline_address(kinds: str) -> int:
-    """Return the address of the function that calls machine code with words of these types.
+    """Return the address of the function that calls machine code with the words of a record.
 
-    It takes the address of a record and returns Numba's status: 0 where all went well.
+    The function takes the address of the record and returns Numba's status: 0 is success. `kinds`
+    are the type letters of the words, see `_LLVM_TYPES`.
     """
     return _llvm.get_function_address(_write_trampoline_ir, (kinds,), "trampoline", ())
 
 
 def _write_trampoline_ir(kinds: str) -> str:
+    """Write the LLVM module of `get_trampoline_address`."""
     module = ir.Module("trampoline")
     function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -330,22 +357,23 @@ def _write_trampoline_ir(kinds: str) -> str:
 
 @cache
 def get_record_runner() -> Callable[[int, int, int], int]:
-    """Return walk(table, first, last).
+    """Return the compiled function ``run_records(table, first, last)``.
 
-    Run the records whose addresses stand in table[first:last], one by one.
-    Returns -1, or the place of a record that failed.
+    It runs the records whose addresses are in table[first:last], one after another, and returns -1
+    or the index of a record that failed. `table` is the address of int64 values.
     """
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(get_record_runner_address())
 
 
 def get_record_runner_address() -> int:
     """Return the address of the code of `get_record_runner`."""
-    return _llvm.get_function_address(_write_record_runner_ir, (), "walk", ())
+    return _llvm.get_function_address(_write_record_runner_ir, (), "run_records", ())
 
 
 def _write_record_runner_ir() -> str:
-    module = ir.Module("walk")
-    function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "walk")
+    """Write the LLVM module of `get_record_runner`."""
+    module = ir.Module("run_records")
+    function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "run_records")
     table, first, last = function.args
     blocks = [
         function.append_basic_block(name)
@@ -359,11 +387,11 @@ def _write_record_runner_ir() -> str:
     index.add_incoming(first, entry)
     builder.cbranch(builder.icmp_signed("<", index, last), body, good)
     builder.position_at_end(body)
-    at = builder.load(builder.gep(builder.inttoptr(table, _INDEX.as_pointer()), [index]))
-    words = builder.inttoptr(at, _INDEX.as_pointer())
+    record = builder.load(builder.gep(builder.inttoptr(table, _INDEX.as_pointer()), [index]))
+    words = builder.inttoptr(record, _INDEX.as_pointer())
     code = builder.load(builder.gep(words, [ir.Constant(_INDEX, 1)]))
     callee = ir.FunctionType(_DWORD, [_INDEX]).as_pointer()
-    status = builder.call(builder.inttoptr(code, callee), [at])
+    status = builder.call(builder.inttoptr(code, callee), [record])
     builder.cbranch(builder.icmp_signed("==", status, ir.Constant(_DWORD, 0)), after, bad)
     builder.position_at_end(after)
     index.add_incoming(builder.add(index, ir.Constant(_INDEX, 1)), after)

@@ -1,8 +1,8 @@
-"""Sigmoid, tanh, gelu and swish as the NPU computes them: 16 straight pieces, told apart by |x|.
+"""Sigmoid, tanh, gelu and swish as the NPU computes them: 16 linear segments, selected by |x|.
 
-    j = the first piece with |x| <= borders[j]
-    y = (slope[j] * x + (bias[j] << up[j])) >> down[j]     slope and bias by the sign of x; >>
-    rounds down
+    j = the first segment with |x| <= borders[j]
+    y = (slope[j] * x + (bias[j] << up[j])) >> down[j]     slope and bias by the sign of x;
+                                                           >> rounds down
 
 One formula for all chips; the tables (`luts/piecewise.json`) differ:
 
@@ -10,16 +10,16 @@ One formula for all chips; the tables (`luts/piecewise.json`) differ:
 venus     Q11 -> Q15   int16 in
 arcs      Q27 -> Q31   int32 in
 venusA    Q27 -> Q58   int32 in; rounded once, to any width
-gelu ...  Q27 -> Q54   the same; rounded once, to int32 Q27
+gelu ...  Q27 -> Q54   int32 in; rounded once, to int32 Q27
 ========  ===========  =====================================
 
-No x lies beyond the last border: the executor hands over what its int16 or int32 holds, saturated.
-The training library hands venus' table Q11 numbers of 32 bits without saturating them, and beyond
-+-2^15 (a real 16) gets 0 from both functions, where sigmoid is 1 and tanh is 1 or -1:
-`Piecewise.evaluate_unsaturated`. To all others such an x is an error.
+No x is beyond the last border, because the executor saturates its inputs to int16 or int32. The
+training library passes 32-bit Q11 numbers to the table of venus without saturating them, and gets 0
+from both functions beyond +-2^15 (16 in float), where sigmoid is 1 and tanh is 1 or -1:
+`Piecewise.evaluate_unsaturated`. Elsewhere such an x is an error.
 
-Owns: the tables and this formula. Must not know: who needs the values, or in which format he has
-them.
+Owns: the tables and this formula. Must not know: the operators that use the values, or their number
+formats.
 """
 
 from __future__ import annotations
@@ -41,19 +41,32 @@ _TABLES = Path(__file__).parent / "luts" / "piecewise.json"
 
 
 class KernelCurve(NamedTuple):
-    """A table in the form kernels take.
+    """A table in the form that kernels evaluate.
 
-    Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15, in the narrowest
-    type, for the cache. For wider ones a first guess of the piece is written down: `pieces` [n] by
-    |x| >> `piece_index_shift`, of which no two borders share a value.
+    Attributes
+    ----------
+    values
+        For 16-bit x all results: [65537] for x = -2^15..2^15, in the narrowest type. Else empty.
+    pieces
+        For wider x a lower bound of the segment index, by |x| >> `piece_index_shift`; the shift is
+        so small that at most one border lies in each interval.
+    piece_index_shift
+        See `pieces`.
+    rows
+        int64 [80]: 16 borders, 16 slopes, 16 biases for x >= 0 and 16 for x < 0 in the format of
+        the product, 16 right shifts.
+    min_input
+        x is clamped to at least this value.
+    shift
+        Rounded right shift from the table's format to the result.
+    bits
+        Width of the result, which is saturated.
     """
 
     values: np.ndarray
     pieces: np.ndarray
     piece_index_shift: int
-    rows: (
-        np.ndarray
-    )  # 16 borders, slopes, biases of x >= 0 and of x < 0 in the format of the product, downs
+    rows: np.ndarray
     min_input: int
     shift: int
     bits: int
@@ -61,14 +74,14 @@ class KernelCurve(NamedTuple):
 
 @register_inline
 def evaluate_curve(curve: Any, x: Any) -> Any:
-    """Return the value of `curve` at one integer x, rounded half up and saturated.
+    """Return the value of a `KernelCurve` at one integer x, rounded half up and saturated.
 
-    `Piecewise.evaluate_rounded` in kernels.
+    The same as `Piecewise.evaluate_rounded`, for kernels.
     """
     wide: Any = np.int64(x)
     if curve.values.size:
-        place: Any = min(max(wide, -32768), 32768)
-        return np.int64(curve.values[place + 32768])
+        clamped: Any = min(max(wide, -32768), 32768)
+        return np.int64(curve.values[clamped + 32768])
     rows = curve.rows
     x = max(wide, curve.min_input)
     size: Any = abs(x)
@@ -88,14 +101,17 @@ class Piecewise:
     Parameters
     ----------
     borders, slopes, up, down
-        See the formula. Where `slopes_negative` is given, it holds the slopes for x < 0.
+        See the formula of the module.
     positive, negative
-        The bias for x >= 0 and for x < 0.
+        Biases for x >= 0 and for x < 0.
     bits
-        Width of x; values are saturated to +-(2^(bits-1) - 1) where the function is odd, which
-        `is_odd` says.
-    fraction
+        Width of x.
+    fraction_bits
         Fractional bits of y.
+    is_odd
+        Whether the function is odd; x is then clamped to at least -(2^(bits-1) - 1).
+    slopes_negative
+        Slopes for x < 0, if they differ from `slopes`.
     """
 
     borders: np.ndarray
@@ -110,14 +126,18 @@ class Piecewise:
     slopes_negative: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return y, int64, for integers x in any shape.
+        """Return y, int64, for integers x of any shape.
 
-        ValueError where one lies beyond the last border.
+        Raises
+        ------
+        ValueError
+            If an x is beyond the last border.
         """
         x = np.asarray(x, np.int64)
         if np.abs(x).max(initial=0) > self.borders[-1]:
             raise ValueError(
-                f"x reaches {np.abs(x).max()}; the last piece ends at {self.borders[-1]}"
+                f"|x| is up to {np.abs(x).max()}, beyond the last segment, which ends at "
+                f"{self.borders[-1]}"
             )
         if self.is_odd:
             x = np.maximum(x, 1 - (1 << (self.bits - 1)))
@@ -129,33 +149,27 @@ class Piecewise:
         return (slope * x + (bias << self.up[j])) >> self.down[j]
 
     def evaluate_unsaturated(self, x: np.ndarray) -> np.ndarray:
-        """Return y, int64, for integers x of any width, 0 beyond the last border.
+        """Return y, int64, for integers x of any width; 0 beyond the last border.
 
-        So does the training library where it leaves the saturation out: its loop over the pieces
-        finds none there.
+        This is the behaviour of the training library where it omits the saturation: its loop over
+        the segments matches none there.
         """
         x = np.asarray(x, np.int64)
-        outside = np.abs(x) > self.borders[-1]
-        return np.where(outside, 0, self(np.where(outside, 0, x)))
+        is_outside = np.abs(x) > self.borders[-1]
+        return np.where(is_outside, 0, self(np.where(is_outside, 0, x)))
 
     def evaluate_rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
-        """Return y with bits-1 fractional bits, rounded half up and saturated to `bits` bits.
-
-        Int64.
-        """
+        """Return int64 y with bits-1 fractional bits, rounded half up and saturated to `bits`."""
         return self.evaluate_to_fraction(x, bits - 1, bits)
 
     def evaluate_to_fraction(self, x: np.ndarray, fraction: int, bits: int) -> np.ndarray:
-        """Return y with `fraction` fractional bits, rounded half up and saturated to `bits` bits.
-
-        Int64.
-        """
+        """Return int64 y with `fraction` fractional bits, rounded half up, saturated to `bits`."""
         return saturate_array(round_shift_right(self(x), self.fraction_bits - fraction), bits)
 
     def curve(self, bits: int) -> KernelCurve:
-        """Return the form for kernels whose results have `bits` bits.
+        """Return the table in kernel form, with results of `bits` bits and bits-1 fractional bits.
 
-        Not for tables with slopes of both signs.
+        Not for tables with separate slopes for x < 0.
         """
         rows = np.stack(
             [
@@ -166,28 +180,34 @@ class Piecewise:
                 self.down,
             ]
         )
-        least = -(1 << (self.bits - 1)) + self.is_odd
-        values, pieces, grain = np.zeros(0, np.int32), np.zeros(1, np.int8), 0
+        min_input = -(1 << (self.bits - 1)) + self.is_odd
+        values, pieces, index_shift = np.zeros(0, np.int32), np.zeros(1, np.int8), 0
         if self.bits == 16:
-            values = self.evaluate_rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(
-                integer_dtype(bits)
-            )
+            inputs = np.arange(-(1 << 15), (1 << 15) + 1)
+            values = self.evaluate_rounded(inputs, bits).astype(integer_dtype(bits))
         else:
-            grain = int(np.diff(self.borders).min()).bit_length() - 1
-            starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain
+            index_shift = int(np.diff(self.borders).min()).bit_length() - 1
+            starts = np.arange((int(self.borders[-2]) >> index_shift) + 2) << index_shift
             pieces = np.searchsorted(self.borders, starts).astype(np.int8)
-        return KernelCurve(
-            values, pieces, grain, rows.reshape(-1), least, self.fraction_bits - (bits - 1), bits
-        )
+        shift = self.fraction_bits - (bits - 1)
+        return KernelCurve(values, pieces, index_shift, rows.reshape(-1), min_input, shift, bits)
 
 
 @cache
 def load_piecewise(function: str, chip: str) -> Piecewise:
-    """Return the table of `function` ("sigmoid", "tanh", venusA "gelu", "swish") on "venus", "arcs" or "venusA"."""
-    row = json.loads(_TABLES.read_text())["tables"][chip][function]
+    """Load the table of a function on a chip.
+
+    Parameters
+    ----------
+    function
+        "sigmoid" or "tanh"; on venusA also "gelu" and "swish".
+    chip
+        "venus", "arcs" or "venusA".
+    """
+    table = json.loads(_TABLES.read_text())["tables"][chip][function]
     arrays = {
-        key: np.array(value, np.int64) for key, value in row.items() if isinstance(value, list)
+        key: np.array(value, np.int64) for key, value in table.items() if isinstance(value, list)
     }
     return Piecewise(
-        **arrays, bits=row["bits"], fraction_bits=row["fraction"], is_odd=function == "tanh"
+        **arrays, bits=table["bits"], fraction_bits=table["fraction"], is_odd=function == "tanh"
     )

@@ -1,18 +1,19 @@
-"""The machine: named steps -> a program that runs any batch.
+"""Compile named steps into a program that runs any batch size.
 
-Owns: checking that steps fit together, fusing a Relu or Clip into the kernel before it, the cutting
-of batches into blocks and their distribution over threads, taps and forced tensors. Must not know:
-any particular operator (it asks the `Kernel`), where tensors live (`layout`), rounding.
+Owns: checking that steps are consistent, fusing a Relu or Clip into its producer, splitting batches
+into blocks and distributing the blocks over threads, yielding and overriding tensors. Must not
+know: any particular operator (it asks the `Kernel`), memory layout (`layout`), rounding.
 
 A program computes the same integers for every block size and every number of threads, because
-kernels share no state and every sample is computed alone. A batch is cut into blocks, as many for
-each thread; a thread, the caller's among them, walks through the whole program with one block after
-the other on buffers of its own. Packed weights are shared.
+kernels share no state and every sample is computed independently. A batch is split into blocks, the
+same number for each thread. Each thread, including the caller's, runs the full program on one block
+after another, in its own buffers. Packed weights are shared.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections import Counter, defaultdict
@@ -38,14 +39,12 @@ __all__ = [
     "compile_program",
 ]
 
-_CACHE_BYTES = (
-    512 * 1024
-)  # what the inputs and outputs of a step may take of a core's second-level cache
+#: Budget for the inputs and outputs of one step in a core's second-level cache.
+_CACHE_BYTES = 512 * 1024
 _MAX_BLOCK_SAMPLES = 32
-_MIN_THREAD_SECONDS = (
-    150e-6  # seconds of work for which a thread is worth being woken, which takes almost as long
-)
-_MAX_CACHED_BLOCK_SIZES = 4  # sizes of blocks whose memory is kept for the next run
+#: Minimum work of a thread; waking it takes almost as long.
+_MIN_THREAD_SECONDS = 150e-6
+_MAX_CACHED_BLOCK_SIZES = 4  # block sizes whose memory is retained for the next run
 
 
 def compile_program(
@@ -56,144 +55,182 @@ def compile_program(
     block: int | None = None,
     threads: int | None = None,
 ) -> Program:
-    """Check, fuse, lay out and build the steps.
+    """Check, fuse, lay out and build steps.
 
     Parameters
     ----------
     steps
-        In an order in which every tensor is made before it is read; each name is made once.
+        Steps in execution order: every tensor is produced before it is read, and only once.
     inputs
-        Specs of the fed tensors. Axis 0 is 1 and stands for the batch where every kernel works
-        sample by sample; otherwise the shapes are exact.
+        Specs of the fed tensors. If every kernel works sample by sample, axis 0 is 1 and stands for
+        the batch; otherwise the shapes are exact.
     keep
-        Names that a run yields; None keeps every tensor.
+        Names of the tensors that a run yields; None yields every tensor.
     block
-        Samples computed together; by default as many as fit the cache.
+        Maximum number of samples computed together; by default as many as fit the cache.
     threads
-        Threads that compute, the caller's among them; by default `LINGERONNX_THREADS`, else the
-        number of processors.
+        Number of computing threads, including the caller's; by default `LINGERONNX_THREADS`, else
+        the number of processors.
 
     Raises
     ------
     SimulatorError
-        Naming the step, when names, shapes or dtypes do not fit.
+        If names, shapes or dtypes are inconsistent; the message names the step.
     """
     steps = list(steps)
     specs, batched = _infer(steps, inputs)
-    kept = set(specs) if keep is None else set(keep)
-    require(kept <= set(specs), f"no step makes {sorted(kept - set(specs))}, which shall be kept")
-    follows = all(_has_unit_batch(spec) for spec in inputs.values())
-    if follows:
-        apart = [
-            step if _supports_batch(step, specs, batched) else _make_per_sample(step, specs)
-            for step in steps
-        ]
-        follows = all(_supports_batch(step, specs, batched) for step in apart)
-        steps = apart if follows else steps
-    layout = ProgramLayout(inputs, specs, batched if follows else set(), kept)
-    for step in _fuse(steps, kept):
+    output_names = set(specs) if keep is None else set(keep)
+    missing = sorted(output_names - set(specs))
+    require(not missing, f"cannot keep {missing}: no step produces these tensors")
+    batch_steps = _make_batch_steps(steps, inputs, specs, batched)
+    accepts_batches = batch_steps is not None
+    if batch_steps is None:
+        batched = set()
+    else:
+        steps = batch_steps
+    layout = ProgramLayout(inputs, specs, batched, output_names)
+    for step in _fuse(steps, output_names):
         layout.add(step)
     if threads is None:
         threads = get_configured_threads() or os.cpu_count() or 1
-    order = [*inputs, *(name for step in steps for name in step.outputs)]
+    if not block:
+        block = min(_CACHE_BYTES // layout.max_step_bytes(), _MAX_BLOCK_SAMPLES)
+    ordered_names = [*inputs, *(name for step in steps for name in step.outputs)]
     return Program(
         inputs=dict(inputs),
-        output_names=tuple(name for name in order if name in kept),
-        accepts_batches=follows,
+        output_names=tuple(name for name in ordered_names if name in output_names),
+        accepts_batches=accepts_batches,
         threads=max(threads, 1),
-        block=max(block, 1)
-        if block
-        else min(max(_CACHE_BYTES // layout.max_step_bytes(), 1), _MAX_BLOCK_SAMPLES),
-        _specs={name: specs[name] for name in kept},
-        _batched=frozenset(batched if follows else ()),
+        block=max(block, 1),
+        _specs={name: specs[name] for name in output_names},
+        _batched=frozenset(batched),
         _buffers=layout.assign_slots(),
-        _ops=tuple(layout.steps),
-        _places={name: dict(places) for name, places in layout.buffer_ids.items()},
+        _steps=tuple(layout.steps),
+        _buffer_ids={name: dict(by_layout) for name, by_layout in layout.buffer_ids.items()},
         _constants=layout.constants,
     )
 
 
+def _make_batch_steps(
+    steps: Sequence[Step],
+    inputs: Mapping[str, TensorSpec],
+    specs: Mapping[str, TensorSpec],
+    batched: Collection[str],
+) -> list[Step] | None:
+    """Return equivalent steps that run any batch size, or None if a step mixes samples."""
+    if any(spec.shape[:1] != (1,) for spec in inputs.values()):
+        return None
+    batch_steps = []
+    for step in steps:
+        if not _supports_batch(step, specs, batched):
+            step = _make_per_sample(step, specs)
+            if not _supports_batch(step, specs, batched):
+                return None
+        batch_steps.append(step)
+    return batch_steps
+
+
 @cache
 def _get_thread_pool(count: int) -> ThreadPoolExecutor:
-    """Return the threads that compute beside a caller's, for all programs.
+    """Return the pool of `count` threads that all programs share.
 
-    Starting some costs as much as a step.
+    It is created once, because starting threads costs as much as a step.
     """
     return ThreadPoolExecutor(count)
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+if hasattr(os, "register_at_fork"):  # a child process does not inherit its parent's threads
     os.register_at_fork(after_in_child=_get_thread_pool.cache_clear)
-
-
-def _has_unit_batch(spec: TensorSpec) -> bool:
-    return spec.shape[:1] == (1,)
 
 
 def _infer(
     steps: Sequence[Step], inputs: Mapping[str, TensorSpec]
 ) -> tuple[dict[str, TensorSpec], set[str]]:
-    """Return the spec of every tensor and the names of those that depend on a fed one."""
+    """Infer the spec of every tensor, and the names of tensors that depend on a fed one.
+
+    Raises SimulatorError, naming the step, if tensors are missing, duplicate or unsupported.
+    """
     specs, batched = dict(inputs), set(inputs)
     for step in steps:
-        where = f"{type(step.kernel).__name__} -> {', '.join(step.outputs)}"
+        label = f"{type(step.kernel).__name__} -> {', '.join(step.outputs)}"
         missing = [name for name in step.inputs if name not in specs]
-        require(not missing, f"{where}: reads {missing}, which nothing made before it")
-        again = [name for name in step.outputs if name in specs]
-        require(not again, f"{where}: makes {again} a second time")
-        given = [specs[name] for name in step.inputs]
-        listed = ", ".join(f"{name} {spec}" for name, spec in zip(step.inputs, given, strict=True))
-        try:
-            made = step.kernel.infer(*given)
-        except SimulatorError as error:
-            raise SimulatorError(f"{where}: {error} (inputs: {listed})") from error
-        except (TypeError, ValueError) as error:
-            raise SimulatorError(f"{where}: cannot take its inputs {listed}: {error}") from error
-        require(
-            len(made) == len(step.outputs),
-            f"{where}: makes {len(made)} outputs, not {len(step.outputs)}",
-        )
-        specs.update(zip(step.outputs, made, strict=True))
+        require(not missing, f"{label}: reads {missing}, which no earlier step produces")
+        duplicates = [name for name in step.outputs if name in specs]
+        require(not duplicates, f"{label}: produces {duplicates}, which already exist")
+        output_specs = _infer_step(step, specs, label)
+        specs.update(zip(step.outputs, output_specs, strict=True))
         if batched.intersection(step.inputs):
             batched.update(step.outputs)
     return specs, batched
 
 
-def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:
-    """Whether the step works sample by sample on the tensors it reads."""
-    flags = [name in batched for name in step.inputs]
-    return not any(flags) or step.kernel.supports_batch(
-        [specs[name] for name in step.inputs], flags
+def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tuple[TensorSpec, ...]:
+    """Return the output specs of one step; errors of its kernel gain `label` and the inputs."""
+    input_specs = [specs[name] for name in step.inputs]
+    pairs = zip(step.inputs, input_specs, strict=True)
+    formatted_inputs = ", ".join(f"{name} {spec}" for name, spec in pairs)
+    try:
+        output_specs = step.kernel.infer(*input_specs)
+    except SimulatorError as error:
+        raise SimulatorError(f"{label}: {error} (inputs: {formatted_inputs})") from error
+    except (TypeError, ValueError) as error:
+        message = f"{label}: does not support its inputs {formatted_inputs}: {error}"
+        raise SimulatorError(message) from error
+    require(
+        len(output_specs) == len(step.outputs),
+        f"{label}: has {len(output_specs)} outputs, expected {len(step.outputs)}",
     )
+    return output_specs
+
+
+def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:
+    """Whether the step computes every sample of its batched inputs independently."""
+    flags = [name in batched for name in step.inputs]
+    if not any(flags):
+        return True
+    return step.kernel.supports_batch([specs[name] for name in step.inputs], flags)
 
 
 def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
-    """Return the step for each sample by itself, where there is such a kernel."""
-    kernel = step.kernel.make_per_sample(len(specs[step.inputs[0]].shape)) if step.inputs else None
+    """Return the step with a kernel that handles each sample separately; `step` if none exists."""
+    if not step.inputs:
+        return step
+    kernel = step.kernel.make_per_sample(len(specs[step.inputs[0]].shape))
     return step if kernel is None else Step(kernel, step.inputs, step.outputs)
 
 
-def _fuse(steps: Sequence[Step], kept: Collection[str]) -> list[Step]:
-    """Let kernels absorb the only reader of their output, where that output is not kept."""
-    readers = Counter(name for step in steps for name in step.inputs)
+def _fuse(steps: Sequence[Step], required_names: Collection[str]) -> list[Step]:
+    """Fuse each step into the producer of its only input, where nothing else reads that tensor.
+
+    `required_names` are the tensors that a run yields; they are never fused away.
+    """
+    read_counts = Counter(name for step in steps for name in step.inputs)
     fused: list[Step] = []
-    made: dict[str, int] = {}
+    producers: dict[str, int] = {}
     for step in steps:
-        before = made.get(step.inputs[0]) if len(step.inputs) == 1 else None
-        if before is not None and readers[step.inputs[0]] == 1 and step.inputs[0] not in kept:
-            first = fused[before]
-            kernel = first.kernel.fuse(step.kernel) if len(first.outputs) == 1 else None
-            if kernel is not None:
-                fused[before] = Step(kernel, first.inputs, step.outputs)
-                made[step.outputs[0]] = before
+        source = step.inputs[0] if len(step.inputs) == 1 else None
+        if source in producers and read_counts[source] == 1 and source not in required_names:
+            index = producers[source]
+            merged = _fuse_pair(fused[index], step)
+            if merged is not None:
+                fused[index] = merged
+                producers[step.outputs[0]] = index
                 continue
-        made.update(dict.fromkeys(step.outputs, len(fused)))
+        producers.update(dict.fromkeys(step.outputs, len(fused)))
         fused.append(step)
     return fused
 
 
+def _fuse_pair(producer: Step, consumer: Step) -> Step | None:
+    """Return one step for both, or None if the producer's kernel cannot fuse the consumer's."""
+    if len(producer.outputs) != 1:
+        return None
+    kernel = producer.kernel.fuse(consumer.kernel)
+    return None if kernel is None else Step(kernel, producer.inputs, consumer.outputs)
+
+
 def _to_contiguous(x: Array) -> Array:
-    """Return `x` where compiled code can read it."""
+    """Return `x` as a C-contiguous, aligned array, copied only if it is not one already."""
     return x if x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements=["C", "A"])
 
 
@@ -205,12 +242,14 @@ class Program:
     ----------
     inputs
         Specs of the feeds.
-    names
-        What a run yields, in order.
-    per_sample
-        Whether any batch may be fed; otherwise feeds have exactly the shapes of `inputs`.
-    block, threads
-        Samples computed together, at most, and threads that compute, the caller's among them.
+    output_names
+        Names of the tensors that a run yields, in order.
+    accepts_batches
+        Whether any batch size may be fed; otherwise feeds have exactly the shapes of `inputs`.
+    block
+        Maximum number of samples computed together.
+    threads
+        Number of computing threads, including the caller's.
     """
 
     inputs: dict[str, TensorSpec]
@@ -221,42 +260,42 @@ class Program:
     _specs: dict[str, TensorSpec] = field(repr=False)
     _batched: frozenset[str] = field(repr=False)
     _buffers: tuple[Buffer, ...] = field(repr=False)
-    _ops: tuple[BuiltStep, ...] = field(repr=False)
-    _places: dict[str, dict[str, int]] = field(repr=False)
+    _steps: tuple[BuiltStep, ...] = field(repr=False)
+    _buffer_ids: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
     _idle_workers: dict[int, list[Worker]] = field(
         default_factory=lambda: defaultdict(list), repr=False
     )
-    #: Seconds that a sample took, at best; says how many threads are worth it, never what they compute.
+    #: Shortest time per sample so far; decides only how many threads are worth starting.
     _seconds_per_sample: list[float] = field(default_factory=lambda: [1.0], repr=False)
 
     def run(
         self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None
     ) -> Iterator[tuple[str, Array]]:
-        """Compute and yield (name, array) for every kept tensor.
+        """Run the program and yield every tensor of `output_names`.
 
-        Fed ones first, then in the order of the steps.
+        Fed tensors come first, then the others in the order of the steps.
 
         Parameters
         ----------
         feed
             Arrays in logical layout, of the dtypes of `inputs`.
         force
-            Kept tensors that later steps shall read as given here. What is yielded is still what
-            the step computed from its (perhaps forced) inputs, so that the error of a step can be
-            seen apart from the errors before it.
+            Values that later steps read in place of computed tensors, by name; only tensors of
+            `output_names`. The yielded value is still the one computed from the (perhaps forced)
+            inputs, so that the error of one step can be measured without the errors upstream.
 
         Yields
         ------
         tuple
-            Name and array in logical layout; the array is the caller's to keep.
+            Name and array in logical layout; the caller owns the array.
 
         Raises
         ------
         SimulatorError
-            When names, shapes or dtypes of the arrays are not those of the program.
+            If names, shapes or dtypes of the arrays differ from those of the program.
         """
-        samples = self._check(feed)
+        samples = self._check_feeds(feed)
         forced = self._check_forced(force or {}, samples)
         arrays = {name: _to_contiguous(feed[name]) for name in self.inputs}
         fed = dict(arrays)
@@ -269,30 +308,28 @@ class Program:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds between runs for tensors that are not the caller's."""
-        return sum(
-            worker.nbytes for workers in list(self._idle_workers.values()) for worker in workers
-        )
+        """Bytes retained between runs for tensors that do not belong to the caller."""
+        workers = itertools.chain.from_iterable(list(self._idle_workers.values()))
+        return sum(worker.nbytes for worker in workers)
 
     def _allocate_output(self, name: str, samples: int) -> Array:
-        """Return an array for a kept tensor: a constant has its values already."""
-        at = self._places[name].get(PLAIN)
-        if at in self._constants:
-            return self._constants[at].copy()
-        spec = self._specs[name]
-        shape = (samples * spec.shape[0], *spec.shape[1:]) if name in self._batched else spec.shape
-        return np.empty(shape, spec.dtype)
+        """Allocate the array of an output tensor; that of a constant contains its values."""
+        buffer_id = self._buffer_ids[name].get(PLAIN)
+        if buffer_id in self._constants:
+            return self._constants[buffer_id].copy()
+        spec = self._get_spec(name, samples)
+        return np.empty(spec.shape, spec.dtype)
 
-    def _spec(self, name: str, samples: int) -> TensorSpec:
-        """Return the spec of a kept tensor for a batch of `samples`."""
+    def _get_spec(self, name: str, samples: int) -> TensorSpec:
+        """Return the spec of an output tensor for a batch of `samples`."""
         spec = self._specs[name]
         return stack_samples(spec, samples) if name in self._batched else spec
 
-    def _check(self, feed: Mapping[str, Array]) -> int:
-        """Return the number of samples fed, after checking the feeds."""
+    def _check_feeds(self, feed: Mapping[str, Array]) -> int:
+        """Check names, shapes and dtypes of the feeds, and return the number of samples."""
         if feed.keys() != self.inputs.keys():
-            raise SimulatorError(f"the program takes {sorted(self.inputs)}, not {sorted(feed)}")
-        lengths = set()
+            raise SimulatorError(f"feeds must be exactly {sorted(self.inputs)}, got {sorted(feed)}")
+        batch_sizes = set()
         for name, spec in self.inputs.items():
             x = feed[name]
             if x.dtype != spec.dtype:
@@ -300,105 +337,102 @@ class Program:
             if not self.accepts_batches and x.shape != spec.shape:
                 raise SimulatorError(f"{name} must be exactly {spec}, not {list(x.shape)}")
             if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
-                raise SimulatorError(f"{name} must be {spec} with any batch, not {list(x.shape)}")
+                raise SimulatorError(
+                    f"{name} must be {spec} with any batch size, not {list(x.shape)}"
+                )
             if self.accepts_batches:
-                lengths.add(len(x))
-        if len(lengths) > 1:
-            raise SimulatorError(f"the feeds have different batches: {sorted(lengths)}")
-        return lengths.pop() if lengths else 1
+                batch_sizes.add(len(x))
+        if len(batch_sizes) > 1:
+            raise SimulatorError(f"feeds have different batch sizes: {sorted(batch_sizes)}")
+        return batch_sizes.pop() if batch_sizes else 1
 
     def _check_forced(self, force: Mapping[str, Array], samples: int) -> dict[str, Array]:
-        """Return the forced arrays, contiguous, after checking them."""
+        """Check names, shapes and dtypes of the forced arrays, and return them contiguous."""
         if not force:
             return {}
         unknown = sorted(set(force) - set(self.output_names))
-        require(not unknown, f"only kept tensors can be forced, not {unknown}")
+        require(not unknown, f"only tensors that a run yields can be forced, not {unknown}")
         for name, x in force.items():
-            want = self._spec(name, samples)
-            fits = x.shape == want.shape and x.dtype == want.dtype
+            expected = self._get_spec(name, samples)
             require(
-                fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}"
+                x.shape == expected.shape and x.dtype == expected.dtype,
+                f"the forced value of {name} is {x.dtype}{list(x.shape)}; it must be {expected}",
             )
         return {name: np.asarray(x, order="C") for name, x in force.items()}
 
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
-        """Cut the batch into even blocks and hand them to the workers."""
+        """Split the batch into even blocks and run them on the threads that are worth starting."""
         if not self.accepts_batches:
             self._run_block(arrays, force, slice(0, 1), 1)
             return
         if not samples:
             return
-        threads = max(
-            min(
-                self.threads,
-                samples,
-                int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS),
-            ),
-            1,
-        )
-        each = -(
-            -samples // (threads * self.block)
-        )  # blocks for each thread, of at most `block` samples
-        count = min(threads * each, samples)
-        parts = iter(
-            [slice(samples * i // count, samples * (i + 1) // count) for i in range(count)]
-        )
+        useful_threads = int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS)
+        threads = max(min(self.threads, samples, useful_threads), 1)
+        blocks_per_thread = -(-samples // (threads * self.block))  # of at most `block` samples
+        count = min(threads * blocks_per_thread, samples)
+        bounds = [samples * i // count for i in range(count + 1)]
+        blocks = iter([slice(start, stop) for start, stop in itertools.pairwise(bounds)])
 
-        def work() -> None:
-            for (
-                part
-            ) in parts:  # shared by the threads: each takes the next block when it is done with one
-                self._run_block(arrays, force, part, part.stop - part.start)
+        def run_blocks() -> None:
+            for block in blocks:  # shared: a thread that has finished a block takes the next one
+                self._run_block(arrays, force, block, block.stop - block.start)
 
         if threads == 1:
-            work()
+            run_blocks()
             return
-        others = [_get_thread_pool(self.threads - 1).submit(work) for _ in range(threads - 1)]
+        pool = _get_thread_pool(self.threads - 1)
+        futures = [pool.submit(run_blocks) for _ in range(threads - 1)]
         try:
-            work()
-        finally:
-            others = [
-                other for other in others if not other.cancel()
-            ]  # what did not begin has nothing left to do
-            wait(others)
-        for other in others:
-            other.result()
+            run_blocks()
+        finally:  # a future that has not started has no blocks to run any more
+            futures = [future for future in futures if not future.cancel()]
+            wait(futures)
+        for future in futures:
+            future.result()
 
     def _run_block(
-        self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int
+        self, arrays: dict[str, Array], force: dict[str, Array], block: slice, samples: int
     ) -> None:
-        """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""
+        """Compute one block of the caller's arrays with a worker that no other block is using."""
         idle = self._idle_workers[samples]
         try:
             worker = idle.pop()
         except IndexError:
-            worker = Worker(self._buffers, self._ops, self._constants, samples)
+            worker = Worker(self._buffers, self._steps, self._constants, samples)
         start = time.perf_counter()
         if force:
-            worker.run_forced(
-                arrays,
-                part,
-                {
-                    self._places[name][PLAIN]: self._forced_buffers(name, x, part)
-                    for name, x in force.items()
-                },
-            )
+            overrides = {}
+            for name, x in force.items():
+                overrides[self._buffer_ids[name][PLAIN]] = self._forced_buffers(name, x, block)
+            worker.run_forced(arrays, block, overrides)
         else:
-            worker.run(arrays, part)
+            worker.run(arrays, block)
             self._seconds_per_sample[0] = min(
                 self._seconds_per_sample[0], (time.perf_counter() - start) / samples
             )
         idle.append(worker)
         if len(self._idle_workers) > _MAX_CACHED_BLOCK_SIZES:
-            with contextlib.suppress(
-                KeyError, StopIteration, RuntimeError
-            ):  # another thread was first
+            # another thread may have removed the entry first
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):
                 del self._idle_workers[next(iter(self._idle_workers))]
 
-    def _forced_buffers(self, name: str, x: Array, part: slice) -> dict[int, Array]:
-        """Return what the buffers of tensor `name` shall hold."""
-        x = slice_samples(x, part, self._specs[name].shape[0]) if name in self._batched else x
-        found = {self._places[name][PLAIN]: x}
-        if CHANNEL_LAST in self._places[name]:
-            found[self._places[name][CHANNEL_LAST]] = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-        return found
+    def _forced_buffers(self, name: str, x: Array, block: slice) -> dict[int, Array]:
+        """Return the forced values of one block by buffer id: plain, and channel-last if it exists.
+
+        Parameters
+        ----------
+        name
+            Tensor to force.
+        x
+            Its forced value in logical layout, for the full batch.
+        block
+            Range of samples to select.
+        """
+        if name in self._batched:
+            x = slice_samples(x, block, self._specs[name].shape[0])
+        buffer_ids = self._buffer_ids[name]
+        values = {buffer_ids[PLAIN]: x}
+        if CHANNEL_LAST in buffer_ids:
+            values[buffer_ids[CHANNEL_LAST]] = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        return values

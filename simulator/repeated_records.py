@@ -1,12 +1,11 @@
-"""Steps that come again and again, as those of an unrolled recurrent layer.
+"""Find repeated sequences of records, such as an unrolled recurrent layer, and run them as a loop.
 
-Found among records and run as one loop.
-Two turns are alike where the same machine code is called in the same order and few words of its
-records differ: which slice of the sequence is read, where the state lies. The records of the first
-turn serve all others; before each turn the words that differ are written into them. What is
-computed is therefore what the single steps compute.
+Two sequences are repetitions if they call the same machine code in the same order and few words of
+their records differ, such as the slice of the input sequence or the address of the state. The
+records of the first repetition serve all others: before each iteration the differing words are
+patched. The loop therefore computes exactly the same as the separate steps.
 
-Must not know: what the steps do, whose the arrays are.
+Must not know: the operators of the steps, the owners of the arrays.
 """
 
 from __future__ import annotations
@@ -26,25 +25,29 @@ from simulator.native import get_record_runner_address
 
 __all__ = ["RepeatedRecords", "find_repeats", "get_repeat_runner"]
 
-_MIN_REPEATS = 8  # turns that are worth a loop
-_MIN_WORDS_PER_PATCH = 4  # at most one word in so many differs
+_MIN_REPEATS = 8
+_MIN_WORDS_PER_PATCH = 4  # at most one word in this many may differ between repetitions
 _INDEX = ir.IntType(64)
 
 
 @dataclass(frozen=True, eq=False)
 class RepeatedRecords:
-    """A stretch of records of which the first turn is called again and again.
+    """A sequence of records that repeats; only the records of its first repetition are run.
 
     Parameters
     ----------
-    first, length, times
-        The place of the first turn among the records, its records, and how many turns there are.
-    words
-        The words of the first turn that differ: (record, word).
-    places
-        int64 [W], their addresses.
+    first
+        Index of the first record.
+    records_per_repeat
+        Number of records in one repetition.
+    repeat_count
+        Number of repetitions.
+    patched_words
+        The W words that differ between repetitions, as (record within a repetition, word).
+    patch_addresses
+        int64 [W], their addresses in the records of the first repetition.
     values
-        int64 [times, W], what they are in each turn.
+        int64 [repeat_count, W], their values in each repetition.
     """
 
     first: int
@@ -56,18 +59,26 @@ class RepeatedRecords:
 
     @property
     def all_records(self) -> range:
-        """The places of the records of all turns."""
+        """Indices of the records of all repetitions."""
         return range(self.first, self.first + self.records_per_repeat * self.repeat_count)
 
     @property
     def redundant_records(self) -> range:
-        """The places of the records that are not needed: those behind the first turn."""
+        """Indices of the records after the first repetition, which are not needed."""
         return self.all_records[self.records_per_repeat :]
 
     def run(self, table: int) -> int:
-        """Walk through all turns, given the address of the table of records.
+        """Run all repetitions.
 
-        Return what `native.walk` does.
+        Parameters
+        ----------
+        table
+            Address of the table of record addresses.
+
+        Returns
+        -------
+        int
+            -1, or the index of a record that failed, as `native.get_record_runner`.
         """
         return self._repeat_runner(self._record_runner_address, table, *self._runner_arguments)
 
@@ -81,9 +92,9 @@ class RepeatedRecords:
 
     @cached_property
     def _runner_arguments(self) -> tuple[int, ...]:
-        ends = self.first, self.first + self.records_per_repeat
         return (
-            *ends,
+            self.first,
+            self.first + self.records_per_repeat,
             self.repeat_count,
             self.patch_addresses.ctypes.data,
             self.values.ctypes.data,
@@ -91,127 +102,147 @@ class RepeatedRecords:
         )
 
     def locate_word(self, record: int, word: int) -> tuple[Array, int]:
-        """Return where word `word` of record `record` stands now, as (flat array, index)."""
-        turn, inner = divmod(record - self.first, self.records_per_repeat)
-        return self.values.reshape(-1), turn * len(self.patched_words) + self.patched_words.index(
-            (inner, word)
-        )
+        """Return the storage of a patched word of any repetition, as (flat array, index)."""
+        repeat, inner_record = divmod(record - self.first, self.records_per_repeat)
+        column = self.patched_words.index((inner_record, word))
+        return self.values.reshape(-1), repeat * len(self.patched_words) + column
 
 
 def find_repeats(
     records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
 ) -> Iterator[RepeatedRecords]:
-    """Yield the turns among records[first:last], in order.
+    """Yield the repeated sequences among records[first:last], in order.
 
-    `patched` are words (record, word) that change later.
+    Parameters
+    ----------
+    records
+        int64 words of each record.
+    patched
+        Words (record, word) whose values change between runs; they are patched even if equal.
+    first, last
+        Range of records to search.
     """
-    kinds = [(len(words), int(words[0]), int(words[1])) for words in records[first:last]]
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    start, length, times = _find_longest_repeat(
-        np.array([numbers[kind] for kind in kinds], np.int64)
-    )
-    if times < _MIN_REPEATS:
+    # record length, machine code and trampoline: records that differ in these cannot be patched
+    signatures = [(len(words), int(words[0]), int(words[1])) for words in records[first:last]]
+    id_by_signature = {key: index for index, key in enumerate(dict.fromkeys(signatures))}
+    signature_ids = np.array([id_by_signature[key] for key in signatures], np.int64)
+    start, length, repeat_count = _find_longest_repeat(signature_ids)
+    if repeat_count < _MIN_REPEATS:
         return
     start += first
-    stop = start + length * times
-    found = _make_repeated_records(records, patched, start, length, times)
-    if found is None:
+    stop = start + length * repeat_count
+    repeated = _make_repeated_records(records, patched, start, length, repeat_count)
+    if repeated is None:
         return
     yield from find_repeats(records, patched, first, start)
-    yield found
+    yield repeated
     yield from find_repeats(records, patched, stop, last)
 
 
-def _find_longest_repeat(numbers: Array) -> tuple[int, int, int]:
-    """Return (first, length, times) of the longest stretch of equal turns, of those the one of the shortest turns."""
-    best, count = (0, 1, 1), len(numbers)
+def _find_longest_repeat(signature_ids: Array) -> tuple[int, int, int]:
+    """Find the longest repetition as (first, length, repeat_count); ties go to the shortest length.
+
+    `signature_ids` is int64 [records]; equal numbers are records that may repeat each other. Without
+    a repetition the result is (0, 1, 1).
+    """
+    best, count = (0, 1, 1), len(signature_ids)
     for length in range(1, count // _MIN_REPEATS + 1):
-        equal = np.concatenate([[False], numbers[length:] == numbers[:-length], [False]])
-        edges = np.flatnonzero(equal[1:] != equal[:-1])
-        runs = edges[1::2] - edges[::2]
-        if runs.size:
-            at = int(runs.argmax())
-            times = int(runs[at]) // length + 1
-            if times >= _MIN_REPEATS and times * length > best[1] * best[2]:
-                best = int(edges[2 * at]), length, times
+        is_equal = signature_ids[length:] == signature_ids[:-length]
+        padded = np.concatenate([[False], is_equal, [False]])
+        edges = np.flatnonzero(padded[1:] != padded[:-1])
+        run_lengths = edges[1::2] - edges[::2]
+        if run_lengths.size:
+            longest = int(run_lengths.argmax())
+            repeat_count = int(run_lengths[longest]) // length + 1
+            if repeat_count >= _MIN_REPEATS and repeat_count * length > best[1] * best[2]:
+                best = int(edges[2 * longest]), length, repeat_count
     return best
 
 
 def _make_repeated_records(
-    records: Sequence[Array], patched: set[tuple[int, int]], first: int, length: int, times: int
+    records: Sequence[Array],
+    patched: set[tuple[int, int]],
+    first: int,
+    length: int,
+    repeat_count: int,
 ) -> RepeatedRecords | None:
-    """Return the turns, None where too many words differ."""
-    words: list[tuple[int, int]] = []
+    """Collect the words that differ between repetitions; return None if too many differ."""
+    patched_words: list[tuple[int, int]] = []
     values: list[Array] = []
     for inner in range(length):
-        at = range(first + inner, first + length * times, length)
-        column = np.stack([records[record] for record in at])
-        differs = (column != column[0]).any(0)
+        occurrences = range(first + inner, first + length * repeat_count, length)
+        words_by_repeat = np.stack([records[record] for record in occurrences])
+        differs = (words_by_repeat != words_by_repeat[0]).any(0)
         for record, word in patched:
-            if record in at:
+            if record in occurrences:
                 differs[word] = True
-        words += [(inner, int(word)) for word in np.flatnonzero(differs)]
-        values.append(column[:, differs])
-    if _MIN_WORDS_PER_PATCH * len(words) > sum(
-        len(records[first + inner]) for inner in range(length)
-    ):
+        patched_words += [(inner, int(word)) for word in np.flatnonzero(differs)]
+        values.append(words_by_repeat[:, differs])
+    word_count = sum(len(records[first + inner]) for inner in range(length))
+    if _MIN_WORDS_PER_PATCH * len(patched_words) > word_count:
         return None
-    places = [records[first + inner].ctypes.data + 8 * word for inner, word in words]
-    table = np.ascontiguousarray(np.concatenate(values, axis=1))
-    return RepeatedRecords(first, length, times, words, np.array(places, np.int64), table)
+    addresses = [records[first + inner].ctypes.data + 8 * word for inner, word in patched_words]
+    return RepeatedRecords(
+        first,
+        length,
+        repeat_count,
+        patched_words,
+        np.array(addresses, np.int64),
+        np.ascontiguousarray(np.concatenate(values, axis=1)),
+    )
 
 
 @cache
 def get_repeat_runner() -> Callable[..., int]:
-    """Return again(walk, table, first, last, times, places, values, words).
+    """Return the compiled loop over the repetitions of a sequence of records.
 
-    Walk the records that many times.
-    `walk` is the address of `native.walk`'s code, `places` and `values` are those of
-    `RepeatedRecords`. Returns what `walk` does.
+    Its int64 arguments: address of the record runner's code, address of the record table, first
+    record, last record (exclusive), number of repetitions, addresses of `patch_addresses` and
+    `values` of `RepeatedRecords`, number of patched words. It returns -1, or the index of a record
+    that failed.
     """
-    address = _llvm.get_function_address(_write_repeat_runner_ir, (), "again", ())
+    address = _llvm.get_function_address(_write_repeat_runner_ir, (), "run_repeats", ())
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)(address)
 
 
 def _write_repeat_runner_ir() -> str:
-    module = ir.Module("again")
-    function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 8), "again")
-    walk, table, first, last, times, places, values, words = function.args
-    names = ("entry", "turn", "write", "word", "call", "next", "good", "bad")
-    entry, turn, write, word, call, after, good, bad = (
+    """Write the LLVM module of `get_repeat_runner`."""
+    module = ir.Module("run_repeats")
+    function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 8), "run_repeats")
+    runner, table, first, last, repeat_count, addresses, values, patch_count = function.args
+    names = ("entry", "repeat", "patch", "store", "call", "next", "good", "bad")
+    entry, repeat, patch, store, call, advance, good, bad = (
         function.append_basic_block(name) for name in names
     )
-    builder, zero, one, numbers = (
-        ir.IRBuilder(entry),
-        ir.Constant(_INDEX, 0),
-        ir.Constant(_INDEX, 1),
-        _INDEX.as_pointer(),
-    )
+    builder, int64_pointer = ir.IRBuilder(entry), _INDEX.as_pointer()
+    zero, step = ir.Constant(_INDEX, 0), ir.Constant(_INDEX, 1)
 
     def element(base: Any, index: Any) -> Any:
-        return builder.gep(builder.inttoptr(base, numbers), [index])
+        return builder.gep(builder.inttoptr(base, int64_pointer), [index])
 
-    builder.branch(turn)
-    builder.position_at_end(turn)
-    time = builder.phi(_INDEX)
-    time.add_incoming(zero, entry)
-    builder.cbranch(builder.icmp_signed("<", time, times), write, good)
-    builder.position_at_end(write)
+    builder.branch(repeat)
+    builder.position_at_end(repeat)
+    repeat_index = builder.phi(_INDEX)
+    repeat_index.add_incoming(zero, entry)
+    builder.cbranch(builder.icmp_signed("<", repeat_index, repeat_count), patch, good)
+    builder.position_at_end(patch)
     index = builder.phi(_INDEX)
-    index.add_incoming(zero, turn)
-    builder.cbranch(builder.icmp_signed("<", index, words), word, call)
-    builder.position_at_end(word)
-    value = builder.load(element(values, builder.add(builder.mul(time, words), index)))
-    builder.store(value, builder.inttoptr(builder.load(element(places, index)), numbers))
-    index.add_incoming(builder.add(index, one), word)
-    builder.branch(write)
+    index.add_incoming(zero, repeat)
+    builder.cbranch(builder.icmp_signed("<", index, patch_count), store, call)
+    builder.position_at_end(store)
+    value_index = builder.add(builder.mul(repeat_index, patch_count), index)
+    value = builder.load(element(values, value_index))
+    address = builder.load(element(addresses, index))
+    builder.store(value, builder.inttoptr(address, int64_pointer))
+    index.add_incoming(builder.add(index, step), store)
+    builder.branch(patch)
     builder.position_at_end(call)
-    kind = ir.FunctionType(_INDEX, [_INDEX] * 3).as_pointer()
-    status = builder.call(builder.inttoptr(walk, kind), [table, first, last])
-    builder.cbranch(builder.icmp_signed("<", status, zero), after, bad)
-    builder.position_at_end(after)
-    time.add_incoming(builder.add(time, one), after)
-    builder.branch(turn)
+    runner_type = ir.FunctionType(_INDEX, [_INDEX] * 3).as_pointer()
+    status = builder.call(builder.inttoptr(runner, runner_type), [table, first, last])
+    builder.cbranch(builder.icmp_signed("<", status, zero), advance, bad)
+    builder.position_at_end(advance)
+    repeat_index.add_incoming(builder.add(repeat_index, step), advance)
+    builder.branch(repeat)
     builder.position_at_end(good)
     builder.ret(ir.Constant(_INDEX, -1))
     builder.position_at_end(bad)

@@ -1,4 +1,4 @@
-"""The ways to round, as values: what kernels, platforms and graphs mean by the same member.
+"""Rounding modes that kernels, platforms and graphs share.
 
 Imports no Numba.
 """
@@ -11,10 +11,10 @@ __all__ = ["RoundingMode"]
 
 
 class RoundingMode(IntEnum):
-    """How a number between two integers becomes one of them; compiled code compares the numbers."""
+    """How a number between two integers is rounded; compiled code compares the integer values."""
 
-    HALF_UP = 0  #: the nearer one, a tie goes up: what the NPU does, whatever it is told
+    HALF_UP = 0  #: to the nearest integer, ties towards +infinity; the NPU supports only this mode
     DOWN = 1
     UP = 2
-    HALF_EVEN = 3  #: the nearer one, a tie goes to the even one
-    HALF_AWAY = 4  #: the nearer one, a tie goes away from 0
+    HALF_EVEN = 3  #: to the nearest integer, ties to the even one
+    HALF_AWAY = 4  #: to the nearest integer, ties away from 0

@@ -1,15 +1,16 @@
-"""A worker: the memory of a program for blocks of one size, and the walk over its steps there.
+"""A worker runs the steps of a program on blocks of one size, in memory of its own.
 
 Owns: one allocation for all buffers and scratch memory, the records of the compiled steps
-(`native`), their patching with the addresses of the caller's arrays. Compiled steps in a row run in
-one call. Must not know: how a batch is cut, threads.
+(`native`), patching them with the addresses of the caller's arrays. Consecutive compiled steps run
+in one call. Must not know: how a batch is split, threads.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,221 +22,274 @@ from simulator.repeated_records import RepeatedRecords, find_repeats
 
 __all__ = ["Worker", "slice_samples"]
 
-_CACHE_LINE_BYTES = 64  # bytes of a cache line
+_CACHE_LINE_BYTES = 64
+
+
+class _CallerPatch(NamedTuple):
+    """The record words that hold the address of one of the caller's arrays.
+
+    rows_per_sample : along axis 0; 0 if the array is not batched. words : (array, index) of each.
+    """
+
+    name: str
+    rows_per_sample: int
+    words: list[tuple[Array, int]]
 
 
 class Worker:
     """Runs the steps of a program on blocks of `samples`; used by one thread at a time.
 
+    Parameters
+    ----------
+    buffers
+        All buffers of the program, by buffer id.
+    steps
+        Built steps in execution order.
+    constants
+        Buffer id -> value.
+    samples
+        Number of samples in a block.
+
     Attributes
     ----------
     nbytes
-        Memory that it holds.
+        Bytes of memory that the worker allocated.
     """
 
     def __init__(
         self,
         buffers: Sequence[Buffer],
-        ops: Sequence[BuiltStep],
+        steps: Sequence[BuiltStep],
         constants: Mapping[int, Array],
         samples: int,
     ) -> None:
-        self._buffers, self._ops, self._samples = buffers, ops, samples
+        self._buffers, self._steps, self._samples = buffers, steps, samples
         self._scratch = np.empty(0, np.uint8)
-        self._values: list[Any] = [constants.get(at) for at in range(len(buffers))]
+        #: Array of each buffer; None for those of the caller.
+        self._values: list[Any] = [constants.get(index) for index in range(len(buffers))]
         self.nbytes = self._allocate()
+        #: Ranges of records, repeated records and steps in Python, in execution order.
         self._segments: list[tuple[int, int] | RepeatedRecords | BuiltStep] = []
-        self._live_arrays: list[Array] = []  # what the table points at
-        #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
-        self._caller_patches: list[tuple[str, int, list[tuple[Array, int]]]] = []
+        self._live_arrays: list[Array] = []  # arrays that the record table points at
+        self._caller_patches: list[_CallerPatch] = []
         self._compiled = not config.DISABLE_JIT
         if self._compiled:
             self._build_records()
 
-    def run(self, arrays: Mapping[str, Array], part: slice) -> None:
-        """Run all steps on `part` of the caller's arrays, which are those of the buffers with a name."""
+    def run(self, arrays: Mapping[str, Array], block: slice) -> None:
+        """Run all steps on one block of samples of the caller's arrays.
+
+        Parameters
+        ----------
+        arrays
+            Name -> array for the full batch, for every buffer with a name.
+        block
+            Range of samples to compute; as many as the worker was made for.
+        """
         if not self._compiled:
-            self.run_forced(arrays, part, {})
+            self.run_forced(arrays, block, {})
             return
-        for name, each, places in self._caller_patches:
-            array = arrays[name]
-            address = (
-                data_address(array) + part.start * each * array.strides[0]
-                if each
-                else data_address(array)
-            )
-            for words, word in places:
-                words[word] = address
-        go = get_record_runner()
-        for some in self._segments:
-            if isinstance(some, BuiltStep):
-                some.run(
-                    self._resolve_arrays(some.input_buffers, arrays, part),
-                    self._resolve_arrays(some.output_buffers, arrays, part),
+        for patch in self._caller_patches:
+            array = arrays[patch.name]
+            address = data_address(array)
+            if patch.rows_per_sample:
+                address += block.start * patch.rows_per_sample * array.strides[0]
+            for words, index in patch.words:
+                words[index] = address
+        run_records = get_record_runner()
+        for segment in self._segments:
+            if isinstance(segment, BuiltStep):
+                segment.run(
+                    self._resolve_arrays(segment.input_buffers, arrays, block),
+                    self._resolve_arrays(segment.output_buffers, arrays, block),
                 )
-            elif (
-                some.run(self._start)
-                if isinstance(some, RepeatedRecords)
-                else go(self._start, *some)
-            ) >= 0:
-                raise MemoryError("a step of the simulator found no memory")
+                continue
+            if isinstance(segment, RepeatedRecords):
+                failed_record = segment.run(self._table_address)
+            else:
+                failed_record = run_records(self._table_address, *segment)
+            if failed_record >= 0:
+                raise MemoryError("out of memory in a step of the simulator")
 
     def run_forced(
-        self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]
+        self, arrays: Mapping[str, Array], block: slice, force: Mapping[int, Mapping[int, Array]]
     ) -> None:
-        """Run step by step; once a buffer of `force` is written, the buffers named there hold other values."""
-        values = list(self._values)
-        for at in range(len(values)):
-            if values[at] is None:
-                values[at] = self._caller_array(at, arrays, part)
-        made = {at: op for op in self._ops for at in op.output_buffers}
-        for at, given in force.items():
-            if at not in made:
-                values[at] = given[at]
-        for op in self._ops:
-            op.run(
-                [values[at] for at in op.input_buffers], [values[at] for at in op.output_buffers]
-            )
-            for at in op.output_buffers:
-                for other, value in force.get(at, {}).items() if made[at] is op else ():
-                    values[other] = value
+        """Run step by step, replacing the values of some buffers for the steps that follow.
+
+        Parameters
+        ----------
+        arrays, block
+            As for `run`.
+        force
+            Trigger buffer id -> {buffer id: value}. As soon as the trigger is computed, the listed
+            buffers take these values; for a fed tensor, from the start.
+        """
+        values = [
+            self._caller_array(buffer_id, arrays, block) if value is None else value
+            for buffer_id, value in enumerate(self._values)
+        ]
+        last_writers: dict[int, BuiltStep] = {}
+        for step in self._steps:
+            last_writers.update(dict.fromkeys(step.output_buffers, step))
+        for buffer_id, overrides in force.items():
+            if buffer_id not in last_writers:
+                values[buffer_id] = overrides[buffer_id]
+        for step in self._steps:
+            inputs = [values[buffer_id] for buffer_id in step.input_buffers]
+            step.run(inputs, [values[buffer_id] for buffer_id in step.output_buffers])
+            for trigger in step.output_buffers:
+                if last_writers[trigger] is step:
+                    for buffer_id, value in force.get(trigger, {}).items():
+                        values[buffer_id] = value
 
     def _resolve_arrays(
-        self, numbers: Sequence[int], arrays: Mapping[str, Array], part: slice
+        self, buffer_ids: Sequence[int], arrays: Mapping[str, Array], block: slice
     ) -> list[Array]:
+        """Return the array of each buffer, for the caller's buffers the slice of one block."""
         values = self._values
         return [
-            self._caller_array(at, arrays, part) if values[at] is None else values[at]
-            for at in numbers
+            self._caller_array(index, arrays, block) if values[index] is None else values[index]
+            for index in buffer_ids
         ]
 
-    def _caller_array(self, at: int, arrays: Mapping[str, Array], part: slice) -> Array:
-        """Return the part of the caller's array that a buffer stands for."""
-        buffer = self._buffers[at]
+    def _caller_array(self, buffer_id: int, arrays: Mapping[str, Array], block: slice) -> Array:
+        """Return the slice of the caller's array that one of the caller's buffers stands for."""
+        buffer = self._buffers[buffer_id]
         if buffer.alias_of >= 0:
-            return self._caller_array(buffer.alias_of, arrays, part).reshape(
-                buffer.spec_for(self._samples).shape
-            )
+            source = self._caller_array(buffer.alias_of, arrays, block)
+            return source.reshape(buffer.spec_for(self._samples).shape)
         array = arrays[buffer.name]
-        return slice_samples(array, part, buffer.spec.shape[0]) if buffer.is_batched else array
+        return slice_samples(array, block, buffer.spec.shape[0]) if buffer.is_batched else array
 
     def _allocate(self) -> int:
-        """Give every buffer of a slot its memory, those of one slot the same; return all bytes."""
-        sizes: dict[int, int] = defaultdict(int)
+        """Allocate the memory of all slots and the scratch memory in one block; return its bytes.
+
+        Buffers of the same slot share its memory. Slots start at cache lines.
+        """
+        slot_sizes: dict[int, int] = defaultdict(int)
         for buffer in self._buffers:
             if buffer.slot >= 0:
-                sizes[buffer.slot] = max(sizes[buffer.slot], buffer.spec_for(self._samples).nbytes)
-        scratch = max(
-            (
-                op.run.scratch_bytes(self._count_rows(op))
-                for op in self._ops
-                if isinstance(op.run, NativeLoop)
-            ),
-            default=0,
-        )
+                size = buffer.spec_for(self._samples).nbytes
+                slot_sizes[buffer.slot] = max(slot_sizes[buffer.slot], size)
+        scratch_bytes = 0
+        for step in self._steps:
+            if isinstance(step.run, NativeLoop):
+                step_bytes = step.run.scratch_bytes(self._count_rows(step))
+                scratch_bytes = max(scratch_bytes, step_bytes)
         starts, total = {}, 0
-        for slot, size in {**sizes, -1: scratch}.items():
-            starts[slot], total = (
-                total,
-                total + -(-size // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES + _CACHE_LINE_BYTES,
-            )
+        for slot, size in {**slot_sizes, -1: scratch_bytes}.items():
+            starts[slot] = total
+            total += -(-size // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES + _CACHE_LINE_BYTES
         memory = np.empty(total + _CACHE_LINE_BYTES, np.uint8)
         memory = memory[-memory.ctypes.data % _CACHE_LINE_BYTES :]
-        self._scratch = memory[starts[-1] : starts[-1] + scratch]
-        for at, buffer in enumerate(self._buffers):
-            if buffer.slot >= 0:
-                spec, start = buffer.spec_for(self._samples), starts[buffer.slot]
-                self._values[at] = (
-                    memory[start : start + spec.nbytes].view(spec.dtype).reshape(spec.shape)
-                )
-        for at, buffer in enumerate(self._buffers):
-            if buffer.alias_of >= 0 and self._values[buffer.alias_of] is not None:
-                self._values[at] = self._values[buffer.alias_of].reshape(
-                    buffer.spec_for(self._samples).shape
-                )
+        self._scratch = memory[starts[-1] : starts[-1] + scratch_bytes]
+        self._assign_views(memory, starts)
         return total
 
-    def _build_records(self) -> None:
-        """Write the records, the table of those that follow each other, and the loops over those that come again."""
-        records: list[Array] = []
-        patches: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        stretches: list[tuple[int, int] | BuiltStep] = []
-        for op in self._ops:
-            if not isinstance(op.run, NativeLoop):
-                stretches.append(op)
-                continue
-            ins, outs = (
-                [self._placeholder_array(at) for at in numbers]
-                for numbers in (op.input_buffers, op.output_buffers)
-            )
-            numbers, places, kept = make_record(
-                op.run, ins, outs, self._scratch, self._count_rows(op)
-            )
-            for word, is_input, index in places:
-                at = (op.input_buffers if is_input else op.output_buffers)[index]
-                at = at if self._buffers[at].alias_of < 0 else self._buffers[at].alias_of
-                if self._buffers[at].name and self._values[at] is None:
-                    patches[at].append((len(records), word))
-            records.append(np.array(numbers, np.int64))
-            self._live_arrays += kept
-            if stretches and isinstance(stretches[-1], tuple):
-                stretches[-1] = (stretches[-1][0], len(records))
-            else:
-                stretches.append((len(records) - 1, len(records)))
-        self._table = np.array([words.ctypes.data for words in records], np.int64)
-        self._start = self._table.ctypes.data
-        patched = {place for places in patches.values() for place in places}
-        for stretch in stretches:
-            self._segments += (
-                [stretch]
-                if isinstance(stretch, BuiltStep)
-                else _split_segments(records, patched, *stretch)
-            )
-        loops = [part for part in self._segments if isinstance(part, RepeatedRecords)]
-        self._live_arrays += [
-            words
-            for i, words in enumerate(records)
-            if all(i not in loop.redundant_records for loop in loops)
-        ]
-        for at, where in patches.items():
-            buffer, found = self._buffers[at], []
-            for number, word in where:
-                loop = next((loop for loop in loops if number in loop.all_records), None)
-                found.append(
-                    (records[number], word) if loop is None else loop.locate_word(number, word)
-                )
-            self._caller_patches.append(
-                (buffer.name, buffer.spec.shape[0] if buffer.is_batched else 0, found)
-            )
+    def _assign_views(self, memory: Array, starts: Mapping[int, int]) -> None:
+        """Set the arrays of buffers with a slot, and of their aliases, to views of `memory`.
 
-    def _count_rows(self, op: BuiltStep) -> int:
-        """Return the length of axis 0 in a step."""
-        shapes = (
-            self._buffers[at].spec_for(self._samples).shape
-            for at in (*op.input_buffers, *op.output_buffers)
-        )
+        `starts` is the byte offset of each slot.
+        """
+        for buffer_id, buffer in enumerate(self._buffers):
+            if buffer.slot >= 0:
+                spec, start = buffer.spec_for(self._samples), starts[buffer.slot]
+                view = memory[start : start + spec.nbytes].view(spec.dtype)
+                self._values[buffer_id] = view.reshape(spec.shape)
+        for buffer_id, buffer in enumerate(self._buffers):
+            if buffer.alias_of >= 0 and self._values[buffer.alias_of] is not None:
+                source = self._values[buffer.alias_of]
+                self._values[buffer_id] = source.reshape(buffer.spec_for(self._samples).shape)
+
+    def _build_records(self) -> None:
+        """Write the records of all compiled steps, and split them into segments and loops."""
+        records: list[Array] = []
+        #: Buffer id of a caller's array -> (record, word) of its addresses.
+        patches: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        spans: list[tuple[int, int] | BuiltStep] = []
+        for step in self._steps:
+            if not isinstance(step.run, NativeLoop):
+                spans.append(step)
+                continue
+            inputs = [self._placeholder_array(index) for index in step.input_buffers]
+            outputs = [self._placeholder_array(index) for index in step.output_buffers]
+            words, addresses, live_arrays = make_record(
+                step.run, inputs, outputs, self._scratch, self._count_rows(step)
+            )
+            for word, is_input, index in addresses:
+                buffer_id = (step.input_buffers if is_input else step.output_buffers)[index]
+                if self._buffers[buffer_id].alias_of >= 0:
+                    buffer_id = self._buffers[buffer_id].alias_of
+                if self._buffers[buffer_id].name and self._values[buffer_id] is None:
+                    patches[buffer_id].append((len(records), word))
+            records.append(np.array(words, np.int64))
+            self._live_arrays += live_arrays
+            if spans and isinstance(spans[-1], tuple):
+                spans[-1] = (spans[-1][0], len(records))
+            else:
+                spans.append((len(records) - 1, len(records)))
+        self._table = np.array([record.ctypes.data for record in records], np.int64)
+        self._table_address = self._table.ctypes.data
+        patched = set(itertools.chain.from_iterable(patches.values()))
+        for span in spans:
+            if isinstance(span, BuiltStep):
+                self._segments.append(span)
+            else:
+                self._segments += _split_segments(records, patched, *span)
+        self._connect_patches(records, patches)
+
+    def _connect_patches(
+        self, records: Sequence[Array], patches: Mapping[int, Sequence[tuple[int, int]]]
+    ) -> None:
+        """Retain the records that run, and resolve the words to patch with the caller's addresses.
+
+        `patches` has (record, word) by buffer id. Words of repeated records are patched in the
+        values of their loop.
+        """
+        loops = [part for part in self._segments if isinstance(part, RepeatedRecords)]
+        redundant = set(itertools.chain.from_iterable(loop.redundant_records for loop in loops))
+        self._live_arrays += [
+            words for index, words in enumerate(records) if index not in redundant
+        ]
+        for buffer_id, locations in patches.items():
+            buffer = self._buffers[buffer_id]
+            words = []
+            for record, word in locations:
+                loop = next((loop for loop in loops if record in loop.all_records), None)
+                in_record = records[record], word
+                words.append(in_record if loop is None else loop.locate_word(record, word))
+            rows_per_sample = buffer.spec.shape[0] if buffer.is_batched else 0
+            self._caller_patches.append(_CallerPatch(buffer.name, rows_per_sample, words))
+
+    def _count_rows(self, step: BuiltStep) -> int:
+        """Return the length of axis 0 in a step, the largest of its arrays."""
+        buffers = [self._buffers[i] for i in (*step.input_buffers, *step.output_buffers)]
+        shapes = [buffer.spec_for(self._samples).shape for buffer in buffers]
         return max((shape[0] for shape in shapes if shape), default=1)
 
-    def _placeholder_array(self, at: int) -> Array:
-        """Return the array of a buffer, for one of the caller's one that is never touched."""
-        if self._values[at] is not None:
-            return self._values[at]
-        spec = self._buffers[at].spec_for(self._samples)
+    def _placeholder_array(self, buffer_id: int) -> Array:
+        """Return the array of a buffer; for one of the caller's, an array that is never touched."""
+        if self._values[buffer_id] is not None:
+            return self._values[buffer_id]
+        spec = self._buffers[buffer_id].spec_for(self._samples)
         return np.empty(spec.shape, spec.dtype)
 
 
 def _split_segments(
     records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
 ) -> list[tuple[int, int] | RepeatedRecords]:
-    """Return the stretch of records first..last as those that come again and what lies between them."""
-    found: list[tuple[int, int] | RepeatedRecords] = []
+    """Split records[first:last] into repeated sequences and the ranges between them."""
+    segments: list[tuple[int, int] | RepeatedRecords] = []
     for loop in find_repeats(records, patched, first, last):
-        found += [(first, loop.all_records.start)] if first < loop.all_records.start else []
-        found.append(loop)
+        if first < loop.all_records.start:
+            segments.append((first, loop.all_records.start))
+        segments.append(loop)
         first = loop.all_records.stop
-    return [*found, (first, last)] if first < last else found
+    if first < last:
+        segments.append((first, last))
+    return segments
 
 
-def slice_samples(array: Array, part: slice, each: int) -> Array:
-    """Return the samples `part` of an array, each of so many rows of axis 0."""
-    return array[part.start * each : part.stop * each]
+def slice_samples(array: Array, block: slice, rows_per_sample: int) -> Array:
+    """Return the samples `block` of an array whose samples have `rows_per_sample` rows of axis 0."""
+    return array[block.start * rows_per_sample : block.stop * rows_per_sample]

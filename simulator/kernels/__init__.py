@@ -1,4 +1,4 @@
-"""The operators: frozen values with their constants inside, all `simulator.kernel.Kernel`."""
+"""The operators: immutable `simulator.kernel.Kernel` values that contain their constants."""
 
 from simulator.kernels.conv import Conv, Linear, apply_weight_factors
 from simulator.kernels.conv_transpose import ConvTranspose

@@ -2,16 +2,15 @@
 
     y = rescale(sum (x - zero) * w + bias)      padded with `zero`, exact accumulators
 
-zero is the integer of x that stands for 0: 0 itself, or what its scale gives it. It is folded into
-the bias, `sum x * w + (bias - zero * sum w)`.
+`zero` is the zero point of x. It is folded into the bias: `sum x * w + (bias - zero * sum w)`.
 
-Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the
+Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and selecting the
 loop. A one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is
 a 1x1 convolution whose pixels are the rows.
 
 The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The
-vector loops serve int8 by int8 wherever 32 bits provably suffice; the plain loops serve everything
-else in int32 or int64, again by that bound.
+vector loops are used wherever 32 bits provably suffice, the scalar loops elsewhere, in int32 or
+int64 according to that bound.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ __all__ = ["Conv", "Linear", "apply_weight_factors"]
 
 
 def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Return the bias as int64 [O], zeros for None, after checking the dtypes of both."""
+    """Check the dtypes of weights and bias, and return the bias as int64 [O], zeros for None."""
     require(
         weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}"
     )
@@ -55,38 +54,56 @@ def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.nda
     bias = np.asarray(bias)
     require(
         bias.shape == weight.shape[:1],
-        f"a bias of {list(bias.shape)} does not fit weights {list(weight.shape)}",
+        f"a bias of {list(bias.shape)} does not match weights {list(weight.shape)}",
     )
     require(bias.dtype.kind == "i", f"a bias must be integer, not {bias.dtype}")
     return bias.astype(np.int64)
 
 
 def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
-    """Return `weight`, or where there are `factors` of its shape the products, int16.
+    """Multiply weights elementwise by integer factors.
 
-    SimulatorError beyond 16 bits.
+    Parameters
+    ----------
+    weight
+        Integers of any shape.
+    factors
+        Integers of the same shape, or None for `weight` itself.
+
+    Returns
+    -------
+    array
+        The products, int16.
+
+    Raises
+    ------
+    SimulatorError
+        If the shapes differ, or a product does not fit 16 bits.
     """
     if factors is None:
         return weight
     require(
         weight.shape == factors.shape,
-        f"factors {list(factors.shape)} do not fit weights {list(weight.shape)}",
+        f"factors {list(factors.shape)} do not match weights {list(weight.shape)}",
     )
     products = weight.astype(np.int64) * factors
-    fits = np.abs(products).max(initial=0) <= np.iinfo(np.int16).max
-    require(bool(fits), "weights times their factors do not fit 16 bits")
+    largest = np.abs(products).max(initial=0)
+    require(
+        bool(largest <= np.iinfo(np.int16).max),
+        f"weights times their factors reach {largest}, which does not fit 16 bits",
+    )
     return products.astype(np.int16)
 
 
 def fold_zero_point_into_bias(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
-    """Return bias int64 [O] less `zero` times the sum of the weights [O, ...] of each output."""
-    return (
-        bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1) if zero else bias
-    )
+    """Return bias - zero * sum(w) per output, int64 [O], for weights [O, ...]."""
+    if not zero:
+        return bias
+    return bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1)
 
 
 def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
-    """Return the largest |accumulator| for inputs of `dtype`."""
+    """Return the largest |accumulator| for inputs of `dtype`; SimulatorError beyond 62 bits."""
     per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
     per_output = per_output * (1 << (8 * dtype.itemsize - 1)) + np.abs(bias.astype(object))
     largest = int(per_output.max(initial=0))
@@ -96,7 +113,7 @@ def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> 
 
 @dataclass(frozen=True, eq=False)
 class Conv(ClampableKernel):
-    """Convolution of x [N, C, H, W] or [N, C, W], padded with what stands for 0.
+    """Convolution of x [N, C, H, W] or [N, C, W], padded with the zero point of x.
 
     Parameters
     ----------
@@ -105,17 +122,17 @@ class Conv(ClampableKernel):
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
-        Accumulator -> output, one for all channels or one for each; its bits give the dtype of the
-        output.
+        Accumulator -> output, one for all channels or one per channel; its bits give the dtype of
+        the output.
     strides, pads, dilations
-        One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands
-        for 1 and 0.
+        One value per spatial axis; pads in ONNX order, all begins and then all ends. None is 1, and
+        0 for pads.
     group
         Number of groups.
     zero
-        The integer of x that stands for 0.
-    clip
-        Bounds of an absorbed Relu or Clip.
+        Zero point of x.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     """
 
     weight: np.ndarray
@@ -131,16 +148,18 @@ class Conv(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, O, *space]."""
+        """Infer y [N, O, *space] from x."""
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
         rank, window = self.weight.ndim, self._window()
-        require(len(x.shape) == rank, f"weights {list(self.weight.shape)} do not fit {x}")
-        require(x.dtype in (np.int8, np.int16), f"a convolution takes int8 or int16, not {x.dtype}")
+        require(len(x.shape) == rank, f"weights {list(self.weight.shape)} do not match {x}")
+        require(
+            x.dtype in (np.int8, np.int16), f"a convolution requires int8 or int16, not {x.dtype}"
+        )
         outputs, channels = self.weight.shape[:2]
         require(
             x.shape[1] == channels * self.group and outputs % self.group == 0,
-            f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
+            f"weights {list(self.weight.shape)} in {self.group} groups do not match {x}",
         )
         check_channel_count(self.rescale, outputs)
         return (
@@ -148,15 +167,11 @@ class Conv(ClampableKernel):
         )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights for the size of x and choose the loop."""
+        """Pack the weights for the size of x and return the selected loop."""
         (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
-        bias, window = (
-            fold_zero_point_into_bias(
-                weight, check_weight_and_bias(self.weight, self.bias), self.zero
-            ),
-            self._window(),
-        )
+        bias = check_weight_and_bias(self.weight, self.bias)
+        bias, window = fold_zero_point_into_bias(weight, bias, self.zero), self._window()
         if self.zero and any(window.pads):
             return self._build_padded_loop(weight, bias, window, x, y)
         loop = select_conv_loop(weight, bias, window, x, self.rescale, self.clip_bounds)
@@ -170,30 +185,26 @@ class Conv(ClampableKernel):
         x: TensorSpec,
         y: TensorSpec,
     ) -> RunFunction:
-        """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
+        """Return the loop over a copy of x padded with `zero`, because the loops pad with 0."""
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
-        wide = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
+        padded = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
+        unpadded_window = replace(window, pads=(0,) * 4, spatial_rank=2)
         build = select_conv_loop(
-            weight,
-            bias,
-            replace(window, pads=(0,) * 4, spatial_rank=2),
-            wide,
-            self.rescale,
-            self.clip_bounds,
+            weight, bias, unpadded_window, padded, self.rescale, self.clip_bounds
         )
-        loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
+        loop = build(InputRef(0, channel_last_shape(padded)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            around = np.full((len(ins[0]), *wide.shape[2:], x.shape[1]), self.zero, x.dtype)
-            around[:, top : top + rows, left : left + columns] = to_channel_last_image(ins[0])
-            loop([around], outs)
+            image = np.full((len(ins[0]), *padded.shape[2:], x.shape[1]), self.zero, x.dtype)
+            image[:, top : top + rows, left : left + columns] = to_channel_last_image(ins[0])
+            loop([image], outs)
 
         return run
 
     def _window(self) -> SlidingWindow:
         require(
             self.weight.ndim in (3, 4),
-            f"weights {list(self.weight.shape)} are not those of a convolution",
+            f"convolution weights {list(self.weight.shape)} must have 3 or 4 axes",
         )
         return make_window(
             self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group
@@ -208,26 +219,43 @@ def select_conv_loop(
     rescale: Rescale | ChannelRescale,
     clip: tuple[int, int] | None,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
-    """Return what makes the loop for x and the output, both channel-last and of rank 4."""
+    """Select and pack the fastest exact loop for a convolution.
+
+    Parameters
+    ----------
+    weight
+        int8 or int16 [O, C/group, kh, kw].
+    bias
+        int64 [O], with the zero point of x folded in.
+    window
+        Kernel size, strides, pads, dilations and groups.
+    x
+        Logical spec of one sample of the input.
+    rescale
+        Accumulator -> output.
+    clip
+        Bounds of a fused Relu or Clip.
+
+    Returns
+    -------
+    callable
+        Function of (input, output) references, both channel-last of rank 4, that returns the loop.
+    """
     largest = accumulator_bound(weight, bias, x.dtype)
     if isinstance(rescale, ChannelRescale):
-        return _make_per_channel_loop(
-            weight,
-            bias,
-            window,
-            x,
-            rescale.compile_for_bound(largest, clip),
-            32 if largest < 2**31 else 62,
-        )
+        channel_forms = rescale.compile_for_bound(largest, clip)
+        accumulator_bits = 32 if largest < 2**31 else 62
+        return _make_per_channel_loop(weight, bias, window, x, channel_forms, accumulator_bits)
     form = rescale.compile_for_bound(largest, clip)
+    instructions = _conv_simd.active_instruction_set() if largest < 2**31 else None
+    if instructions is not None:
+        is_int8 = x.dtype == np.int8 and weight.dtype == np.int8
+        has_offset = is_int8 and instructions.int8_operands == "quads"
+        if not has_offset or _conv_simd.fits_int32(weight, bias):
+            return _conv_simd.pack_convolution(
+                instructions, weight, bias, window, x, form, rescale.dtype
+            )
     outputs, channels, kh, kw = weight.shape
-    row = _conv_simd.active_instruction_set() if largest < 2**31 else None
-    byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if row is not None and (
-        not byte or row.int8_operands != "quads" or _conv_simd.fits_int32(weight, bias)
-    ):
-        return _conv_simd.pack_convolution(row, weight, bias, window, x, form, rescale.dtype)
-
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
     bias = bias.astype(accumulator)
     geometry = (*window.strides, *window.pads[:2], *window.dilations)
@@ -236,8 +264,8 @@ def select_conv_loop(
         return lambda x, out: NativeLoop(
             _conv_scalar.convolve_depthwise, (x, taps, bias, geometry, form, out)
         )
-    split = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
-    taps = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1)).astype(accumulator)
+    by_group = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
+    taps = np.ascontiguousarray(by_group.transpose(0, 3, 4, 2, 1)).astype(accumulator)
     return lambda x, out: NativeLoop(
         _conv_scalar.convolve_dense, (x, taps, bias, geometry, form, out)
     )
@@ -251,27 +279,28 @@ def _make_per_channel_loop(
     form: ChannelScaleForms,
     bits: int,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
-    """Return the same in two steps.
+    """Select a loop for rescales per channel, in two steps: accumulators, then requantization.
 
-    The accumulators, which `bits` bits hold, then every channel by its own ratio.
+    Arguments and result as for `select_conv_loop`; `bits` is the width of the accumulators.
     """
-    whole = Rescale.from_shift(0, bits)
-    sums, outputs = select_conv_loop(weight, bias, window, x, whole, None), len(weight)
-    last = NativeLoop(
+    identity = Rescale.from_shift(0, bits)
+    build_accumulators = select_conv_loop(weight, bias, window, x, identity, None)
+    outputs = len(weight)
+    requantize = NativeLoop(
         requantize_channels, (InputRef(0, (-1, outputs)), form, OutputRef(0, (-1, outputs)))
     )
 
-    def loop(source: InputRef, target: OutputRef) -> RunFunction:
-        first = sums(source, target)
+    def build_loop(source: InputRef, target: OutputRef) -> RunFunction:
+        accumulate = build_accumulators(source, target)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            acc = np.empty(outs[0].shape, whole.dtype)
-            first(ins, [acc])
-            last([acc], outs)
+            acc = np.empty(outs[0].shape, identity.dtype)
+            accumulate(ins, [acc])
+            requantize([acc], outs)
 
         return run
 
-    return loop
+    return build_loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,11 +311,10 @@ class Linear(ClampableKernel):
     ----------
     weight
         int8 or int16 [O, K].
-    bias, rescale, zero, clip
+    bias, rescale, zero, clip_bounds
         As for `Conv`.
     factors
-        What each weight is multiplied by, [O, K], where it is not 1: the products have at most 16
-        bits.
+        Integers [O, K] that multiply the weights, or None; the products have at most 16 bits.
     """
 
     weight: np.ndarray
@@ -298,26 +326,26 @@ class Linear(ClampableKernel):
 
     @property
     def scaled_weight(self) -> np.ndarray:
-        """What each weight counts for, [O, K]."""
+        """Weights times their factors, [O, K]."""
         return apply_weight_factors(self.weight, self.factors)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y; one-dimensional x has no batch axis."""
+        """Infer y from x; one-dimensional x has no batch axis."""
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
         require(
             x.dtype in (np.int8, np.int16),
-            f"a fully connected layer takes int8 or int16, not {x.dtype}",
+            f"a fully connected layer requires int8 or int16, not {x.dtype}",
         )
         require(
             self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
-            f"weights {list(self.weight.shape)} do not fit {x}",
+            f"weights {list(self.weight.shape)} do not match {x}",
         )
         check_channel_count(self.rescale, len(self.weight))
         return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Lay the rows out as pixels of a 1x1 convolution."""
+        """Return the loop of a 1x1 convolution whose pixels are the rows of x."""
         outputs, inputs = self.weight.shape
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = TensorSpec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)

@@ -1,15 +1,13 @@
 """Transposed convolution.
 
-    y = rescale(sum over all input positions of (x - zero) * w, placed every `stride` outputs, +
-    bias)
+    y = rescale(sum over all input positions of (x - zero) * w, `stride` outputs apart, + bias)
 
-It is an ordinary convolution, with the kernel turned round, of the input with zeros put between its
-elements: element i goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as
-long as the output plus the kernel. What is put between is `zero`, the integer of x that stands for
-0.
+It is an ordinary convolution, with the flipped kernel, of the input with zeros inserted between its
+elements: element i is at index i * stride + dilation * (kernel - 1) - pad of a line that is as long
+as the output plus the kernel. The inserted value is `zero`, the zero point of x.
 
-Owns: `ConvTranspose`, the stretching of the input and the turning of the kernel. The sums are
-`conv`'s.
+Owns: `ConvTranspose`, the insertion of zeros and the flipping of the kernel. The sums are those of
+`conv`.
 """
 
 from __future__ import annotations
@@ -52,17 +50,17 @@ class ConvTranspose(ClampableKernel):
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
-        Accumulator -> output, one for all channels or one for each.
+        Accumulator -> output, one for all channels or one per channel.
     strides, pads, dilations
-        As for `Conv`; pads are taken off the result.
+        As for `Conv`; pads are removed from the result.
     output_padding
         Rows and columns added at the end of the result (they are computed, not zeros).
     group
         Number of groups.
     zero
-        The integer of x that stands for 0.
-    clip
-        Bounds of an absorbed Relu or Clip.
+        Zero point of x.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     """
 
     weight: np.ndarray
@@ -79,42 +77,43 @@ class ConvTranspose(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, O, *space].
+        """Infer y [N, O, *space] from x.
 
-        An axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding.
+        An axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding elements.
         """
         (x,) = specs
         rank = self.weight.ndim
         require(
             rank in (3, 4),
-            f"weights {list(self.weight.shape)} are not those of a kernel of one or two axes",
+            f"weights {list(self.weight.shape)} must have one or two kernel axes",
         )
         require(
             x.dtype in (np.int8, np.int16),
-            f"a transposed convolution takes int8 or int16, not {x.dtype}",
+            f"a transposed convolution requires int8 or int16, not {x.dtype}",
         )
-        fits = (
+        is_compatible = (
             len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
         )
-        require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
+        require(
+            is_compatible,
+            f"weights {list(self.weight.shape)} in {self.group} groups do not match {x}",
+        )
         check_weight_and_bias(self._flipped_weight(), self.bias)
         check_channel_count(self.rescale, self.weight.shape[1] * self.group)
-        window, more = self._window(), (0, *(self.output_padding or (0, 0)[: rank - 2]))[-2:]
+        window = self._window()
+        output_padding = (0, *(self.output_padding or (0, 0)[: rank - 2]))[-2:]
         space = []
         for axis, size in enumerate(image_size(x.shape[2:])):
             reach = window.dilations[axis] * (window.kernel[axis] - 1)
-            cut = window.pads[axis] + window.pads[axis + 2]
-            space.append(window.strides[axis] * (size - 1) + reach + 1 - cut + int(more[axis]))
-        require(min(space) > 0, f"the pads {list(window.pads)} leave nothing of {x}")
-        return (
-            TensorSpec(
-                (x.shape[0], self.weight.shape[1] * self.group, *space[4 - rank :]),
-                self.rescale.dtype,
-            ),
-        )
+            full_size = window.strides[axis] * (size - 1) + reach + 1
+            removed = window.pads[axis] + window.pads[axis + 2]
+            space.append(full_size - removed + int(output_padding[axis]))
+        require(min(space) > 0, f"the pads {list(window.pads)} leave no output for {x}")
+        shape = (x.shape[0], self.weight.shape[1] * self.group, *space[4 - rank :])
+        return (TensorSpec(shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Turn the kernel, and convolve without padding a map that holds x and zeros."""
+        """Return a convolution, with the flipped kernel and no padding, of x with inserted zeros."""
         (x,), (y,) = specs, self.infer(*specs)
         window, source, target = self._window(), image_size(x.shape[2:]), image_size(y.shape[2:])
         reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
@@ -125,21 +124,24 @@ class ConvTranspose(ClampableKernel):
             )
             for axis in (0, 1)
         )
-        turned = self._flipped_weight()
-        plain = SlidingWindow(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
-        wide = TensorSpec((1, x.shape[1], *size), x.dtype)
-        bias = fold_zero_point_into_bias(
-            turned, check_weight_and_bias(turned, self.bias), self.zero
+        flipped = self._flipped_weight()
+        dense_window = SlidingWindow(
+            window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group
         )
-        build = select_conv_loop(turned, bias, plain, wide, self.rescale, self.clip_bounds)
-        loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
+        dilated = TensorSpec((1, x.shape[1], *size), x.dtype)
+        bias = fold_zero_point_into_bias(
+            flipped, check_weight_and_bias(flipped, self.bias), self.zero
+        )
+        build = select_conv_loop(
+            flipped, bias, dense_window, dilated, self.rescale, self.clip_bounds
+        )
+        loop = build(InputRef(0, channel_last_shape(dilated)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            stretched = np.full((len(ins[0]), *size, x.shape[1]), self.zero, x.dtype)
-            stretched[:, rows[1], columns[1]] = to_channel_last_image(ins[0])[
-                :, rows[0], columns[0]
-            ]
-            loop([stretched], outs)
+            image = np.full((len(ins[0]), *size, x.shape[1]), self.zero, x.dtype)
+            selected = to_channel_last_image(ins[0])[:, rows[0], columns[0]]
+            image[:, rows[1], columns[1]] = selected
+            loop([image], outs)
 
         return run
 
@@ -149,18 +151,23 @@ class ConvTranspose(ClampableKernel):
         )
 
     def _flipped_weight(self) -> np.ndarray:
-        """Return the kernel of the ordinary convolution, [O, C/group, kh, kw]."""
+        """Return the weights of the equivalent convolution, [O, C/group, kh, kw]."""
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         inputs, outputs, kh, kw = weight.shape
-        split = weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[..., ::-1, ::-1]
-        turned = split.transpose(0, 2, 1, 3, 4).reshape(
+        by_group = weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[
+            ..., ::-1, ::-1
+        ]
+        flipped = by_group.transpose(0, 2, 1, 3, 4).reshape(
             self.group * outputs, inputs // self.group, kh, kw
         )
-        return np.ascontiguousarray(turned)
+        return np.ascontiguousarray(flipped)
 
 
 def _placement_slices(count: int, stride: int, first: int, size: int) -> tuple[slice, slice]:
-    """Return which of `count` elements, `stride` apart from `first` on, lie in 0..size-1, and where."""
+    """Return the slice of elements that are placed within 0..size-1, and the slice of their indices.
+
+    Element i of `count` elements is placed at index first + i * stride.
+    """
     begin = max(0, -(first // stride))
     end = min(count, max(begin, -(-(size - first) // stride)))
     start = first + begin * stride

@@ -1,7 +1,7 @@
 """Quotient of two computed tensors.
 
-`Div` divides as the NPU does, `fixed.luna_div` of int32 numbers. `DivSingle` is what the training
-library does: real numbers in float32.
+`Div` divides int32 numbers as the NPU does (`fixed_point.luna_divide`), `DivSingle` divides in
+float32 as the training library does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ _ROUNDING_FUNCTIONS: dict[RoundingMode, Any] = {
 def _div(
     x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool
 ) -> None:
-    """Fill int32 out with x * 2^shift / y, int32, on operands that broadcast.
+    """Fill int32 out with x * 2^shift / y for int32 x and y that broadcast.
 
-    See `elementwise.binary`.
-    by_sign : what x / 0 is, see `Div`.
+    by_sign : the result of x / 0, see `Div`. Other arguments as for `elementwise._add`.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -48,20 +47,23 @@ def _div(
     )
     for i in range(flat.size):
         if b[i] == 0 and by_sign:
-            flat[i] = INT32_MIN if a[i] > 0 else (INT32_MAX if a[i] < 0 else 0)
+            if a[i] > 0:
+                flat[i] = INT32_MIN
+            else:
+                flat[i] = INT32_MAX if a[i] < 0 else 0
         else:
             flat[i] = luna_divide(np.int64(a[i]), np.int64(b[i]), shift)
 
 
 @dataclass(frozen=True, eq=False)
 class Div(Kernel):
-    """int32 x * 2^shift / y.
+    """x * 2^shift / y of int32 tensors that broadcast, with int32 result.
 
     Parameters
     ----------
     shift
-        Left shift of the numerator; a negative one gives the most negative integer everywhere.
-    by_sign
+        Left shift of the numerator; with a negative one all results are the most negative integer.
+    zero_division_by_sign
         Whether x / 0 is the most negative integer for x > 0, the largest for x < 0 and 0 for 0;
         otherwise it is always the most negative one.
     """
@@ -72,15 +74,15 @@ class Div(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x, y -> out of the shape that both broadcast to."""
+        """Infer the output, of the shape that x and y broadcast to."""
         require(
             all(spec.dtype == np.int32 for spec in specs),
-            f"Div takes int32, not {specs[0]} and {specs[1]}",
+            f"Div requires int32, not {specs[0]} and {specs[1]}",
         )
         return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; a negative shift needs none."""
+        """Return the loop; with a negative shift a function that fills the constant result."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
         return build_broadcast_loop(
@@ -95,11 +97,11 @@ class DivSingle(NumpyKernel):
     Parameters
     ----------
     scale_x, scale_y, scale_o
-        Counts per real unit of the numerator, the denominator and the result.
+        Integer steps per unit of the numerator, the denominator and the result.
     bits
         Width of the result.
     rounding
-        How a value between two integers is rounded.
+        Rounding mode.
     """
 
     scale_x: float
@@ -109,22 +111,18 @@ class DivSingle(NumpyKernel):
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x, y -> out of the shape that both broadcast to."""
+        """Infer the output, of the shape that x and y broadcast to."""
         for spec in specs:
             require_signed_integer(spec, "DivSingle")
         return (TensorSpec(broadcast_shape(specs), integer_dtype(self.bits)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute in float32, step by step."""
-        x, y = (
-            a.astype(np.float32) / np.float32(s)
-            for a, s in zip(arrays, (self.scale_x, self.scale_y), strict=True)
-        )
+        """Compute the quotient, every step in float32."""
+        x = arrays[0].astype(np.float32) / np.float32(self.scale_x)
+        y = arrays[1].astype(np.float32) / np.float32(self.scale_y)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            real = np.nan_to_num(
-                _ROUNDING_FUNCTIONS[self.rounding](x / y * np.float32(self.scale_o)),
-                posinf=np.inf,
-                neginf=-np.inf,
-            )
+            rounded = _ROUNDING_FUNCTIONS[self.rounding](x / y * np.float32(self.scale_o))
+            finite_or_inf = np.nan_to_num(rounded, posinf=np.inf, neginf=-np.inf)
         top = 1 << (self.bits - 1)
-        return (np.clip(real.astype(np.float64), -top, top - 1).astype(integer_dtype(self.bits)),)
+        saturated = np.clip(finite_or_inf.astype(np.float64), -top, top - 1)
+        return (saturated.astype(integer_dtype(self.bits)),)

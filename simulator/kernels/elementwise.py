@@ -1,15 +1,16 @@
-"""Operators that work number by number.
+"""Elementwise operators.
 
-    AddShift   sat(sat(rsh(x, sx)) + sign * sat(rsh(y, sy)))
-    AddScaled  out(x_rescale(x) + sign * y_rescale(y))       operands at 2^16 times the output's
-    scale, wide Mul        rescale(x * y)
-    Affine     rescale((x - zero) * w[c] + b[c])
-    Requant    rescale(x)
+    AddShift       sat(sat(rsh(x, sx)) + sign * sat(rsh(y, sy)))
+    AddScaled      out(rescale_x(x) + sign * rescale_y(y))    operands at 2^16 times the output's
+                                                              scale
+    Mul            rescale(x * y)
+    ChannelAffine  rescale((x - zero) * w[c] + b[c])
+    Requant        rescale(x)
     Relu, Clip
 
-Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does.
-One flat loop each, which vectorises by itself. Must not know: shapes beyond broadcasting, how a
-`fixed` form rounds.
+Operands of equal rank keep their layout; the binary operators broadcast as NumPy does. Each has one
+flat loop, which the compiler vectorizes. Must not know: shapes beyond broadcasting, how a form of
+`fixed_point` rounds.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def _add(
     sign: int,
     rescale: RescaleForm,
 ) -> None:
-    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `build_broadcast_loop`.
+    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), see `build_broadcast_loop`.
 
-    x, y, out : integers of rank 4. wide_x, wide_y : scratch of the types of x and y, for an operand
-    that is stretched. sign : 1, or -1 for a difference.
+    x, y, out : integers of rank 4; x and y broadcast. wide_x, wide_y : scratch memory of their
+    types for an operand that must be expanded. sign : 1, or -1 for a difference.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -76,7 +77,7 @@ def _add(
 def _mul(
     x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm
 ) -> None:
-    """Fill out with rescale(x * y), arguments as for `_add`."""
+    """Fill out with rescale(x * y); arguments as for `_add`."""
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
         broadcast_into_scratch(y, out.shape, wide_y),
@@ -88,6 +89,7 @@ def _mul(
 
 @jit
 def _affine(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
+    """Fill out [N, C] with rescale(x [N, C] * weight [C] + bias [C])."""
     for i in range(x.shape[0]):
         source, target = x[i], out[i]
         for c in range(weight.size):
@@ -103,12 +105,14 @@ def rescale_flat(x: Array, rescale: RescaleForm, out: Array) -> None:
 
 @jit
 def _shift_left_wrapping(x: Array, left: int, out: Array) -> None:
+    """Shift flat integers left by `left` bits; bits beyond the type of `out` are lost."""
     for i in range(out.size):
-        out[i] = np.int64(x[i]) << left  # what does not fit is cut off
+        out[i] = np.int64(x[i]) << left
 
 
 @jit
 def _clip(x: Array, low: int, high: int, out: Array) -> None:
+    """Clamp flat integers to [low, high]."""
     for i in range(out.size):
         out[i] = min(max(x[i], low), high)
 
@@ -120,31 +124,40 @@ def build_broadcast_loop(
     loop: Any,
     constants: tuple[Any, ...],
 ) -> RunFunction:
-    """Return `loop(x, y, scratch_x, scratch_y, out, *constants)` for operands of `make_broadcast_arguments`."""
+    """Build a binary operator that broadcasts.
+
+    Parameters
+    ----------
+    kernel
+        The operator, for the inference of its output.
+    specs, channel_last
+        As for `Kernel.build`.
+    loop
+        Jitted function of (x, y, scratch_x, scratch_y, out, *constants), see
+        `make_broadcast_arguments`.
+    constants
+        Last arguments of `loop`.
+    """
     (out,) = kernel.infer(*specs)
-    places = make_broadcast_arguments(specs, out, channel_last)
-    if places is not None:
-        return NativeLoop(loop, (*places, *constants))
+    array_arguments = make_broadcast_arguments(specs, out, channel_last)
+    if array_arguments is not None:
+        return NativeLoop(loop, (*array_arguments, *constants))
 
-    def run(
-        ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]
-    ) -> None:  # more axes than the loop has
-        x, y, target = (
-            a.reshape(1, 1, 1, -1)
-            for a in (*(broadcast_flat(x, outs[0].shape) for x in ins), outs[0])
-        )
-        loop(x, y, x[0, 0, 0], y[0, 0, 0], target, *constants)
+    def run_expanded(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+        """Run the loop on expanded operands, which have too many axes for compiled broadcasting."""
+        x, y = (broadcast_flat(operand, outs[0].shape).reshape(1, 1, 1, -1) for operand in ins)
+        loop(x, y, x[0, 0, 0], y[0, 0, 0], outs[0].reshape(1, 1, 1, -1), *constants)
 
-    return run
+    return run_expanded
 
 
 class _BinaryKernel(ClampableKernel):
-    """Map x, y -> out of their common shape; subclasses bring `_compile`."""
+    """An operator on integers x, y that broadcast; subclasses define `build` and the dtype."""
 
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x, y -> out of the shape that both broadcast to."""
+        """Infer the output, of the shape that x and y broadcast to."""
         x, y = specs
         require_signed_integer(x, type(self).__name__)
         require_signed_integer(y, type(self).__name__)
@@ -155,26 +168,25 @@ class _BinaryKernel(ClampableKernel):
 
 
 class _Sum(_BinaryKernel):
-    """out = rescale(x form + sign * y form)."""
+    """out = rescale(rescale_x(x) + sign * rescale_y(y)); sign is 1 or -1."""
 
     sign: int
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        """Return the rescales of x, y and the sum."""
         raise NotImplementedError
 
     def _output_dtype(self) -> np.dtype:
         return self._rescales()[2].dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pick the forms by the widths of the operands."""
-        require(self.sign in (1, -1), f"the sign of a sum is 1 or -1, not {self.sign}")
+        """Return the loop with the forms for the widths of the operands."""
+        require(self.sign in (1, -1), f"the sign of a sum must be 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
-        bounds = [max_magnitude(spec.dtype) for spec in specs]
-        form_x, form_y = (
-            narrow_to_int32(r.compile_for_bound(b), b)
-            for r, b in zip((rescale_x, rescale_y), bounds, strict=True)
-        )
-        bound = rescale_x.output_bound(bounds[0]) + rescale_y.output_bound(bounds[1])
+        bound_x, bound_y = (max_magnitude(spec.dtype) for spec in specs)
+        form_x = narrow_to_int32(rescale_x.compile_for_bound(bound_x), bound_x)
+        form_y = narrow_to_int32(rescale_y.compile_for_bound(bound_y), bound_y)
+        bound = rescale_x.output_bound(bound_x) + rescale_y.output_bound(bound_y)
         form = narrow_to_int32(rescale.compile_for_bound(bound, self.clip_bounds), bound)
         return build_broadcast_loop(
             self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form)
@@ -183,7 +195,10 @@ class _Sum(_BinaryKernel):
 
 @dataclass(frozen=True, eq=False)
 class AddShift(_Sum):
-    """Sum of two operands that are each shifted right by `shift_x`, `shift_y` and saturated to `bits` bits first."""
+    """Sum of x and y, each first shifted right and saturated to `bits` bits.
+
+    The right shifts are `shift_x` and `shift_y`, rounded half up. `sign` is 1, or -1 for x - y.
+    """
 
     shift_x: int
     shift_y: int
@@ -200,9 +215,9 @@ class AddShift(_Sum):
 
 @dataclass(frozen=True, eq=False)
 class AddScaled(_Sum):
-    """Sum of two operands brought to a common fine scale by `rescale_x` and `rescale_y`, then to the output's by `out`.
+    """Sum of two operands at a common fine scale: out(rescale_x(x) + sign * rescale_y(y)).
 
-    A `fixed.Rounded` will do for each of the three.
+    A `RoundedShift` may replace each of the three rescales.
     """
 
     rescale_x: Rescale
@@ -221,16 +236,24 @@ class AddScaled(_Sum):
         zero: int = 0,
         rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> AddScaled:
-        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14.
+        """Create a sum whose fine scale is 2^16 times the output's.
 
-        The fine scale has 16 bits more.
-        zero : the integer of the sum that stands for 0. rounding : of the sum; the operands round
-        half up.
+        Parameters
+        ----------
+        ratio_x, ratio_y
+            scale_out / scale_x and scale_out / scale_y, below 2^14.
+        bits
+            Width of the result.
+        sign
+            1, or -1 for x - y.
+        zero
+            Zero point of the result.
+        rounding
+            Rounding mode of the sum; the operands round half up.
         """
         x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(
-            rescale_x=x, rescale_y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign
-        )
+        out = Rescale(1 << 30, 46, bits, zero, rounding)
+        return cls(rescale_x=x, rescale_y=y, out=out, sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         return self.rescale_x, self.rescale_y, self.out
@@ -247,24 +270,29 @@ class Mul(_BinaryKernel):
         return self.rescale.dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pick the form by the width of the product."""
+        """Return the loop with the form for the width of the product."""
         bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
-        return build_broadcast_loop(
-            self,
-            specs,
-            channel_last,
-            _mul,
-            (narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound),),
-        )
+        form = narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound)
+        return build_broadcast_loop(self, specs, channel_last, _mul, (form,))
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelAffine(ClampableKernel):
-    """One factor and one summand per channel (axis 1).
+    """Multiply by a factor and add a bias per channel (axis 1): rescale((x - zero) * w[c] + b[c]).
 
-    Integer `weight` [C], `bias` [C] at the scale of the product.
-    zero : the integer of x that stands for 0.
+    Parameters
+    ----------
+    weight
+        Integers [C].
+    bias
+        Integers [C] at the scale of the product.
+    rescale
+        Sum -> output.
+    zero
+        Zero point of x.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     """
 
     weight: np.ndarray
@@ -276,31 +304,29 @@ class ChannelAffine(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         (x,) = specs
-        require_signed_integer(x, "Affine")
+        require_signed_integer(x, "ChannelAffine")
         require(
             x.shape[1:2] == self.weight.shape == self.bias.shape,
-            f"{list(self.weight.shape)} weights and {list(self.bias.shape)} biases do not fit {x}",
+            f"{list(self.weight.shape)} weights and {list(self.bias.shape)} biases do not match "
+            f"the channels of {x}",
         )
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Choose the width of the accumulator; channels are the last axis."""
+        """Return the loop with the accumulator type that the weights allow."""
         size = max_magnitude(specs[0].dtype)
-        folded = np.asarray(self.bias).astype(np.int64) - self.zero * np.asarray(
-            self.weight
-        ).astype(np.int64)
+        wide_weight = np.asarray(self.weight).astype(np.int64)
+        folded = np.asarray(self.bias).astype(np.int64) - self.zero * wide_weight
         bound = max(
             (size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)),
             default=0,
         )
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
-        form, channels = (
-            narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound),
-            len(self.weight),
-        )
+        form = narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound)
+        channels = len(self.weight)
         weight, bias = np.asarray(self.weight).astype(accumulator), folded.astype(accumulator)
         return NativeLoop(
             _affine, (InputRef(0, (-1, channels)), weight, bias, form, OutputRef(0, (-1, channels)))
@@ -308,56 +334,56 @@ class ChannelAffine(ClampableKernel):
 
 
 class _Unary(Kernel):
+    """An elementwise operator with one input, in any layout."""
+
     layout: ClassVar[str] = "any"
 
 
 @dataclass(frozen=True, eq=False)
 class Requant(_Unary):
-    """Integers to another scale and width.
+    """Requantize integers to another scale and width.
 
-    With `saturate=False` a left shift keeps the low bits of the result.
+    With `saturate=False` a left shift keeps the low bits of the result instead of saturating.
     """
 
     rescale: Rescale
     saturate: bool = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         require_signed_integer(specs[0], "Requant")
         return (TensorSpec(specs[0].shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pick the form by the width of x."""
+        """Return the loop with the form for the width of x."""
         bound = max_magnitude(specs[0].dtype)
-        require(bound < 1 << 62, f"Requant takes up to 32 bits, not {specs[0]}")
+        require(bound < 1 << 62, f"Requant requires at most 32 bits, not {specs[0]}")
         right = self.rescale.pow2_shift
         if right is not None and right < 0 and not self.saturate:
             return NativeLoop(_shift_left_wrapping, (FLAT_IN, -right, FLAT_OUT))
-        return NativeLoop(
-            rescale_flat,
-            (FLAT_IN, narrow_to_int32(self.rescale.compile_for_bound(bound), bound), FLAT_OUT),
-        )
+        form = narrow_to_int32(self.rescale.compile_for_bound(bound), bound)
+        return NativeLoop(rescale_flat, (FLAT_IN, form, FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
 class Clip(_Unary):
-    """Clamp integers to [low, high]; the dtype stays."""
+    """Clamp integers to [low, high] in their dtype."""
 
     low: int
     high: int
 
     @property
     def clamp_bounds(self) -> tuple[int, int]:
-        """(low, high), so that the kernel before can absorb this one."""
+        """Bounds (low, high), with which the producer can fuse this kernel."""
         return self.low, self.high
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y like x."""
+        """Infer y, of the shape and dtype of x."""
         require_signed_integer(specs[0], type(self).__name__)
         return specs
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Narrow the bounds to the dtype."""
+        """Return the loop with the bounds narrowed to the dtype."""
         size = max_magnitude(specs[0].dtype)
         low, high = (min(max(value, -size), size - 1) for value in self.clamp_bounds)
         kind = specs[0].dtype.type
@@ -366,7 +392,7 @@ class Clip(_Unary):
 
 @dataclass(frozen=True, eq=False)
 class Relu(Clip):
-    """Negative integers become 0: max(x, 0)."""
+    """max(x, 0)."""
 
     low: int = 0
     high: int = 1 << 62

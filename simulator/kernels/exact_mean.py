@@ -1,10 +1,10 @@
-"""Average pooling as software defines it: every window by its own number of elements, one rounding.
+"""Average pooling as ONNX defines it: each window by its number of elements, rounded once.
 
-    y = sat(round(sum * numerator / (count * denominator)))      numerator / denominator = scale_out
-    / scale_x
+    y = sat(round(sum * numerator / (count * denominator)))
+    numerator / denominator = scale_out / scale_x
 
-`count` is the window cut off at the end of the padded image, or at the image itself where padding
-does not count, or a number given. Padding is zeros. `pool.AvgPool` is what the NPU does instead.
+`count` is the size of the window clipped to the padded image, or to the image itself if padding
+does not count, or a given divisor. Padding is zeros. The NPU computes `pool.AvgPool` instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _average_windows(
     limits: tuple[int, int],
     out: Array,
 ) -> None:
-    """Average windows.
+    """Fill out with the averages of the windows of x.
 
     Parameters
     ----------
@@ -51,18 +51,18 @@ def _average_windows(
     geometry
         Kernel height and width, strides (vertical, horizontal), pads (top, left, bottom, right).
     counts
-        (whether padding counts as elements of a window, a divisor for all windows or 0).
+        Whether padding counts as elements of a window; a divisor for all windows, or 0.
     ratio
         (numerator, denominator) of scale_out / scale_x.
     rounding
-        Number of a `RoundingMode`.
+        Integer of a `RoundingMode`.
     limits
-        Least and largest result.
+        Smallest and largest result.
     out
         [N, Ho, Wo, C], filled.
     """
     kh, kw, stride_y, stride_x, top, left, bottom, right = geometry
-    padded, given = counts
+    padded, fixed_count = counts
     numerator, denominator = ratio
     low, high = limits
     _, rows, columns, channels = x.shape
@@ -80,8 +80,8 @@ def _average_windows(
                 begin_x, end_x = max(first_x, 0), min(last_x, columns)
                 if not padded:
                     count = max((end_y - begin_y) * (end_x - begin_x), 1)
-                if given:
-                    count = given
+                if fixed_count:
+                    count = fixed_count
                 acc[:] = 0
                 for y in range(begin_y, end_y):
                     for z in range(begin_x, end_x):
@@ -105,11 +105,13 @@ class Mean(ClampableKernel):
     bits
         Width of the result.
     rounding
-        How a value between two integers is rounded.
-    padded
+        Rounding mode.
+    count_include_pad
         Whether padding counts as elements of the window.
     divisor
-        What every sum is divided by instead of the number of elements; 0: that number.
+        Divisor of every sum; 0 is the number of elements of the window.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     """
 
     kernel: Sequence[int] | None
@@ -126,23 +128,19 @@ class Mean(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, C, *space]."""
+        """Infer y [N, C, *space] from x."""
         (x,) = specs
         require_signed_integer(x, "Mean")
-        require(len(x.shape) in (3, 4), f"Mean takes [N, C, W] or [N, C, H, W], not {x}")
+        require(len(x.shape) in (3, 4), f"Mean requires [N, C, W] or [N, C, H, W], not {x}")
         require(
             self.divisor >= 0 and abs(self.shift) <= 29,
-            f"no such mean: {self.divisor}, 2^{self.shift}",
+            f"invalid mean: divisor {self.divisor}, shift {self.shift}",
         )
-        return (
-            TensorSpec(
-                (*x.shape[:2], *self._window(x).output_size(x.shape[2:], self.ceil_mode)),
-                integer_dtype(self.bits),
-            ),
-        )
+        space = self._window(x).output_size(x.shape[2:], self.ceil_mode)
+        return (TensorSpec((*x.shape[:2], *space), integer_dtype(self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; its sums fit 61 bits."""
+        """Return the loop for the size of x; SimulatorError if its sums do not fit 61 bits."""
         (x,) = specs
         window = self._window(x)
         largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)

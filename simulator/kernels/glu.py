@@ -28,6 +28,7 @@ __all__ = ["Glu"]
 
 @jit
 def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
+    """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for x [R, 2, K]."""
     for row in range(x.shape[0]):
         a, b, target = x[row, 0], x[row, 1], out[row]
         for i in range(target.size):
@@ -36,16 +37,16 @@ def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Glu(Kernel):
-    """Map int8 x [.., 2K, ..] -> [.., K, ..].
+    """Gated linear unit of int8 x [.., 2K, ..] with output [.., K, ..].
 
     Parameters
     ----------
-    gate
+    sigmoid_table
         int64 [256], Q15, for b = -128..127; see `gates`.
     rescale
         Product at the scale of x times 2^15 -> output.
     axis
-        The axis that is halved.
+        Axis that is split into two halves.
     """
 
     sigmoid_table: np.ndarray
@@ -54,40 +55,35 @@ class Glu(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Halving axis 0 mixes samples."""
+        """Whether samples stay separate: not along axis 0."""
         return self.axis != 0
 
     @classmethod
     def gates(cls, q: int, chip: str = "venusA") -> np.ndarray:
-        """Return the chip's sigmoid of -128..127 at scale 2^q in Q15, int64.
+        """Return the chip's sigmoid in Q15 of the integers -128..127 at scale 2^q, int64 [256].
 
-        By way of Q27 and Q31, each rounded half up; venus has Q15 from Q11, and 0 where x leaves
-        the table.
+        It is computed from Q27 to Q31 and then Q15, each rounded half up. On venus it is computed
+        from Q11 to Q15, and 0 where x is beyond the table.
         """
         table = load_piecewise("sigmoid", chip)
+        integers = np.arange(-128, 128)
         if table.bits == 16:
-            return table.evaluate_unsaturated(round_shift_right(np.arange(-128, 128), q - 11))
-        return np.asarray(
-            round_shift_right(
-                table.evaluate_rounded(
-                    saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32
-                ),
-                16,
-            )
-        )
+            return table.evaluate_unsaturated(round_shift_right(integers, q - 11))
+        inputs_q27 = saturate_array(round_shift_right(integers, q - 27), 32)
+        return np.asarray(round_shift_right(table.evaluate_rounded(inputs_q27, 32), 16))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y with half as many elements along the axis."""
+        """Infer y, with half as many elements along the axis."""
         (x,) = specs
         rank = len(x.shape)
-        require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
+        require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {x}")
         shape, axis = list(x.shape), self.axis % rank
-        require(x.dtype == np.int8 and shape[axis] % 2 == 0, f"Glu takes int8 [.., 2K], not {x}")
+        require(x.dtype == np.int8 and shape[axis] % 2 == 0, f"Glu requires int8 [.., 2K], not {x}")
         shape[axis] //= 2
         return (TensorSpec(tuple(shape), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Choose the rescaling for the largest product, 128 * 2^15."""
+        """Return the loop, with a rescale for products up to 128 * 2^15."""
         form, shape = self.rescale.compile_for_bound(128 << 15), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
         gate = np.ascontiguousarray(self.sigmoid_table, np.int32)

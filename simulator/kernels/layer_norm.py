@@ -1,12 +1,14 @@
-"""Layer normalisation over rows, as the NPU computes it, in integers.
+"""Layer normalization over rows, as the NPU computes it, in integers.
 
-    S = sum x      Q = sum x^2      D = T*Q - S^2 + eps             T numbers in a row; D = T^2 *
-    variance t = D / 4^k in [256, 1023]      r = min(32767, floor(2^14 / sqrt(t / 1024)))
+    S = sum x      Q = sum x^2               T elements in a row
+    D = T*Q - S^2 + eps                      D = T^2 * variance
+    t = D / 4^k in [256, 1023]
+    r = min(32767, floor(2^14 / sqrt(t / 1024)))
     n = rsh((T*x - S) * r, k + 19 - fraction)                       saturated
     y = rescale(n * gamma + beta)
 
-`fraction` = 10 is what the NPU does, n in int16. 15 is what the training library of generation 3
-does: n and the sum in int32, the sum read as a float32.
+The NPU has `fraction` = 10 and n in int16. The training library of generation 3 has 15, n and the
+sum in int32, and the sum rounded to float32.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ __all__ = ["LayerNorm"]
 
 
 def _make_inverse_sqrt_table() -> np.ndarray:
-    """Return r for t = 0..1023 (those below 256 are not used): floor(2^19 / sqrt(t)), exactly."""
+    """Return the exact floor(2^19 / sqrt(t)), at most 32767, for t = 0..1023; t >= 256 is used."""
     return np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
 
 
@@ -52,18 +54,18 @@ def _layer_norm(
     rescale: RescaleForm,
     out: Array,
 ) -> None:
-    """Normalise rows.
+    """Fill out with the normalized rows of x.
 
     Parameters
     ----------
     x
         Integers [R, T], R rows.
     gamma, beta
-        int64 [T]: factors, and summands at 2^fraction times the scale of gamma.
+        int64 [T]; beta is at 2^fraction times the scale of gamma.
     epsilon
         eps * (scale of x)^2 * T^2, rounded.
     fraction
-        Fractional bits of the normalised number, 10 or 15.
+        Fractional bits of the normalized number, 10 or 15.
     roots
         int64 [1024]: see `_make_inverse_sqrt_table`.
     rescale
@@ -94,22 +96,20 @@ def _layer_norm(
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Kernel):
-    """Map int8 or int16 x [.., T] -> y of the same shape.
-
-    A row is the last `row_axes` axes together.
+    """Layer normalization of int8 or int16 x over its last axes.
 
     Parameters
     ----------
     gamma, beta
-        Integers [T], beta at 2^fraction times the scale of gamma, within int32.
+        Integers [T], beta at 2^fraction_bits times the scale of gamma, within int32.
     epsilon
-        eps * (scale of x)^2 * T^2, rounded.
+        eps * (scale of x)^2 * T^2, rounded; see `scale_epsilon`.
     rescale
-        n * gamma -> output.
-    axes
-        How many axes make a row.
-    fraction
-        Fractional bits of the normalised number, 10 or 15.
+        n * gamma + beta -> output.
+    row_axes
+        Number of last axes that form a row of T elements.
+    fraction_bits
+        Fractional bits of the normalized number, 10 or 15.
     """
 
     gamma: np.ndarray
@@ -123,34 +123,34 @@ class LayerNorm(Kernel):
 
     @staticmethod
     def scale_epsilon(epsilon: float, scale: float, count: int) -> int:
-        """Return the field `epsilon` for rows of `count` numbers at `scale`."""
+        """Return the field `epsilon` for a float epsilon and rows of `count` elements at `scale`."""
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         (x,) = specs
         require_signed_integer(x, "LayerNorm")
-        require(x.dtype.itemsize <= 2, f"LayerNorm takes int8 and int16, not {x}")
+        require(x.dtype.itemsize <= 2, f"LayerNorm requires int8 or int16, not {x}")
         count = math.prod(x.shape[len(x.shape) - self.row_axes :])
         require(
             0 < self.row_axes <= len(x.shape) and self.gamma.shape == self.beta.shape == (count,),
-            f"{len(self.gamma)} factors and {len(self.beta)} summands do not fit {x}",
+            f"gamma [{len(self.gamma)}] and beta [{len(self.beta)}] do not match rows of {x}",
         )
         require(
             self.fraction_bits in (10, 15),
-            f"numbers are normalised to 10 or 15 bits, not {self.fraction_bits}",
+            f"LayerNorm supports 10 or 15 fractional bits, not {self.fraction_bits}",
         )
         require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether axis 0 is in front of the rows."""
+        """Whether samples may be stacked: axis 0 must precede the axes of a row."""
         return self.row_axes < len(specs[0].shape) and super().supports_batch(specs, batched)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Choose the rescaling for the largest |n * gamma + beta|."""
+        """Return the loop with the rescale form for the largest |n * gamma + beta|."""
         count, size = len(self.gamma), max_magnitude(specs[0].dtype)
-        require(2 * count * size * 32767 < 1 << 62, f"rows of {count} numbers do not fit 62 bits")
+        require(2 * count * size * 32767 < 1 << 62, f"sums of rows of {count} do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
         top = 1 << (15 if self.fraction_bits == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))

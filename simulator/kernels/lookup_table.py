@@ -1,8 +1,8 @@
-"""Any function of one number: a table with one entry per input integer.
+"""Any elementwise function, as a lookup table with one entry per input integer.
 
     y = values[x + 2^(b-1)]      b: the width of x, 8 or 16
 
-Must not know: which function; `simulator.piecewise` and the operators work the entries out.
+Must not know: the function; `simulator.piecewise` and the operators compute the entries.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ __all__ = ["Table", "all_integers"]
 
 
 def all_integers(bits: int) -> np.ndarray:
-    """Return every integer of `bits` bits, ascending, int64 [2^bits].
-
-    The inputs that a table is made for.
-    """
+    """Return all signed integers of `bits` bits, ascending, int64 [2^bits]: a table's inputs."""
     top = 1 << (bits - 1)
     return np.arange(-top, top, dtype=np.int64)
 
 
 @jit
 def _apply_table(x: Array, values: Array, top: int, out: Array) -> None:
+    """Fill flat out with values[x + top]."""
     for i in range(out.size):
         out[i] = values[np.int64(x[i]) + top]
 
 
 @dataclass(frozen=True, eq=False)
 class Table(Kernel):
-    """Map int8 or int16 x -> y of the same shape.
+    """Elementwise function of int8 or int16 x.
 
     Parameters
     ----------
@@ -51,18 +49,18 @@ class Table(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         (x,) = specs
-        fits = (
+        is_compatible = (
             x.dtype.kind == "i"
             and x.dtype.itemsize <= 2
             and self.values.shape == (1 << (8 * x.dtype.itemsize),)
         )
-        require(fits, f"a table of {list(self.values.shape)} entries does not fit {x}")
+        require(is_compatible, f"a table of {list(self.values.shape)} entries does not match {x}")
         return (TensorSpec(x.shape, self.values.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Flatten; every integer of the input's type has an entry, so no index is out of range."""
+        """Return the flat loop; every integer of x's type has an entry, so no index is invalid."""
         values = np.ascontiguousarray(self.values)
         top = len(values) // 2
         return NativeLoop(_apply_table, (FLAT_IN, values, top, FLAT_OUT))

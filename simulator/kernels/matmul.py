@@ -33,6 +33,10 @@ __all__ = ["MatMul"]
 
 @jit
 def _matmul(x: Array, y: Array, zero: Array, rescale: RescaleForm, out: Array) -> None:
+    """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]); a single x or y serves all.
+
+    `zero` is an array of the accumulator's type.
+    """
     acc = np.empty(y.shape[2], zero.dtype)
     for b in range(out.shape[0]):
         for n in range(x.shape[1]):
@@ -61,9 +65,11 @@ def _matmul_simd(
     weight: Array,
     out: Array,
 ) -> None:
-    """The same by dot instructions.
+    """Fill out as `_matmul` does, with dot instructions.
 
-    The rows of y [B, M, P] are packed, two by two, as weights are.
+    The rows of y [B, M, P] are packed in pairs, like the weights of a convolution. code : address
+    of `_register_tile.write_interleave_ir`'s code. pair, weight : scratch memory for two rows, and
+    for packed y. Other arguments as for `_conv_simd.convolve`.
     """
     batch, rows, columns = out.shape
     inner, wide = y.shape[1], pair.size // 2
@@ -73,7 +79,7 @@ def _matmul_simd(
         packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form
     )
     for b in range(batch):
-        if b < len(y):  # otherwise one y serves all
+        if b < len(y):  # a single y is packed once and serves all
             for tap in range(g.taps):
                 for half in range(2):
                     for p in range(columns):
@@ -105,41 +111,30 @@ def _matmul_simd(
 
 
 def _make_simd_arguments(
-    row: InstructionSet, specs: Sequence[TensorSpec], out: TensorSpec, form: RescaleForm
+    instructions: InstructionSet, specs: Sequence[TensorSpec], out: TensorSpec, form: RescaleForm
 ) -> tuple[Any, ...]:
     """Return the arguments of `_matmul_simd` between y and the output."""
     (rows, inner), columns = specs[0].shape[-2:], specs[1].shape[-1]
-    weight, pixels = (
-        np.zeros((columns, inner, 1, 1), np.int16),
-        TensorSpec((1, inner, 1, rows), specs[0].dtype),
-    )
+    placeholder_weight = np.zeros((columns, inner, 1, 1), np.int16)
+    pixels, bias = TensorSpec((1, inner, 1, rows), specs[0].dtype), np.zeros(columns, np.int64)
     build = _conv_simd.pack_convolution(
-        row, weight, np.zeros(columns, np.int64), SlidingWindow((1, 1)), pixels, form, out.dtype
+        instructions, placeholder_weight, bias, SlidingWindow((1, 1)), pixels, form, out.dtype
     )
     _, packed, geometry, _, late, line, padded, sums, _ = build(InputRef(0), OutputRef(0)).arguments
     code = _llvm.get_function_address(
         _register_tile.write_interleave_ir,
-        (row, "pairs", 8 * specs[1].dtype.itemsize),
+        (instructions, "pairs", 8 * specs[1].dtype.itemsize),
         _register_tile.FUNCTION_NAME,
-        row.features,
+        instructions.features,
     )
     pair = Scratch(2 * (columns + 64), specs[1].dtype)
-    return (
-        code,
-        packed,
-        geometry,
-        late,
-        line,
-        padded,
-        sums,
-        pair,
-        Scratch(packed.weight.size + 64, np.int32),
-    )
+    weight = Scratch(packed.weight.size + 64, np.int32)
+    return code, packed, geometry, late, line, padded, sums, pair, weight
 
 
 @dataclass(frozen=True, eq=False)
 class MatMul(ClampableKernel):
-    """Product of two integer tensors of rank 2 and more; leading axes broadcast."""
+    """Matrix product of two integer tensors of rank 2 or more; leading axes broadcast."""
 
     rescale: Rescale
     clip_bounds: tuple[int, int] | None = None
@@ -147,48 +142,42 @@ class MatMul(ClampableKernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x, y -> x @ y."""
+        """Infer x @ y."""
         x, y = specs
         require_signed_integer(x, "MatMul")
         require_signed_integer(y, "MatMul")
-        fits = min(len(x.shape), len(y.shape)) >= 2 and x.shape[-1] == y.shape[-2]
-        require(fits, f"{x} and {y} cannot be multiplied as matrices")
+        is_compatible = min(len(x.shape), len(y.shape)) >= 2 and x.shape[-1] == y.shape[-2]
+        require(is_compatible, f"{x} and {y} cannot be multiplied as matrices")
         batch = broadcast_shape([TensorSpec(s.shape[:-2], s.dtype) for s in specs])
         return (TensorSpec((*batch, x.shape[-2], y.shape[-1]), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Bound the accumulator by the length of the rows."""
+        """Return the loop; the length of a sum bounds the accumulator."""
         bound = specs[0].shape[-1] * max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         form = self.rescale.compile_for_bound(bound, self.clip_bounds)
-        zero = np.zeros(
-            1, np.int32 if bound < 1 << 31 else np.int64
-        )  # its dtype is the accumulator's
+        zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # gives the accumulator type
         (y,) = self.infer(*specs)
         if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):
             x_in, y_in = (InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs))
-            target, row = (
-                OutputRef(0, (-1, *y.shape[-2:])),
-                _conv_simd.active_instruction_set() if bound < 1 << 31 else None,
-            )
-            if row is None or max(spec.dtype.itemsize for spec in specs) > 2 or 0 in y.shape:
+            target = OutputRef(0, (-1, *y.shape[-2:]))
+            instructions = _conv_simd.active_instruction_set() if bound < 1 << 31 else None
+            is_wide = max(spec.dtype.itemsize for spec in specs) > 2
+            if instructions is None or is_wide or 0 in y.shape:
                 return NativeLoop(_matmul, (x_in, y_in, zero, form, target))
-            return NativeLoop(
-                _matmul_simd, (x_in, y_in, *_make_simd_arguments(row, specs, y, form), target)
-            )
+            simd_arguments = _make_simd_arguments(instructions, specs, y, form)
+            return NativeLoop(_matmul_simd, (x_in, y_in, *simd_arguments, target))
 
         loop = NativeLoop(_matmul, (InputRef(0), InputRef(1), zero, form, OutputRef(0)))
 
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            pair = [
-                np.ascontiguousarray(_broadcast_batches(array, outs[0].shape[:-2])) for array in ins
-            ]
-            loop(pair, [outs[0].reshape(-1, *outs[0].shape[-2:])])
+        def run_expanded(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            operands = [_broadcast_batches(array, outs[0].shape[:-2]) for array in ins]
+            loop(operands, [outs[0].reshape(-1, *outs[0].shape[-2:])])
 
-        return run
+        return run_expanded
 
 
 def _broadcast_batches(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
-    """Return `x` with its leading axes broadcast to `batch` and joined into one."""
-    wide = np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return np.ascontiguousarray(wide).reshape(-1, *x.shape[-2:])
+    """Broadcast the leading axes of `x` to `batch` and merge them; return a contiguous array."""
+    expanded = np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    return np.ascontiguousarray(expanded).reshape(-1, *x.shape[-2:])

@@ -1,8 +1,8 @@
-"""Kernels that move what lies along axis 0 within a sample, in a batch: each sample for itself.
+"""Apply a kernel that rearranges axis 0 of a sample to each sample of a batch.
 
-A graph made for one sample may see it as a matrix and turn that. In a batch such matrices lie one
-behind the other along axis 0, each with its rows; seen with one axis more in front, the samples are
-apart again.
+A graph made for one sample may treat it as a matrix and, for example, transpose it. In a batch
+these matrices are stacked along axis 0; reshaped with one more leading axis, the samples are
+separate again.
 
 Owns: `PerSampleKernel`. Must not know: any particular operator.
 """
@@ -22,29 +22,29 @@ __all__ = ["PerSampleKernel"]
 
 @dataclass(frozen=True, eq=False)
 class PerSampleKernel(Kernel):
-    """`kernel` on each sample.
+    """Applies `kernel` to each sample of tensors whose samples are stacked along axis 0.
 
-    Tensors have the rows of one sample after those of another, `kernel` an axis for them.
-    It is built for the specs of a single sample, and takes any number of them.
+    `kernel` works on tensors with a leading axis for the samples. It is built for the specs of a
+    single sample, and accepts any number of samples.
     """
 
     kernel: Kernel
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map the tensors of one sample."""
+        """Infer the outputs for the inputs of one sample."""
         return tuple(
             TensorSpec(spec.shape[1:], spec.dtype)
             for spec in self.kernel.infer(*_prepend_sample_axis(specs))
         )
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether the kernel works sample by sample."""
+        """Whether the kernel computes samples along the leading axis independently."""
         return self.kernel.supports_batch(_prepend_sample_axis(specs), batched)
 
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """As the kernel: compiled steps give arrays the shapes that they want by themselves."""
+        """Build the kernel; compiled loops reshape their arrays themselves, others are wrapped."""
         built = self.kernel.build(_prepend_sample_axis(specs), False)
         inner, outer = [spec.shape for spec in specs], [spec.shape for spec in self.infer(*specs)]
         runs = built if isinstance(built, tuple) else (built,)
@@ -55,18 +55,24 @@ class PerSampleKernel(Kernel):
 
 
 def _prepend_sample_axis(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return the specs with a leading axis of size 1."""
     return [TensorSpec((1, *spec.shape), spec.dtype) for spec in specs]
 
 
 def _wrap_with_sample_axis(
-    run: RunFunction, inner: Sequence[tuple[int, ...]], outer: Sequence[tuple[int, ...]]
+    run: RunFunction,
+    input_shapes: Sequence[tuple[int, ...]],
+    output_shapes: Sequence[tuple[int, ...]],
 ) -> RunFunction:
-    """Return `run` on arrays that are seen with the axis in front."""
+    """Return `run` on arrays that are reshaped to have the leading axis of the samples.
 
-    def viewed(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+    `input_shapes` and `output_shapes` are those of one sample.
+    """
+
+    def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
         run(
-            [array.reshape(-1, *shape) for array, shape in zip(ins, inner, strict=True)],
-            [array.reshape(-1, *shape) for array, shape in zip(outs, outer, strict=True)],
+            [array.reshape(-1, *shape) for array, shape in zip(ins, input_shapes, strict=True)],
+            [array.reshape(-1, *shape) for array, shape in zip(outs, output_shapes, strict=True)],
         )
 
-    return viewed
+    return run_on_views

@@ -3,10 +3,11 @@
     MaxPool   the largest integer of the window; padding counts as the most negative integer
     AvgPool   rule(sum of the window); padding counts as zeros and belongs to the area
 
-Both are separable: the rows of a window are joined for a whole line at once, then the columns.
+Both are separable: the rows of a window are reduced for a full output row at once, then the
+columns.
 
-Owns: the loops, and `luna_average`, which picks the NPU's division rule. Must not know: how a rule
-rounds (`fixed`).
+Owns: the loops, and `luna_average`, which selects the NPU's division rule. Must not know: how a
+rule rounds (`fixed_point`).
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
 @jit
 def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> None:
+    """Fill out [N, Ho, Wo, C] with the maxima of the windows of x [N, H, W, C].
+
+    geometry : as of `_window_geometry`. lowest : the most negative integer of x's type.
+    """
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
-    line = np.empty(columns * channels, x.dtype)  # the window's rows joined, for every column
+    line = np.empty(columns * channels, x.dtype)  # maxima over the window's rows, per column
     for n in range(samples):
         for oy in range(out_rows):
             fill_flat(line, lowest)
@@ -68,13 +73,17 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
 
 
 @jit
-def _sum_pool(
+def _sum_pool(  # noqa: C901 - one loop nest
     x: Array, geometry: tuple[int, ...], zero: Array, rescale: RescaleForm, out: Array
 ) -> None:
+    """Fill out [N, Ho, Wo, C] with the rescaled sums of the windows of x [N, H, W, C].
+
+    geometry : as of `_window_geometry`. zero : an array of the accumulator's type.
+    """
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
-    line = np.empty(columns * channels, zero.dtype)  # the window's rows added up, for every column
+    line = np.empty(columns * channels, zero.dtype)  # sums over the window's rows, per column
     acc = np.empty(channels, zero.dtype)
     for n in range(samples):
         for oy in range(out_rows):
@@ -99,19 +108,21 @@ def _sum_pool(
 
 
 def _window_geometry(window: SlidingWindow) -> tuple[int, ...]:
+    """Return the 8 numbers that the loops need: kernel, strides, pads (top, left), dilations."""
     return (*window.kernel, *window.strides, *window.pads[:2], *window.dilations)
 
 
-def _check_image(x: TensorSpec, what: str) -> None:
-    require_signed_integer(x, what)
-    require(len(x.shape) in (3, 4), f"{what} takes [N, C, W] or [N, C, H, W], not {x}")
+def _check_image(x: TensorSpec, operator: str) -> None:
+    """Raise `SimulatorError`, naming the operator, unless x is an integer image or line."""
+    require_signed_integer(x, operator)
+    require(len(x.shape) in (3, 4), f"{operator} requires [N, C, W] or [N, C, H, W], not {x}")
 
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(Kernel):
-    """Largest integer of each window of x [N, C, H, W] or [N, C, W].
+    """Largest integer of each window of x [N, C, H, W] or [N, C, W], in the dtype of x.
 
-    Fields as for `Conv`, dtype kept.
+    Fields as for `Conv`; with `ceil_mode` a last window may extend beyond the padded image.
     """
 
     kernel: Sequence[int]
@@ -123,14 +134,11 @@ class MaxPool(Kernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, C, *space]."""
+        """Infer y [N, C, *space] from x."""
         (x,) = specs
         _check_image(x, "MaxPool")
-        return (
-            TensorSpec(
-                (*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), x.dtype
-            ),
-        )
+        space = self._window().output_size(x.shape[2:], self.ceil_mode)
+        return (TensorSpec((*x.shape[:2], *space), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop for the size of x."""
@@ -160,8 +168,10 @@ class AvgPool(ClampableKernel):
     kernel, strides, pads, ceil_mode
         As for `MaxPool`.
     rule
-        What turns the sum into the output: a `Rescale` by scale_out / (scale_x * area), or one of
-        `luna_average`.
+        Conversion of the sum to the output: a `Rescale` by scale_out / (scale_x * area), or a rule
+        of `luna_average`.
+    clip_bounds
+        Bounds of a fused Relu or Clip.
     """
 
     kernel: Sequence[int]
@@ -174,31 +184,23 @@ class AvgPool(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, C, *space]."""
+        """Infer y [N, C, *space] from x."""
         (x,) = specs
         _check_image(x, "AvgPool")
-        return (
-            TensorSpec(
-                (*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)),
-                self.rule.dtype,
-            ),
-        )
+        space = self._window().output_size(x.shape[2:], self.ceil_mode)
+        return (TensorSpec((*x.shape[:2], *space), self.rule.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Bound the sum by the area."""
+        """Return the loop for the size of x; the window area bounds the accumulator."""
         window = self._window()
         bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
         require(
             bound < 1 << 62,
             f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits",
         )
-        form, geometry = (
-            self.rule.compile_for_bound(bound, self.clip_bounds),
-            _window_geometry(window),
-        )
-        zero = np.zeros(
-            1, np.int32 if bound < 1 << 31 else np.int64
-        )  # its dtype is the accumulator's
+        form = self.rule.compile_for_bound(bound, self.clip_bounds)
+        geometry = _window_geometry(window)
+        zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # gives the accumulator type
         (y,) = self.infer(*specs)
         return NativeLoop(
             _sum_pool,
@@ -220,19 +222,19 @@ def luna_average(
 ) -> Rescale | LunaDivide | ChainedRescale:
     """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
 
-    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum
-    by q_x - q_o into 32 bits (all zeros for q_x < q_o). Any other area is divided by, with q_o -
-    q_x as the left shift of the sum; "venus" reads the area as a signed byte. A negative left shift
-    gives 0 on "venus" and the most negative integer on "arcs".
+    A power-of-two area is a right shift: "venus" ignores q_o, "arcs" first shifts the sum by q_x -
+    q_o into 32 bits (all zeros for q_x < q_o). Any other area is a division, with q_o - q_x as the
+    left shift of the sum; "venus" reads the area as a signed byte. A negative left shift gives 0 on
+    "venus" and the most negative integer on "arcs".
     """
-    venus = kind == "venus"
+    is_venus = kind == "venus"
     if area & (area - 1) == 0:
-        last = Rescale.from_shift(area.bit_length() - 1, bits)
-        if venus:
-            return last
+        shift_by_area = Rescale.from_shift(area.bit_length() - 1, bits)
+        if is_venus:
+            return shift_by_area
         if q_x < q_o:
             return LunaDivide(area, -1, bits, underflow=0)
-        return ChainedRescale(Rescale.from_shift(q_x - q_o, 32), last)
-    if venus:
+        return ChainedRescale(Rescale.from_shift(q_x - q_o, 32), shift_by_area)
+    if is_venus:
         return LunaDivide((area + 128) % 256 - 128, q_o - q_x, bits, underflow=0)
     return LunaDivide(area, q_o - q_x, bits, underflow=INT32_MIN)

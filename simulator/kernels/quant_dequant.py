@@ -1,8 +1,9 @@
-"""Where real numbers become integers, and integers real numbers.
+"""Conversion between float and integer tensors.
 
-    Quant      real -> integer;  Dequant  integer -> real
+    Quant      float -> integer
+    Dequant    integer -> float
 
-Number by number, in whatever layout. Must not know: how a `fixed` form rounds.
+Elementwise, in any layout. Must not know: how a form of `fixed_point` rounds.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ __all__ = ["Dequant", "Quant"]
 
 @register_inline
 def _clamp_nan_to_zero(x: Any, low: Any, high: Any) -> Any:
-    """Return the real x clamped, 0 for nan."""
+    """Return the float x clamped to [low, high], 0 for nan."""
     return min(max(x, low), high) if x == x else low - low
 
 
 @jit
 def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
+    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], within int32."""
     for i in range(out.size):
-        rounded = np.floor(
-            np.float64(x[i]) * scale + 0.5
-        )  # not math.floor, which gives an int64 and may not fit
+        # not math.floor: its int64 result may overflow
+        rounded = np.floor(np.float64(x[i]) * scale + 0.5)
         out[i] = np.int32(_clamp_nan_to_zero(rounded, low, high))
 
 
@@ -43,21 +44,22 @@ def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
 def _quant_zero_point(
     x: Array, scale: float, zero: float, low: float, high: float, out: Array
 ) -> None:
+    """Fill flat out with floor(x * scale + 1/2) + zero clamped to [low, high]; nan gives `zero`."""
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)
-        out[i] = np.int32(
-            _clamp_nan_to_zero(rounded, low - zero, high - zero) + zero
-        )  # nan gives `zero`
+        out[i] = np.int32(_clamp_nan_to_zero(rounded, low - zero, high - zero) + zero)
 
 
 @jit
 def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> None:
+    """Fill flat out as `_quant` does, with results of up to 64 bits."""
     for i in range(out.size):
         out[i] = np.int64(_clamp_nan_to_zero(np.floor(np.float64(x[i]) * scale + 0.5), low, high))
 
 
 @jit
 def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
+    """Fill flat int8 out by the rule "luna", see `Quant`."""
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
         out[i] = np.int32(_clamp_nan_to_zero(rounded, np.float32(-128), np.float32(127)))
@@ -67,7 +69,10 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 def _quant_single(
     x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array
 ) -> None:
-    """Fill out with float32 x * factor in steps of float32, rounded as a `RoundingMode` numbers it, to low..high."""
+    """Fill flat out with x * factor, every step in float32, clamped to low..high.
+
+    `rounding` is the integer of a `RoundingMode`.
+    """
     for i in range(out.size):
         v = np.float32(x[i] * factor)
         if rounding == 0:
@@ -79,8 +84,8 @@ def _quant_single(
         elif rounding == 3:
             v = np.rint(v)
         else:
-            whole = np.trunc(v)
-            v = whole + np.copysign(np.float32(abs(v - whole) >= np.float32(0.5)), v)
+            truncated = np.trunc(v)
+            v = truncated + np.copysign(np.float32(abs(v - truncated) >= np.float32(0.5)), v)
         out[i] = (
             0
             if np.isnan(v)
@@ -90,37 +95,35 @@ def _quant_single(
 
 @jit
 def _dequant(x: Array, scale: float, zero: int, out: Array) -> None:
+    """Fill flat float32 out with (x - zero) / scale."""
     for i in range(out.size):
         out[i] = np.float32((np.int64(x[i]) - zero) / scale)
 
 
 @dataclass(frozen=True, eq=False)
 class Quant(Kernel):
-    """float32 -> integers of `bits` bits at `scale` counts per real unit.
-
-    Nan gives 0, infinities saturate.
+    """Quantize float32 to integers of `bits` bits; nan gives 0, infinities saturate.
 
     Parameters
     ----------
     scale
-        Counts per real unit, positive; a power of two for "luna".
+        Integer steps per unit, positive; a power of two for "luna".
     bits
         Width of the result; "luna" always gives int8.
     rule
-        "generic": sat(floor(x * scale + 1/2)) in float64. "luna", the NPU's own: the product is
-        rounded to float32, the half is added in float64, and that sum is rounded to float32 before
-        the floor; a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32). "single",
-        the training library's: every step in float32.
+        "generic": sat(floor(x * scale + 1/2)) in float64. "luna", the rule of the NPU: the product
+        is rounded to float32, the half is added in float64, and the sum is rounded to float32
+        before the floor; a scale below one, 2^q, becomes the int32 factor 1 << (q mod 32).
+        "single", the rule of the training library: every step in float32.
     rounding
-        How "single" rounds; the others round half up.
-    zero
-        The integer that stands for 0, by "generic" only: sat(floor(x * scale + 1/2) + zero); nan
-        gives it.
+        Rounding mode of "single"; the others round half up.
+    zero_point
+        Only for "generic": sat(floor(x * scale + 1/2) + zero_point); the result for nan.
 
     Raises
     ------
     SimulatorError
-        When x is not float32, or a "luna" scale is not a power of two.
+        If x is not float32, or a "luna" scale is not a power of two.
     """
 
     layout: ClassVar[str] = "any"
@@ -131,24 +134,25 @@ class Quant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         (x,) = specs
-        require(x.dtype == np.float32, f"Quant takes float32, not {x}")
+        require(x.dtype == np.float32, f"Quant requires float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
         require(
-            self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}"
+            self.rule in ("generic", "luna", "single"),
+            f"unknown quantization rule '{self.rule}'; choose from generic, luna, single",
         )
         require(
             self.rule == "single" or self.rounding is RoundingMode.HALF_UP,
-            f"{self.rule} rounds half up only",
+            f"quantization rule '{self.rule}' supports only rounding half up",
         )
         require(
             self.zero_point == 0 or self.rule == "generic",
-            f"{self.rule} has no zero point; here {self.zero_point}",
+            f"quantization rule '{self.rule}' has no zero point; got {self.zero_point}",
         )
         require(
             self.rule != "luna" or math.frexp(self.scale)[0] == 0.5,
-            f"{self.scale} is no power of two",
+            f"a scale of quantization rule 'luna' must be a power of two, not {self.scale}",
         )
         return (TensorSpec(x.shape, integer_dtype(8 if self.rule == "luna" else self.bits)),)
 
@@ -156,30 +160,29 @@ class Quant(Kernel):
         """Return the loop of `rule`."""
         if self.rule == "luna":
             q = math.frexp(self.scale)[1] - 1
-            factor = (
-                np.float32(np.array(1 << q % 32).astype(np.int32))
-                if q < 0
-                else np.float32(self.scale)
-            )
+            factor = np.float32(self.scale)
+            if q < 0:
+                factor = np.float32(np.array(1 << q % 32).astype(np.int32))
             return NativeLoop(_quant_luna, (FLAT_IN, factor, FLAT_OUT))
-        scale, top = float(self.scale), float(1 << (self.bits - 1))
+        top = 1 << (self.bits - 1)
         if self.rule == "single":
-            single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
-            return NativeLoop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
-        if self.zero_point:
+            scale_and_rounding = np.float32(self.scale), int(self.rounding)
             return NativeLoop(
-                _quant_zero_point, (FLAT_IN, scale, float(self.zero_point), -top, top - 1, FLAT_OUT)
+                _quant_single, (FLAT_IN, *scale_and_rounding, -top, top - 1, FLAT_OUT)
             )
-        return NativeLoop(
-            _quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT)
-        )
+        scale, low, high = float(self.scale), -float(top), float(top) - 1
+        if self.zero_point:
+            zero = float(self.zero_point)
+            return NativeLoop(_quant_zero_point, (FLAT_IN, scale, zero, low, high, FLAT_OUT))
+        loop = _quant if self.bits <= 32 else _quant_wide
+        return NativeLoop(loop, (FLAT_IN, scale, low, high, FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
 class Dequant(Kernel):
-    """Integers -> float32: (x - zero) / scale, rounded once.
+    """Dequantize integers to float32: (x - zero_point) / scale, rounded once.
 
-    scale : counts per real unit. zero : the integer that stands for 0.
+    `scale` is in integer steps per unit.
     """
 
     layout: ClassVar[str] = "any"
@@ -187,10 +190,10 @@ class Dequant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         require_signed_integer(specs[0], "Dequant")
         return (TensorSpec(specs[0].shape, np.dtype(np.float32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over all numbers in a row."""
+        """Return the flat loop over all elements."""
         return NativeLoop(_dequant, (FLAT_IN, float(self.scale), int(self.zero_point), FLAT_OUT))

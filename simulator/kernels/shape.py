@@ -1,6 +1,5 @@
-"""Operators that move integers without computing.
+"""Data movement: Concat (each input may be rescaled), Reshape, Transpose, Constant.
 
-Concat (each input may be rescaled), Reshape, Transpose, Constant.
 Must not know: rounding.
 """
 
@@ -26,9 +25,9 @@ __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 @jit
 def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
-    """Put rows x [A, S] into columns `first` and after of out [N, T].
+    """Copy rows x [A, S] to columns first..first+S of out [N, T], rescaled unless `rescale` is None.
 
-    Where A is less than N, again and again.
+    If A < N, the rows of x repeat.
     """
     size = x.shape[1]
     for row in range(out.shape[0]):
@@ -41,12 +40,12 @@ def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array)
 
 
 def _do_nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Place an empty tensor."""
+    """Copy an empty input."""
 
 
 @dataclass(frozen=True, eq=False)
 class Concat(Kernel):
-    """Join integer tensors along `axis` (not the batch), each brought to the output's scale by its own rescale."""
+    """Concatenate integer tensors along `axis`, each with its own rescale to the output's scale."""
 
     axis: int
     rescales: tuple[Rescale, ...]
@@ -55,60 +54,60 @@ class Concat(Kernel):
 
     @property
     def is_per_sample(self) -> bool:
-        """Joining along axis 0 mixes samples."""
+        """Whether samples stay separate: not along axis 0."""
         return self.axis != 0
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Join the rows of each sample."""
+        """Return a kernel that concatenates axis 0 of each sample."""
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
+        """Infer the output; other axes must be equal, except that a batch axis of 1 broadcasts."""
         require(
             len(specs) == len(self.rescales),
-            f"{len(self.rescales)} rescales do not fit {len(specs)} inputs",
+            f"{len(self.rescales)} rescales for {len(specs)} inputs",
         )
         rank, axis = len(specs[0].shape), self._axis(specs[0])
         dtypes = {rescale.dtype for rescale in self.rescales}
-        require(len(dtypes) == 1, "the inputs of Concat are rescaled to different widths")
+        require(len(dtypes) == 1, "Concat requires rescales of the same width for all inputs")
         for spec in specs:
             require_signed_integer(spec, "Concat")
             require(len(spec.shape) == rank, f"ranks differ: {', '.join(map(str, specs))}")
         shape = [max(spec.shape[a] for spec in specs) for a in range(rank)]
         for spec in specs:
-            same = all(
-                spec.shape[a] in ((shape[a], 1) if a == 0 else (shape[a],))
-                for a in range(rank)
-                if a != axis
-            )
-            require(same, f"shapes differ: {', '.join(map(str, specs))}")
+            for index in range(rank):
+                broadcasts = index == 0 and spec.shape[0] == 1
+                is_equal = spec.shape[index] == shape[index]
+                require(
+                    index == axis or is_equal or broadcasts,
+                    f"shapes differ: {', '.join(map(str, specs))}",
+                )
         shape[axis] = sum(spec.shape[axis] for spec in specs)
         return (TensorSpec(tuple(shape), dtypes.pop()),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> tuple[RunFunction, ...]:
-        """Plain copies where the rescale changes nothing."""
+        """Return one loop per input; a plain copy if its rescale is the identity."""
         axis = self._axis(specs[0])
         if channel_last and axis > 0:
             axis = len(specs[0].shape) - 1 if axis == 1 else axis - 1
         total = math.prod(physical_shape(self.infer(*specs)[0], channel_last)[axis:])
-        parts, first = [], 0
+        loops: list[RunFunction] = []
+        first = 0
         for index, (spec, rescale) in enumerate(zip(specs, self.rescales, strict=True)):
             size = math.prod(physical_shape(spec, channel_last)[axis:])
-            same = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
+            if not size:
+                loops.append(_do_nothing)
+                continue
+            is_identity = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
             bound = max_magnitude(spec.dtype)
-            form = None if same else narrow_to_int32(rescale.compile_for_bound(bound), bound)
-            parts.append(
-                NativeLoop(
-                    _copy_columns,
-                    (InputRef(index, (-1, size)), form, first, OutputRef(0, (-1, total))),
-                )
-                if size
-                else _do_nothing
-            )
+            form = None if is_identity else narrow_to_int32(rescale.compile_for_bound(bound), bound)
+            source, target = InputRef(index, (-1, size)), OutputRef(0, (-1, total))
+            loops.append(NativeLoop(_copy_columns, (source, form, first, target)))
             first += size
-        return tuple(parts)
+        return tuple(loops)
 
     def _axis(self, spec: TensorSpec) -> int:
+        """Return the axis, counted from 0, of inputs like `spec`."""
         rank = len(spec.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")
         return self.axis % rank
@@ -116,11 +115,10 @@ class Concat(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Reshape(Kernel):
-    """Another shape for the same numbers: 0 copies the axis, one -1 is inferred.
+    """Reshape a tensor of any dtype: 0 copies the axis of the input, one -1 is inferred.
 
-    With `is_per_sample` axis 0 of the input and of the target is the batch: the target is read for
-    a batch of one and its first axis then follows the batch. Otherwise the target is taken as it
-    is. Any dtype.
+    With `is_per_sample`, axis 0 of the input and of `shape` is the batch: `shape` is that of one
+    sample, and its first axis then follows the batch. Otherwise `shape` is used unchanged.
     """
 
     shape: Sequence[int]
@@ -129,32 +127,33 @@ class Reshape(Kernel):
     is_view: ClassVar[bool] = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y."""
+        """Infer y from x."""
         (x,) = specs
-        batched = self.is_per_sample and len(x.shape) > 0
-        source = (1, *x.shape[1:]) if batched else x.shape
+        if not self.is_per_sample or not x.shape:
+            return (TensorSpec(self._resolve_shape(x, x.shape), x.dtype),)
+        target = self._resolve_shape(x, (1, *x.shape[1:]))
+        require(target[:1] == (1,), f"the shape {list(self.shape)} would mix the samples of {x}")
+        return (TensorSpec((x.shape[0], *target[1:]), x.dtype),)
+
+    def _resolve_shape(self, x: TensorSpec, source: tuple[int, ...]) -> tuple[int, ...]:
+        """Return `shape` for an input of shape `source`, with 0 and -1 replaced."""
         target = [int(n) for n in self.shape]
         for axis, size in enumerate(target):
             if size == 0:
                 require(axis < len(source), f"no axis {axis} to copy in {x} for the shape {target}")
                 target[axis] = source[axis]
-        count, known = int(np.prod(source)), int(np.prod([n for n in target if n != -1]))
-        if target.count(-1) == 1 and known > 0:
-            target[target.index(-1)] = count // known
-        fits = min(target, default=1) >= 0 and int(np.prod(target)) == count
-        require(fits, f"{x} cannot take the shape {list(self.shape)}")
-        if batched:
-            require(
-                target[:1] == [1],
-                f"the shape {list(self.shape)} does not keep the samples of {x} apart",
-            )
-            target[0] = x.shape[0]
-        return (TensorSpec(tuple(target), x.dtype),)
+        count = int(np.prod(source))
+        explicit_count = int(np.prod([n for n in target if n != -1]))
+        if target.count(-1) == 1 and explicit_count > 0:
+            target[target.index(-1)] = count // explicit_count
+        is_valid = min(target, default=1) >= 0 and int(np.prod(target)) == count
+        require(is_valid, f"{x} cannot be reshaped to {list(self.shape)}")
+        return tuple(target)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether neither shape is a scalar's.
+        """Whether samples may be stacked: always, except for scalars if not `is_per_sample`.
 
-        Numbers keep their order, and samples stay apart whatever their rows.
+        Elements keep their order, so samples stay separate whatever their number of rows.
         """
         (x,) = specs
         if self.is_per_sample:
@@ -162,62 +161,61 @@ class Reshape(Kernel):
         return bool(x.shape) and bool(self.infer(x)[0].shape)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy in the same order."""
+        """Return a copy of all elements in the same order."""
         return make_copy()
 
 
 @dataclass(frozen=True, eq=False)
 class Transpose(Kernel):
-    """Permute the axes. Any dtype."""
+    """Permute the axes of a tensor of any dtype."""
 
     perm: Sequence[int]
 
     @property
     def is_per_sample(self) -> bool:
-        """Samples stay apart while axis 0 stays first."""
+        """Whether axis 0 stays first, which keeps samples separate."""
         return tuple(self.perm[:1]) == (0,)
 
     def make_per_sample(self, rank: int) -> PerSampleKernel:
-        """Let the samples stay in their order."""
+        """Return a kernel that permutes the axes of each sample."""
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y."""
+        """Infer y from x."""
         (x,) = specs
         require(
             sorted(self.perm) == list(range(len(x.shape))),
-            f"{list(self.perm)} does not permute the axes of {x}",
+            f"{list(self.perm)} is not a permutation of the axes of {x}",
         )
         return (TensorSpec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy in the order of the new axes."""
+        """Return a copy of the elements in the order of the new axes."""
         perm = tuple(self.perm)
         shape = specs[0].shape
-        steps = [math.prod(shape[axis + 1 :]) for axis in perm]
-        loop = (
-            make_strided_copy(0, [shape[axis] for axis in perm], steps)
-            if self.is_per_sample
-            else None
-        )
-        return loop or (lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm)))
+        if self.is_per_sample:
+            steps = [math.prod(shape[axis + 1 :]) for axis in perm]
+            loop = make_strided_copy(0, [shape[axis] for axis in perm], steps)
+            if loop is not None:
+                return loop
+        return lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm))
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Kernel):
-    """A tensor without inputs.
+    """A constant tensor.
 
-    A first axis of 1 broadcasts against the batch in the operators that broadcast.
+    A first axis of 1 broadcasts against the batch in operators that broadcast.
     """
 
     array: np.ndarray
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map nothing -> the constant."""
+        """Return the spec of the constant; there are no inputs."""
         if specs:
-            raise SimulatorError("a constant has no inputs")
+            raise SimulatorError(f"a constant has no inputs, got {len(specs)}")
         return (TensorSpec(self.array.shape, self.array.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy of the array."""
+        """Return a function that copies the array to the output."""
         return lambda ins, outs: np.copyto(outs[0], self.array)

@@ -1,24 +1,25 @@
 """Softmax and its logarithm over rows, as the NPU computes them, in integers.
 
-A row is what lies along `axis` and the axes behind it, or along `axis` alone. `entry` brings each
+A row extends along `axis` and all following axes, or along `axis` alone. A table converts each
 input integer to Q25.
 
     d = sat32(x - max)                               Q25, <= 0
     t = rsh(d * floor(2^29 * log2(e)), 31)           log2 of the result, Q23
-    e = 2^t                                          a polynomial of degree 4 for the fraction, a
-    shift for the rest S = sat32(sum of e)
+    e = 2^t                                          a polynomial of degree 4 for the fraction,
+                                                     a shift for the integer part
+    S = sat32(sum of e)
     softmax: y = e / S in Q15                        log: y = d - ln S in Q15
 
-The ways differ in the last step of the polynomial and in the division:
+The division modes differ in the last step of the polynomial and in the division:
 
 =========  ==============================  ========================================
 "divide"   rounded, then shifted by floor  restoring division, 2^52 / S rounded down
-"fused"    one rounding for both           the same
-"newton"   rounded, then shifted by floor  two Newton steps from a linear guess
+"fused"    one rounding for both           restoring division, 2^52 / S rounded down
+"newton"   rounded, then shifted by floor  two Newton steps from a linear estimate
 =========  ==============================  ========================================
 
-ln S has a table of 512 steps without interpolation; it is therefore up to 64 counts of Q15 too
-small.
+ln S has a table of 512 steps without interpolation; it is therefore up to 64 integer steps of Q15
+too small.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = ["LogSoftmax", "Softmax", "make_input_table"]
 LOG2_E = 774541002
 #: The polynomial of 2^f for -1 <= f < 0 in Q23, highest power first: a least-squares fit, rounded.
 EXP2_C4, EXP2_C3, EXP2_C2, EXP2_C1, EXP2_C0 = 57364, 446161, 2008107, 5813551, 8388575
-#: The Newton iteration's first guess is this minus the number, Q22.
+#: The Newton iteration starts from this minus the number, Q22.
 NEWTON_SEED = 12275712
 
 _DIVISION_MODES = {"divide": 0, "fused": 1, "newton": 2}
@@ -57,9 +58,9 @@ _DIVIDE, _FUSED, _NEWTON = 0, 1, 2
 
 
 def make_input_table(ratio: float, bits: int) -> np.ndarray:
-    """Return the Q25 value of every integer of `bits` bits whose scale is 2^25 / `ratio`.
+    """Return the Q25 values of all integers of `bits` bits with scale 2^25 / `ratio`.
 
-    Int64 [2^bits].
+    The table is int64 [2^bits], in ascending order of the integers.
     """
     top = 1 << (bits - 1)
     return Rescale.from_ratio(ratio, 32)(np.arange(-top, top))
@@ -67,25 +68,22 @@ def make_input_table(ratio: float, bits: int) -> np.ndarray:
 
 @register_inline
 def _exp_q23(d: Any, fused: Any) -> Any:
-    """Return e^d in Q23 for d <= 0 in Q25."""
+    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once."""
     t = round_shift_right(d * LOG2_E, 31)
-    whole, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
+    exponent, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
     y = round_shift_right(EXP2_C4 * f, 23) + EXP2_C3
     y = round_shift_right(y * f, 23) + EXP2_C2
     y = round_shift_right(y * f, 23) + EXP2_C1
     if fused:
-        shift = 30 - whole
+        shift = 30 - exponent
         return round_shift_right(((y * f) << 7) + (EXP2_C0 << 30), shift) if shift < 63 else 0
     y = round_shift_right(y * f, 23) + EXP2_C0
-    return y << whole if whole > 0 else y >> min(-whole, 62)
+    return y << exponent if exponent > 0 else y >> min(-exponent, 62)
 
 
 @register_inline
 def _newton_reciprocal(total: Any) -> Any:
-    """Return 2^31 / total, about.
-
-    The number scaled to [1/2, 1) in Q23, its reciprocal by two Newton steps.
-    """
+    """Approximate 2^31 / total: `total` is scaled to [1/2, 1) in Q23, then two Newton steps."""
     bits = 0
     while total >> bits:
         bits += 1
@@ -99,7 +97,10 @@ def _newton_reciprocal(total: Any) -> Any:
 
 @register_inline
 def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
-    """Fill `d` and `e` for one row and return the saturated sum of e."""
+    """Fill d and e (see the module) of one row x, and return the saturated sum of e.
+
+    `entry` is the table of Q25 values; `fused` as for `_exp_q23`.
+    """
     offset = entry.size // 2
     top = entry[np.int64(x[0]) + offset]
     for i in range(x.size):
@@ -113,7 +114,7 @@ def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) ->
 
 
 @jit
-def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array) -> None:
+def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
     Parameters
@@ -122,8 +123,8 @@ def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array)
         Integers of 8 or 16 bits.
     entry
         int64 [256] or [65536]: the Q25 value of every input integer.
-    way
-        Number of "divide", "fused" or "newton".
+    mode
+        0 for "divide", 1 for "fused", 2 for "newton".
     rescale
         Q15 -> output.
     out
@@ -131,8 +132,8 @@ def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array)
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
-        total = _exponentiate_row(x[row], entry, way == _FUSED, d, e)
-        if way == _NEWTON:
+        total = _exponentiate_row(x[row], entry, mode == _FUSED, d, e)
+        if mode == _NEWTON:
             factor = _newton_reciprocal(total)
             for i in range(d.size):
                 out[row, i] = apply_rescale(
@@ -150,8 +151,8 @@ def _log_softmax(
 ) -> None:
     """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
 
-    fused : as the way "fused". logs : int64 [512], ln of 512/512 to 1023/512 in Q16. The rest as
-    for `_softmax`.
+    fused : whether the division mode is "fused". logs : int64 [512], ln of 512/512 to 1023/512 in
+    Q16. Other arguments as for `_softmax`.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
@@ -172,21 +173,21 @@ def _shift_right_floor(v: Any, s: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _RowKernel(Kernel):
-    """Map int8 or int16 x -> y of the same shape, row by row.
+    """A function of the rows of int8 or int16 x.
 
     Parameters
     ----------
-    entry
+    input_table
         int64 [256] or [65536]: the Q25 value of every input integer, within int32; see
         `make_input_table`.
     rescale
         Q15 -> output.
     axis
         First axis of a row; negative counts from the end.
-    way
+    division_mode
         "divide", "fused" or "newton".
-    alone
-        Whether a row lies along `axis` only.
+    single_axis
+        Whether a row extends along `axis` only, not along the following axes.
     """
 
     input_table: np.ndarray
@@ -198,37 +199,42 @@ class _RowKernel(Kernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y of the same shape."""
+        """Infer y, of the shape of x."""
         (x,) = specs
         require_signed_integer(x, type(self).__name__)
         rank = len(x.shape)
-        narrow = x.dtype.itemsize <= 2 and self.input_table.shape == (1 << (8 * x.dtype.itemsize),)
-        require(narrow, f"{self.input_table.size} entries do not fit {x}")
-        require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
-        require(self.division_mode in _DIVISION_MODES, f"no such way: {self.division_mode}")
+        has_table = x.dtype.itemsize <= 2 and self.input_table.shape == (
+            1 << (8 * x.dtype.itemsize),
+        )
+        require(has_table, f"a table of {self.input_table.size} entries does not match {x}")
+        require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {x}")
+        require(
+            self.division_mode in _DIVISION_MODES,
+            f"unknown division mode '{self.division_mode}'; choose from "
+            f"{', '.join(_DIVISION_MODES)}",
+        )
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether axis 0 is in front of the rows."""
-        return (
-            bool(specs[0].shape)
-            and self.axis % len(specs[0].shape) > 0
-            and super().supports_batch(specs, batched)
-        )
+        """Whether samples may be stacked: axis 0 must precede the axes of a row."""
+        rank = len(specs[0].shape)
+        if not rank or self.axis % rank == 0:
+            return False
+        return super().supports_batch(specs, batched)
 
     def _build_row_loop(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
-        """Return a run of `function(x [R, T], *constants, out [R, T])`."""
+        """Apply the jitted `function(x [R, T], *constants, out [R, T])` to the rows of x."""
         rank = len(spec.shape)
         if not self.single_axis or self.axis % rank == rank - 1:
             shape = (-1, math.prod(spec.shape[self.axis % rank :]))
             return NativeLoop(function, (InputRef(0, shape), *constants, OutputRef(0, shape)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            turned = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
-            results = np.empty(turned.shape, outs[0].dtype)
-            given, made = (a.reshape(-1, turned.shape[-1]) for a in (turned, results))
-            function(given, *constants, made)
-            outs[0][...] = np.moveaxis(results, -1, self.axis)
+            x = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
+            y = np.empty(x.shape, outs[0].dtype)
+            rows = (-1, x.shape[-1])
+            function(x.reshape(rows), *constants, y.reshape(rows))
+            outs[0][...] = np.moveaxis(y, -1, self.axis)
 
         return run
 
@@ -239,21 +245,20 @@ class Softmax(_RowKernel):
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows."""
-        form, way = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
+        form, mode = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
         entry = np.ascontiguousarray(self.input_table, np.int64)
-        return self._build_row_loop(specs[0], _softmax, entry, way, form)
+        return self._build_row_loop(specs[0], _softmax, entry, mode, form)
 
 
 @dataclass(frozen=True, eq=False)
 class LogSoftmax(_RowKernel):
-    """Logarithm of the softmax of each row.
-
-    Differences to the logarithm of the sum of exponentials.
-    """
+    """Logarithm of the softmax of each row; no division mode "newton"."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows, with its table of logarithms."""
-        require(self.division_mode != "newton", "log-softmax has no division")
+        require(
+            self.division_mode != "newton", "log-softmax does not support division mode 'newton'"
+        )
         form, fused = self.rescale.compile_for_bound(1 << 31), self.division_mode == "fused"
         entry = np.ascontiguousarray(self.input_table, np.int64)
         logs = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)

@@ -145,9 +145,9 @@ def test_what_does_not_fit():
     with pytest.raises(ValueError, match="at least one"):
         ChannelRescale(())
     x = np.zeros((1, 4, 3, 3), np.int8)
-    with pytest.raises(SimulatorError, match="2 ratios do not fit 5 outputs"):
+    with pytest.raises(SimulatorError, match="2 requantization ratios for 5 outputs"):
         run(Conv(np.zeros((5, 4, 1, 1), np.int8), None, ChannelRescale((eight, eight))), x)
-    with pytest.raises(SimulatorError, match="2 ratios do not fit 3 outputs"):
+    with pytest.raises(SimulatorError, match="2 requantization ratios for 3 outputs"):
         run(Linear(np.zeros((3, 3), np.int8), None, ChannelRescale((eight, eight))), x)
-    with pytest.raises(SimulatorError, match="2 ratios do not fit 6 outputs"):
+    with pytest.raises(SimulatorError, match="2 requantization ratios for 6 outputs"):
         run(ConvTranspose(np.zeros((4, 6, 1, 1), np.int8), None, ChannelRescale((eight, eight))), x)

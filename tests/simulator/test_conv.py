@@ -219,8 +219,8 @@ SHIFT = Rescale.from_shift(4, 8)
 @pytest.mark.parametrize(
     ("kernel", "shape", "dtype", "says"),
     [
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 4, 8, 8), np.int8, "do not fit"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8), np.int8, "do not fit"),
+        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 4, 8, 8), np.int8, "do not match"),
+        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8), np.int8, "do not match"),
         (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8, 2), np.int8, "does not fit"),
         (
             Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT),
@@ -250,19 +250,19 @@ SHIFT = Rescale.from_shift(4, 8)
             Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(1, 1)),
             (1, 3, 8, 8),
             np.int8,
-            "make no window",
+            "invalid window",
         ),
         (
             Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(-1, 0, 0, 0)),
             (1, 3, 8, 8),
             np.int8,
-            "make no window",
+            "invalid window",
         ),
         (
             Conv(np.zeros((4, 3), np.int8), None, SHIFT),
             (1, 3),
             np.int8,
-            "not those of a convolution",
+            "must have 3 or 4 axes",
         ),
         (
             Conv(np.zeros((5, 3, 1, 1), np.int8), None, SHIFT, group=2),
@@ -270,7 +270,7 @@ SHIFT = Rescale.from_shift(4, 8)
             np.int8,
             "in 2 groups",
         ),
-        (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 4), np.int8, "do not fit"),
+        (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 4), np.int8, "do not match"),
         (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 3), np.float32, "int8 or int16"),
     ],
 )

@@ -48,7 +48,7 @@ def test_table(dtype, shape):
 
 
 def test_table_of_another_width():
-    with pytest.raises(SimulatorError, match="a table of \\[256\\] entries does not fit int16"):
+    with pytest.raises(SimulatorError, match="a table of \\[256\\] entries does not match int16"):
         run(Table(np.zeros(256, np.int8)), np.zeros((1, 4), np.int16))
 
 

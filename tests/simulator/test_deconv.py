@@ -80,7 +80,7 @@ def test_div_by_a_negative_shift():
         (
             ConvTranspose(np.zeros((3, 2, 2, 2), np.int8), None, Rescale.from_shift(1, 8)),
             [np.zeros((1, 2, 4, 4), np.int8)],
-            "do not fit",
+            "do not match",
         ),
         (
             ConvTranspose(

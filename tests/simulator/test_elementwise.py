@@ -252,13 +252,13 @@ def test_dequant(scale):
         (
             ChannelAffine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)),
             [np.zeros((1, 4), np.int8)],
-            "do not fit",
+            "do not match",
         ),
         (Relu(), [np.zeros((1, 3), np.float32)], "signed integers"),
         (Quant(1.0, 8), [np.zeros((1, 3), np.float64)], "takes float32"),
         (Quant(0.0, 8), [np.zeros((1, 3), np.float32)], "positive and finite"),
         (Quant(3.0, 8, "luna"), [np.zeros((1, 3), np.float32)], "no power of two"),
-        (Quant(3.0, 8, "other"), [np.zeros((1, 3), np.float32)], "no such quantization rule"),
+        (Quant(3.0, 8, "other"), [np.zeros((1, 3), np.float32)], "unknown quantization rule"),
         (Requant(Rescale.from_shift(0, 8)), [np.zeros((1, 3), np.uint8)], "signed integers"),
     ],
 )

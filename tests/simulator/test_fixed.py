@@ -104,7 +104,7 @@ def test_impossible_ratios_are_refused(ratio):
     "fields", [(2**30 - 1, 1, 8), (2**31, 1, 8), (2**30, 0, 8), (2**30, 1, 0), (2**30, 1, 63)]
 )
 def test_impossible_fields_are_refused(fields):
-    with pytest.raises(ValueError, match="no such rescale"):
+    with pytest.raises(ValueError, match="invalid rescale"):
         Rescale(*fields)
 
 

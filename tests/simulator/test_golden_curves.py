@@ -124,7 +124,9 @@ def test_venus_out_of_range(function):
     assert not found[function][~inside].any()
     assert (~inside).sum() >= 8
     for x in found["x"][~inside]:
-        with pytest.raises(ValueError, match=f"x reaches {abs(x)}; the last piece ends at 32768"):
+        with pytest.raises(
+            ValueError, match=f"to {abs(x)}, beyond the last segment, which ends at 32768"
+        ):
             table(x)
 
 

@@ -65,7 +65,7 @@ def test_any_integer(data, which):
 def test_nothing_lies_beyond_the_last_border(function, chip):
     table = load_piecewise(function, chip)
     assert table.borders[-1] == top_of(table)
-    with pytest.raises(ValueError, match="the last piece ends at"):
+    with pytest.raises(ValueError, match="the last segment, which ends at"):
         table(np.array([0, -top_of(table) - 1]))
 
 

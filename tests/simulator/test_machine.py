@@ -304,7 +304,7 @@ def test_a_program_is_one_native_call():
     program = compile_program(network(), INPUT, ["y"], threads=1)
     dict(program.run(feed(2)))
     (worker,) = program._idle_workers[2]
-    assert [part for part in worker._segments if not isinstance(part, tuple)] == [program._ops[0]]
+    assert [part for part in worker._segments if not isinstance(part, tuple)] == [program._steps[0]]
     assert len(worker._segments) == 2
 
 
@@ -368,7 +368,7 @@ def test_kernels_that_are_alike_are_built_once():
         dense(weight, "c", "y"),
     ]
     program = compile_program(steps, {"x": TensorSpec((1, 6), np.int8)}, ["y"])
-    first, second, third, fourth = (op.run for op in program._ops)
+    first, second, third, fourth = (step.run for step in program._steps)
     assert first is second is fourth is not third
     x = integers(rng, (9, 6))
     want = x.astype(int)
@@ -495,13 +495,13 @@ ONE = {"x": TensorSpec((1, 4), np.int8)}
     ("steps", "keep", "says"),
     [
         ([Step(Relu(), ("z",), ("y",))], None, r"Relu -> y: reads \['z'\]"),
-        ([*RELU, *RELU], None, r"Relu -> y: makes \['y'\] a second time"),
-        (RELU, ["z"], r"no step makes \['z'\]"),
-        ([Step(Relu(), ("x",), ("y", "z"))], None, "makes 1 outputs, not 2"),
+        ([*RELU, *RELU], None, r"Relu -> y: produces \['y'\], which already exist"),
+        (RELU, ["z"], r"cannot keep \['z'\]: no step produces"),
+        ([Step(Relu(), ("x",), ("y", "z"))], None, "has 1 outputs, expected 2"),
         (
             [Step(AddShift(0, 0), ("x",), ("y",))],
             None,
-            r"AddShift -> y: cannot take its inputs x int8\[1,4\]",
+            r"AddShift -> y: does not support its inputs x int8\[1,4\]",
         ),
         (
             [Step(Transpose((0, 2, 1)), ("x",), ("y",))],
@@ -518,18 +518,18 @@ def test_steps_that_do_not_fit_together(steps, keep, says):
 @pytest.mark.parametrize(
     ("fed", "force", "says"),
     [
-        ({}, None, r"takes \['x'\], not \[\]"),
+        ({}, None, r"feeds must be exactly \['x'\], got \[\]"),
         ({"x": np.zeros((2, 4), np.int16)}, None, "an array of int8"),
-        ({"x": np.zeros((2, 5), np.int8)}, None, r"int8\[1,4\] with any batch, not \[2, 5\]"),
+        ({"x": np.zeros((2, 5), np.int8)}, None, r"int8\[1,4\] with any batch size, not \[2, 5\]"),
         (
             {"x": np.zeros((2, 4), np.int8)},
             {"z": np.zeros(1)},
-            r"only kept tensors can be forced, not \['z'\]",
+            r"only tensors that a run yields can be forced, not \['z'\]",
         ),
         (
             {"x": np.zeros((2, 4), np.int8)},
             {"y": np.zeros((1, 4), np.int8)},
-            r"forced to int8\[1, 4\]",
+            r"forced value of y is int8\[1, 4\]",
         ),
     ],
 )
@@ -542,7 +542,7 @@ def test_feeds_of_different_batches():
     program = compile_program(
         [Step(AddShift(0, 0), ("x", "z"), ("y",))], {"x": ONE["x"], "z": ONE["x"]}
     )
-    with pytest.raises(SimulatorError, match="different batches"):
+    with pytest.raises(SimulatorError, match="different batch sizes"):
         list(program.run({"x": np.zeros((2, 4), np.int8), "z": np.zeros((3, 4), np.int8)}))
 
 
@@ -552,5 +552,5 @@ def test_a_fallback_that_lies_about_its_output():
             return (x.astype(np.float64),)
 
     program = compile_program([Step(Liar(), ("x",), ("y",))], {"x": TensorSpec((1, 2), np.float32)})
-    with pytest.raises(SimulatorError, match="Liar gave float64"):
+    with pytest.raises(SimulatorError, match="Liar computed float64"):
         list(program.run({"x": np.zeros((1, 2), np.float32)}))

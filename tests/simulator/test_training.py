@@ -77,9 +77,9 @@ def test_rounded(values, shift, bits, rounding, near):
 
 
 def test_rounded_says_what_it_is_not():
-    with pytest.raises(ValueError, match="no such requantization"):
+    with pytest.raises(ValueError, match="invalid requantization"):
         RoundedShift(3, 8, RoundingMode.HALF_UP)
-    with pytest.raises(ValueError, match="no such requantization"):
+    with pytest.raises(ValueError, match="invalid requantization"):
         RoundedShift(63, 8, RoundingMode.DOWN)
 
 

@@ -85,7 +85,7 @@ def test_forms_at_their_ends(zero):
 
 def test_impossible_zero_points_are_refused():
     for zero, bits in ((128, 8), (-9, 4)):
-        with pytest.raises(ValueError, match=f"the zero point {zero} is no integer of {bits} bits"):
+        with pytest.raises(ValueError, match=f"zero point {zero} does not fit {bits} bits"):
             Rescale(1 << 30, 30, bits, zero)
 
 
@@ -243,7 +243,7 @@ def test_quant_and_dequant(seed, zero, scale, bits):
 
 def test_only_the_plain_rule_has_a_zero_point():
     for rule in ("luna", "single"):
-        with pytest.raises(SimulatorError, match=f"{rule} has no zero point; here 3"):
+        with pytest.raises(SimulatorError, match=f"rule '{rule}' has no zero point; got 3"):
             run(Quant(64.0, 8, rule, zero_point=3), np.zeros((1, 2), np.float32))
 
 
@@ -285,6 +285,6 @@ def test_only_bytes_have_zero_points():
     kernel = ZeroPointKernel(Requant(Rescale.from_shift(0, 8)), (3,))
     with pytest.raises(SimulatorError, match="zero points are those of int8"):
         run(kernel, np.zeros((1, 2), np.int16))
-    with pytest.raises(SimulatorError, match="1 zero points do not fit 2 inputs"):
+    with pytest.raises(SimulatorError, match="1 zero points for 2 inputs"):
         run(ZeroPointKernel(Mul(Rescale.from_shift(0, 8)), (3,)), *[np.zeros((1, 2), np.int8)] * 2)
     assert max_magnitude(np.dtype(np.int8)) == 128

@@ -1,4 +1,4 @@
-"""What several operators share: windows over images, clamping bounds, broadcasting.
+"""Shared helpers of operators: windows over images, clamping bounds, broadcasting.
 
 Must not know: any particular operator, rounding.
 """
@@ -28,36 +28,33 @@ __all__ = [
 
 
 class ClampableKernel(Kernel):
-    """A kernel that ends in a saturation.
-
-    Its `clip_bounds` (low, high) can absorb a following Relu or Clip.
-    """
+    """A kernel that saturates its results; `clip_bounds` (low, high) of a fused Relu or Clip."""
 
     clip_bounds: tuple[int, int] | None
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Narrow the saturation to the bounds of a Relu or Clip."""
+        """Fuse a Relu or Clip: return this kernel with narrower `clip_bounds`; else None."""
         bounds = consumer.clamp_bounds
         if bounds is None:
             return None
         low, high = self.clip_bounds or bounds
         narrowed = tuple(min(max(value, bounds[0]), bounds[1]) for value in (low, high))
-        fused: Any = self  # a dataclass, by the rule of this package
+        fused: Any = self  # every subclass is a dataclass
         return replace(fused, clip_bounds=narrowed)
 
 
-def require_signed_integer(spec: TensorSpec, what: str) -> None:
-    """Raise `SimulatorError` unless the tensor holds signed integers."""
-    require(spec.dtype.kind == "i", f"{what} takes signed integers, not {spec}")
+def require_signed_integer(spec: TensorSpec, operator: str) -> None:
+    """Raise `SimulatorError`, naming the operator, unless a tensor has signed integers."""
+    require(spec.dtype.kind == "i", f"{operator} requires signed integers, not {spec}")
 
 
 def max_magnitude(dtype: np.dtype) -> int:
-    """Return the largest |value| of a signed integer type."""
+    """Return the largest |value| of a signed integer type, 2^(bits-1)."""
     return 1 << (8 * dtype.itemsize - 1)
 
 
 def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Return the shape that the inputs broadcast to."""
+    """Return the shape that the inputs broadcast to; SimulatorError if they do not."""
     try:
         return np.broadcast_shapes(*(spec.shape for spec in specs))
     except ValueError:
@@ -65,36 +62,40 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def broadcast_flat(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return `x` broadcast to `shape`, contiguous and flat.
-
-    Writeable, as compiled loops take their arguments.
-    """
-    return np.require(
-        x if x.shape == shape else np.broadcast_to(x, shape), requirements=("C", "W")
-    ).reshape(-1)
+    """Return `x` broadcast to `shape`, flat, contiguous and writeable for compiled loops."""
+    expanded = x if x.shape == shape else np.broadcast_to(x, shape)
+    return np.require(expanded, requirements=("C", "W")).reshape(-1)
 
 
 def image_size(space: Sequence[int]) -> tuple[int, int]:
-    """Return (rows, columns) of one or two spatial axes; a line is an image of one row."""
+    """Return (rows, columns) of one or two spatial axes; one axis is an image with one row."""
     return (1, *space)[-2], space[-1]
 
 
 def channel_last_shape(x: TensorSpec) -> tuple[int, ...]:
-    """Return the shape [-1, H, W, C] of the channel-last array of logical x [N, C, W] or [N, C, H, W]."""
+    """Return (-1, H, W, C), the channel-last array shape of logical x [N, C, W] or [N, C, H, W]."""
     return (-1, *image_size(x.shape[2:]), x.shape[1])
 
 
 def to_channel_last_image(x: np.ndarray) -> np.ndarray:
-    """Return channel-last [N, W, C] or [N, H, W, C] as [N, H, W, C]."""
+    """Reshape a channel-last array [N, W, C] or [N, H, W, C] to [N, H, W, C]."""
     return x if x.ndim == 4 else x[:, None]
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """A two-dimensional window sliding over a padded image.
+    """A two-dimensional window that slides over a padded image.
 
-    `spatial_rank` of them are real, the first may be a filled-in one.
-    kernel, strides, dilations: (vertical, horizontal); pads: top, left, bottom, right.
+    Attributes
+    ----------
+    kernel, strides, dilations
+        Vertical and horizontal.
+    pads
+        Top, left, bottom, right.
+    group
+        Number of groups of channels.
+    spatial_rank
+        2, or 1 for a window over lines, whose vertical values are 1 (pads 0).
     """
 
     kernel: tuple[int, int]
@@ -105,14 +106,14 @@ class SlidingWindow:
     spatial_rank: int = 2
 
     def output_size(self, space: Sequence[int], ceil_mode: bool = False) -> tuple[int, ...]:
-        """Return the number of windows along each axis of `space`.
+        """Return the number of windows along each spatial axis of sizes `space`.
 
-        With `ceil_mode` a last window may hang over the end of the padded image, but must not start
-        behind the image.
+        With `ceil_mode` the last window may extend beyond the padded image, but must not start
+        after the end of the image.
         """
         require(
             len(space) == self.spatial_rank,
-            f"a window over {self.spatial_rank} axes does not fit a space of {list(space)}",
+            f"a window over {self.spatial_rank} axes does not match spatial axes {list(space)}",
         )
         counts = []
         for axis, size in enumerate(image_size(space)):
@@ -122,7 +123,8 @@ class SlidingWindow:
             if ceil_mode and (count - 1) * stride >= size + begin:
                 count -= 1
             require(
-                count > 0, f"a window of {list(self.kernel)} does not fit a space of {list(space)}"
+                count > 0,
+                f"a window of {list(self.kernel)} does not fit spatial axes {list(space)}",
             )
             counts.append(count)
         return tuple(counts[2 - self.spatial_rank :])
@@ -135,33 +137,34 @@ def make_window(
     dilations: Sequence[int] | None,
     group: int = 1,
 ) -> SlidingWindow:
-    """Return the window for one value per axis (ONNX order of pads: all begins, all ends).
+    """Create a window over one or two spatial axes from ONNX attributes.
 
-    None stands for 1 and 0.
+    Pads are in ONNX order, all begins and then all ends. None is 1 per axis, and 0 for pads. Raises
+    SimulatorError for inconsistent or invalid values.
     """
-    axes = len(kernel)
-    steps, gaps = (tuple(value or (1,) * axes) for value in (strides, dilations))
-    edges = tuple(pads or (0,) * 2 * axes)
-    fits = axes in (1, 2) and (len(steps), len(gaps), len(edges)) == (axes, axes, 2 * axes)
-    require(
-        fits and min((*kernel, *steps, *gaps)) > 0 and min(edges) >= 0,
-        (
-            f"kernel {list(kernel)}, strides {list(steps)}, pads {list(edges)} and dilations "
-            f"{list(gaps)} make no window"
-        ),
+    rank = len(kernel)
+    strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
+    pads = tuple(pads or (0,) * 2 * rank)
+    lengths_match = (len(strides), len(dilations), len(pads)) == (rank, rank, 2 * rank)
+    is_valid = (
+        rank in (1, 2)
+        and lengths_match
+        and min((*kernel, *strides, *dilations)) > 0
+        and min(pads) >= 0
     )
-    if axes == 1:
-        kernel, steps, gaps, edges = (
-            (1, *kernel),
-            (1, *steps),
-            (1, *gaps),
-            (0, edges[0], 0, edges[1]),
-        )
+    require(
+        is_valid,
+        f"invalid window: kernel {list(kernel)}, strides {list(strides)}, pads {list(pads)}, "
+        f"dilations {list(dilations)}",
+    )
+    if rank == 1:
+        kernel, strides, dilations = (1, *kernel), (1, *strides), (1, *dilations)
+        pads = (0, pads[0], 0, pads[1])
     return SlidingWindow(
         (kernel[0], kernel[1]),
-        (steps[0], steps[1]),
-        (edges[0], edges[1], edges[2], edges[3]),
-        (gaps[0], gaps[1]),
+        (strides[0], strides[1]),
+        (pads[0], pads[1], pads[2], pads[3]),
+        (dilations[0], dilations[1]),
         group,
-        axes,
+        rank,
     )

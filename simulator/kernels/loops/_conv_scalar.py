@@ -1,9 +1,9 @@
-"""Convolution as plain loops: any integer type, any processor.
+"""Convolution as scalar loops for any integer type and processor.
 
-The oracle and the fallback of `_simd`.
-Owns: `convolve_dense` (any groups) and `convolve_depthwise` (groups == inputs == outputs). Both
-vectorise over output channels by themselves. Arrays are channel-last. The accumulator has the dtype
-of the bias, int32 or int64: the caller proves that it suffices.
+The reference for, and the fallback of, `_conv_simd`. Owns: `convolve_dense` (any groups) and
+`convolve_depthwise` (groups == inputs == outputs). The compiler vectorizes both over output
+channels. Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64; the
+caller proves that it suffices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["convolve_dense", "convolve_depthwise"]
 
 
 @jit
-def convolve_dense(
+def convolve_dense(  # noqa: C901 - one loop nest
     x: Array,
     weight: Array,
     bias: Array,
@@ -26,10 +26,13 @@ def convolve_dense(
     rescale: RescaleForm,
     out: Array,
 ) -> None:
-    """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O]."""
+    """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O].
+
+    geometry : strides, pads (top, left), dilations. rescale : form of accumulator -> output.
+    """
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, _ = x.shape
-    groups, kh, kw, channels, own = weight.shape
+    groups, kh, kw, channels, group_outputs = weight.shape
     samples, out_rows, out_columns, _ = out.shape
     acc = np.empty_like(bias)
     for n in range(samples):
@@ -46,11 +49,11 @@ def convolve_dense(
                         if not 0 <= z < columns:
                             continue
                         for g in range(groups):
-                            part = acc[g * own : (g + 1) * own]
+                            part = acc[g * group_outputs : (g + 1) * group_outputs]
                             for i in range(channels):
                                 value = x[n, y, z, g * channels + i]
                                 taps = weight[g, r, c, i]
-                                for o in range(own):
+                                for o in range(group_outputs):
                                     part[o] += value * taps[o]
                 target = out[n, oy, ox]
                 for o in range(acc.size):
@@ -58,7 +61,7 @@ def convolve_dense(
 
 
 @jit
-def convolve_depthwise(
+def convolve_depthwise(  # noqa: C901 - one loop nest
     x: Array,
     weight: Array,
     bias: Array,
@@ -66,7 +69,10 @@ def convolve_depthwise(
     rescale: RescaleForm,
     out: Array,
 ) -> None:
-    """Convolve x [N, H, W, C] with weight [kh, kw, C], channel by channel, into out [N, Ho, Wo, C]."""
+    """Convolve x [N, H, W, C] per channel with weight [kh, kw, C] into out [N, Ho, Wo, C].
+
+    Arguments as for `convolve_dense`.
+    """
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     kh, kw, _ = weight.shape

@@ -1,19 +1,19 @@
-"""Convolution with dot instructions: packing, and the walk over images.
+"""Convolution with dot instructions: packing of weights, and the loop over images.
 
-Owns: the packing of weights for a row of `rows`, the padding of images, the loop that hands bands
-of rows to the register tile (`_register_tile`). Rounding is the caller's `fixed` form. Must not
-know: operators, layouts other than channel-last.
+Owns: the packing of weights for an instruction set, the padding of images, the loop that passes
+bands of rows to the register tile (`_register_tile`). Rounding is the caller's rescale form. Must
+not know: operators, layouts other than channel-last.
 
-A window is a list of *taps*, dwords of neighbouring numbers in the padded image. Without horizontal
-dilation and groups the kw * C numbers of a kernel row lie side by side; otherwise every element of
-the kernel begins a dword of its own. What a last dword reads too much meets zero weights. Weights
-are dwords packed [group][block of V * lanes outputs][tap][V][lane].
+A window is a list of *taps*, dwords of neighbouring elements in the padded image. Without
+horizontal dilation and groups the kw * C elements of a kernel row are contiguous; otherwise every
+element of the kernel begins a new dword. Excess elements of a last dword are multiplied by zero
+weights. Weights are dwords packed [group][block of V * lanes outputs][tap][V][lane].
 
-Channel by channel (`own`) the lanes are channels, and a dword holds neighbours along the line: the
-padded line is spread so that dword c of a pixel holds the numbers of channel c at as many elements
-of the kernel as a dword takes.
+In a depthwise convolution the lanes are channels, and a dword contains neighbours along the row:
+the padded row is interleaved so that dword c of a pixel has the elements of channel c at as many
+elements of the kernel as fit a dword.
 
-`fits_int32` proves from the weights that no partial sum leaves 32 bits.
+`fits_int32` proves from the weights that no partial sum exceeds 32 bits.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ __all__ = [
 ]
 
 _numba_intrinsic: Any = intrinsic  # a call leaves out the first argument, the typing context
-_BAND_BYTES = (
-    64 * 1024
-)  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
-_MAX_BAND_PIXELS = 2048  # outputs that are done at a time at most
+#: Budget for the padded image, so that it stays in a core's cache.
+_BAND_BYTES = 64 * 1024
+_MAX_BAND_PIXELS = 2048
+#: Element type of the operands and the value of a zero in it.
 _OPERAND_TYPES = {
     "quads": (np.uint8, 128),
     "signed": (np.int8, 0),
     "pairs": (np.int16, 0),
-}  # type and what zero becomes
+}
 
 
 def active_instruction_set() -> InstructionSet | None:
-    """Return the row of instructions in use, None where the plain loops are."""
+    """Return the instruction set in use, or None for the scalar loops."""
     return None if config.DISABLE_JIT else get_instruction_set()
 
 
 class WindowGeometry(NamedTuple):
-    """Numbers of one convolution; bytes are those of the padded image."""
+    """Sizes of one convolution; bytes are those of the padded image."""
 
-    blocks: int  # of outputs in a group
+    blocks: int  # blocks of outputs in a group
     groups: int
     lanes: int  # outputs of a block
-    own: int  # outputs of a group
+    group_outputs: int  # outputs of a group
     block_bytes: int  # from one block's inputs to the next
     group_bytes: int  # from one group's inputs to the next
     stride: int  # vertical
@@ -77,27 +77,27 @@ class WindowGeometry(NamedTuple):
     top: int
     left: int
     columns: int  # of the padded image
-    band: int  # rows of the output that are done at a time
+    band: int  # rows of the output that are computed at a time
     taps: int
-    padding_value: int  # what a zero becomes
+    padding_value: int  # value of a zero in the operand type
 
 
 class InterleavePlan(NamedTuple):
-    """How a padded line is spread for `own` convolutions."""
+    """How a padded row is interleaved for depthwise convolutions."""
 
-    code: int  # address of `_register_tile.write_interleave_ir`
-    dwords: int  # for each pixel
-    numbers_per_dword: int  # numbers in a dword
+    code: int  # address of the function of `_register_tile.write_interleave_ir`
+    dwords: int  # per pixel and channel
+    numbers_per_dword: int  # elements in a dword
     kernel: int  # elements of a kernel row
     dilation: int
-    columns: int  # windows of a line, were the stride 1
+    columns: int  # windows in a row if the stride were 1
 
 
 class PackedConv(NamedTuple):
     """Constants of one convolution."""
 
-    tile: int  # address of the machine code
-    weight: np.ndarray  # int32, see above
+    tile: int  # address of the tile's machine code
+    weight: np.ndarray  # int32, packed as the module describes
     bias: np.ndarray  # int32 [groups * blocks * lanes]
     table: np.ndarray  # int32, see `_register_tile`
     taps: np.ndarray  # int32, see `_register_tile`
@@ -105,14 +105,20 @@ class PackedConv(NamedTuple):
 
 
 def fits_int32(weight: np.ndarray, bias: np.ndarray, row: InstructionSet | None = None) -> bool:
-    """Whether every partial sum for int8 weights [O, ...] and bias int64 [O] stays within int32 with the excess."""
+    """Whether all partial sums of "quads" fit int32, for int8 weights [O, ...] and int64 bias [O].
+
+    The activations are x + 128, and the bias compensates for the offset.
+    """
     wide = weight.reshape(len(weight), -1).astype(np.int64)
     shifted = bias - 128 * wide.sum(axis=1)
     return bool(np.all(np.abs(shifted) + 255 * np.abs(wide).sum(axis=1) < 2**31))
 
 
 def _make_tile_form(form: RescaleForm, bits: int) -> tuple[str, tuple[int, ...]]:
-    """Return the form as the tile knows it, and its numbers."""
+    """Return (name, values) of a rescale form as the tile supports it, for outputs of `bits` bits.
+
+    The name is "sums", with values of 0, if the tile cannot compute the form.
+    """
     if bits <= 32 and isinstance(form, ShiftForm):
         return "shift", (0, 0, int(form.half), int(form.shift), int(form.low), int(form.high))
     if bits <= 32 and isinstance(form, ScaleForm) and max(form.limit, form.multiplier) < 2**31:
@@ -120,8 +126,8 @@ def _make_tile_form(form: RescaleForm, bits: int) -> tuple[str, tuple[int, ...]]
     return "sums", (0,) * 6
 
 
-def pack_convolution(
-    row: InstructionSet,
+def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
+    instructions: InstructionSet,
     weight: np.ndarray,
     bias: np.ndarray,
     window: SlidingWindow,
@@ -129,159 +135,189 @@ def pack_convolution(
     form: RescaleForm,
     dtype: np.dtype,
 ) -> Any:
-    """Return `loop(source, target)` for weights [O, I/g, kh, kw] and int64 bias [O].
+    """Pack the weights of a convolution for dot instructions.
 
-    x : what is convolved, logical. dtype : of the output. The loop takes x and the output
-    channel-last, of rank 4.
+    Parameters
+    ----------
+    instructions
+        The instruction set.
+    weight
+        int8 or int16 [O, I/g, kh, kw].
+    bias
+        int64 [O].
+    window
+        Kernel size, strides, pads, dilations and groups.
+    x
+        Logical spec of one sample of the input.
+    form
+        Rescale form of accumulator -> output.
+    dtype
+        Type of the output.
+
+    Returns
+    -------
+    callable
+        Function of (input, output) references, both channel-last of rank 4, that returns the loop.
     """
     outputs, channels, kh, kw = weight.shape
     group = window.group
-    deep = (
-        1 < group == channels * group == outputs
-    )  # a single channel is a row of numbers, see below
-    operands = row.int8_operands if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
+    depthwise = 1 < group == channels * group == outputs  # a single channel is an ordinary row
+    operands = (
+        instructions.int8_operands if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
+    )
     kind, zero = _OPERAND_TYPES[operands]
-    size, per = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
+    size, per_dword = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
     rows, width = image_size(x.shape[2:])
     out_rows, out_columns = image_size(window.output_size(x.shape[2:]))
     top, left, bottom, right = window.pads
-    columns, flat = (
-        width + left + right,
-        (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0),
-    )
-    if flat and not deep:  # any number of rows, whatever `x` says
+    columns = width + left + right
+    is_pointwise = (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
+    if is_pointwise and not depthwise:  # pixels are rows; accepts any number of them
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
     spread = None
-    if deep:
+    if depthwise:
         code = _llvm.get_function_address(
             _register_tile.write_interleave_ir,
-            (row, operands, 8 * x.dtype.itemsize),
+            (instructions, operands, 8 * x.dtype.itemsize),
             _register_tile.FUNCTION_NAME,
-            row.features,
+            instructions.features,
         )
-        across = (out_columns - 1) * window.strides[1] + 1
-        spread = InterleavePlan(code, -(-kw // per), per, kw, window.dilations[1], across)
+        unit_stride_columns = (out_columns - 1) * window.strides[1] + 1
+        spread = InterleavePlan(
+            code, -(-kw // per_dword), per_dword, kw, window.dilations[1], unit_stride_columns
+        )
 
-    # bytes of one row of the padded image, and of the steps in it
-    line = (
-        spread.columns * spread.dwords * outputs * 4
-        if spread
-        else columns * channels * group * size
-    )
+    # bytes of one row and of one pixel of the padded image
+    line, pixel = columns * channels * group * size, channels * group * size
+    if spread is not None:
+        line, pixel = spread.columns * spread.dwords * outputs * 4, outputs * 4
     reach = window.dilations[0] * (kh - 1) + 1
-    band = (
-        max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows)) if line else 1
-    )
+    band = 1
+    if line:
+        band = max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows))
     band = max(min(band, out_rows, max(_MAX_BAND_PIXELS // out_columns, 1)), 1)
-    form_name, numbers = _make_tile_form(form, 8 * dtype.itemsize)
-    own = 1 if deep else outputs // group
-    p, v = _register_tile.choose_tile_size(row, row.lanes if deep else own, band * out_columns)
-    if deep:
-        group, own = 1, outputs
-    lanes = v * row.lanes
-    blocks = -(-own // lanes)
-    shape = _register_tile.TileShape(
-        operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize
+    form_name, form_values = _make_tile_form(form, 8 * dtype.itemsize)
+    group_outputs = 1 if depthwise else outputs // group
+    p, v = _register_tile.choose_tile_size(
+        instructions, instructions.lanes if depthwise else group_outputs, band * out_columns
     )
+    if depthwise:
+        group, group_outputs = 1, outputs
+    lanes = v * instructions.lanes
+    blocks = -(-group_outputs // lanes)
+    output_bits = 32 if form_name == "sums" else 8 * dtype.itemsize
+    shape = _register_tile.TileShape(operands, depthwise, p, v, form_name, output_bits)
     tile = _llvm.get_function_address(
-        _register_tile.write_tile_ir, (row, shape), _register_tile.FUNCTION_NAME, row.features
+        _register_tile.write_tile_ir,
+        (instructions, shape),
+        _register_tile.FUNCTION_NAME,
+        instructions.features,
     )
 
-    lined, offsets = _order_weights_by_tap(weight, window, per, deep)
-    wide = np.zeros(
-        (group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8
+    by_tap, offsets = _order_weights_by_tap(weight, window, per_dword, depthwise)
+    padded_weight = np.zeros(
+        (group, blocks * lanes, *by_tap.shape[1:]), kind if kind != np.uint8 else np.int8
     )
-    wide[:, :own] = lined.reshape(group, own, *lined.shape[1:])
-    packed = np.ascontiguousarray(
-        wide.reshape(group, blocks, lanes, -1, per).transpose(0, 1, 3, 2, 4)
-    )
+    padded_weight[:, :group_outputs] = by_tap.reshape(group, group_outputs, *by_tap.shape[1:])
+    by_lane = padded_weight.reshape(group, blocks, lanes, -1, per_dword)
+    packed = np.ascontiguousarray(by_lane.transpose(0, 1, 3, 2, 4))
     excess = zero * weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int64)
     biases = np.zeros((group, blocks * lanes), np.int32)
-    biases[:, :own] = (bias - excess).reshape(group, own)
+    biases[:, :group_outputs] = (bias - excess).reshape(group, group_outputs)
 
-    pixel = (outputs * 4 if spread else channels * group * size) * window.strides[1]
-    table = np.add.outer(
-        np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel
-    ).reshape(-1)
+    row_offsets = np.arange(band) * window.strides[0] * line
+    column_offsets = np.arange(out_columns) * pixel * window.strides[1]
+    table = np.add.outer(row_offsets, column_offsets).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
-    taps = _tap_byte_offsets(offsets, window, line, columns, channels * group * size, spread)
+    taps = _tap_byte_offsets(offsets, window, line, channels * group * size, spread)
     geometry = WindowGeometry(
-        blocks,
-        group,
-        lanes,
-        own,
-        lanes * 4 if deep else 0,
-        channels * size,
-        window.strides[0],
-        reach,
-        top,
-        left,
-        columns,
-        band,
-        len(taps),
-        zero,
+        blocks=blocks,
+        groups=group,
+        lanes=lanes,
+        group_outputs=group_outputs,
+        block_bytes=lanes * 4 if depthwise else 0,
+        group_bytes=channels * size,
+        stride=window.strides[0],
+        window_rows=reach,
+        top=top,
+        left=left,
+        columns=columns,
+        band=band,
+        taps=len(taps),
+        padding_value=zero,
     )
     constants = PackedConv(
-        tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers
+        tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, form_values
     )
-    held = ((band - 1) * window.strides[0] + reach) * line // size + 256
-    late = form if form_name == "sums" else None
-    sums = Scratch(p * -(-band * out_columns // p) * lanes if late is not None else 1, np.int32)
-    padded = Scratch(columns * outputs + 256 if deep else 1, x.dtype)
+    band_elements = ((band - 1) * window.strides[0] + reach) * line // size + 256
+    deferred_form = form if form_name == "sums" else None
+    sum_count = 1 if deferred_form is None else p * -(-band * out_columns // p) * lanes
+    sums = Scratch(sum_count, np.int32)
+    padded_line = Scratch(columns * outputs + 256 if depthwise else 1, x.dtype)
+    padded = Scratch(band_elements, kind)
+    if depthwise:
+        padded = Scratch(band_elements * size // 4, np.int32)
 
-    def loop(source: InputRef, target: OutputRef) -> NativeLoop:
-        if flat and not deep:
+    def make_loop(source: InputRef, target: OutputRef) -> NativeLoop:
+        if is_pointwise and not depthwise:
             source = InputRef(source.index, (1, -1, 1, channels * window.group))
             target = OutputRef(target.index, (1, -1, 1, outputs))
-        memory = Scratch(held * size // 4 if deep else held, np.int32 if deep else kind)
-        return NativeLoop(
-            convolve, (source, constants, geometry, spread, late, padded, memory, sums, target)
-        )
+        plan = (constants, geometry, spread, deferred_form)
+        return NativeLoop(convolve, (source, *plan, padded_line, padded, sums, target))
 
-    return loop
+    return make_loop
 
 
 def _order_weights_by_tap(
-    weight: np.ndarray, window: SlidingWindow, per: int, deep: bool
+    weight: np.ndarray, window: SlidingWindow, per_dword: int, depthwise: bool
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the weights [O, dwords * per] in the order of the taps, and how many (rows, dwords in a row) there are."""
+    """Order the weights of a convolution by the taps of a window.
+
+    Returns
+    -------
+    weight : array [O, taps * per_dword]
+        The weights, with zeros in the last elements of a dword.
+    counts : (int, int)
+        Number of contiguous runs in a window, and of dwords in a run.
+    """
     outputs, channels, kh, kw = weight.shape
-    joined = deep or (window.group == 1 and window.dilations[1] == 1)
-    rows = weight.transpose(0, 2, 3, 1).reshape(outputs, kh, kw * channels)
-    if not joined:
-        rows = rows.reshape(outputs, kh * kw, channels)
-    dwords = -(-rows.shape[2] // per)
-    wide = np.zeros((outputs, rows.shape[1], dwords * per), weight.dtype)
-    wide[:, :, : rows.shape[2]] = rows
-    return wide.reshape(outputs, -1), (rows.shape[1], dwords)
+    rows_are_contiguous = depthwise or (window.group == 1 and window.dilations[1] == 1)
+    runs = weight.transpose(0, 2, 3, 1).reshape(outputs, kh, kw * channels)
+    if not rows_are_contiguous:
+        runs = runs.reshape(outputs, kh * kw, channels)
+    dwords = -(-runs.shape[2] // per_dword)
+    padded = np.zeros((outputs, runs.shape[1], dwords * per_dword), weight.dtype)
+    padded[:, :, : runs.shape[2]] = runs
+    return padded.reshape(outputs, -1), (runs.shape[1], dwords)
 
 
 def _tap_byte_offsets(
-    offsets: tuple[int, int],
+    counts: tuple[int, int],
     window: SlidingWindow,
     line: int,
-    columns: int,
     pixel: int,
     spread: InterleavePlan | None,
 ) -> np.ndarray:
-    """Return the byte offset of every dword of a window, int32."""
-    runs, dwords = offsets
+    """Return the byte offset of every dword of a window, int32.
+
+    counts : runs and dwords per run, see `_order_weights_by_tap`. line, pixel : bytes of a row and
+    of a pixel in the padded image. spread : plan of a depthwise convolution.
+    """
+    runs, dwords = counts
     if spread is not None:
-        starts, inner = (
-            np.arange(runs) * window.dilations[0] * line,
-            np.arange(dwords) * (line // dwords),
-        )
+        starts = np.arange(runs) * window.dilations[0] * line
+        dword_offsets = np.arange(dwords) * (line // dwords)
     else:
         kh, kw = window.kernel
-        rows, inner = np.arange(kh) * window.dilations[0] * line, np.arange(dwords) * 4
-        across = np.arange(kw if runs == kh * kw else 1) * window.dilations[1] * pixel
-        starts = np.add.outer(rows, across).reshape(-1)
-    return np.add.outer(starts, inner).reshape(-1).astype(np.int32)
+        rows, dword_offsets = np.arange(kh) * window.dilations[0] * line, np.arange(dwords) * 4
+        columns = np.arange(kw if runs == kh * kw else 1) * window.dilations[1] * pixel
+        starts = np.add.outer(rows, columns).reshape(-1)
+    return np.add.outer(starts, dword_offsets).reshape(-1).astype(np.int32)
 
 
 @_numba_intrinsic
-def call_code(typingctx: Any, place: Any, arguments: Any) -> Any:
-    """Call the code at address `place` with a tuple of 64-bit integers."""
+def call_code(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """Call the machine code at an address with a tuple of 64-bit integers; for kernels."""
     from numba import types
     from numba.core import cgutils
 
@@ -297,29 +333,29 @@ def call_code(typingctx: Any, place: Any, arguments: Any) -> Any:
 
 @register_inline
 def array_address(x: Any) -> Any:
-    """Return the address of an array's numbers; NumPy's would make a float of a sum."""
+    """Return the address of an array's elements as int64.
+
+    Numba adds NumPy's unsigned address and a signed offset in float64.
+    """
     return np.int64(x.ctypes.data)
 
 
 def run_record(words: Any) -> None:
-    """Start a loop by its record, see `native.Called`.
-
-    Without machine code by what stands for that.
-    """
+    """Run a nested loop by its record, see `native.NestedLoop`; uncompiled, `words` is a function."""
     words()
 
 
 @overload(run_record)
 def _overload_run_record(words: Any) -> Any:
-    def compiled(words: Any) -> None:
+    def implementation(words: Any) -> None:
         call_code(words[1], (array_address(words),))
 
-    return compiled
+    return implementation
 
 
 @jit
 def _copy_xor(x: Array, flip: int, out: Array) -> None:
-    """Copy flat x, all bits of `flip` turned."""
+    """Copy flat x XOR `flip` to flat out."""
     for i in range(out.size):
         out[i] = x[i] ^ flip
 
@@ -328,15 +364,16 @@ def _copy_xor(x: Array, flip: int, out: Array) -> None:
 def _copy_padded_rows(
     x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array
 ) -> None:
-    """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
+    """Copy rows first..first+rows of padded image n of x [N, H, W, C] to flat `padded`."""
     _, height, width, channels = x.shape
     flip = -128 if g.padding_value else 0
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
-    if g.columns == width:  # what lies between the rows above and below is one stretch of memory
+    if g.columns == width:  # without padding left and right the image rows are contiguous
         begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
         fill_flat(padded[: begin * size], g.padding_value)
-        at = base + (first + begin - g.top) * size
-        _copy_xor(flat[at : at + (end - begin) * size], flip, padded[begin * size : end * size])
+        start = base + (first + begin - g.top) * size
+        image_rows = flat[start : start + (end - begin) * size]
+        _copy_xor(image_rows, flip, padded[begin * size : end * size])
         fill_flat(padded[end * size : rows * size], g.padding_value)
         return
     line, left = g.columns * channels, g.left * channels
@@ -364,11 +401,14 @@ def _interleave_rows(
     line: Array,
     padded: Array,
 ) -> None:
-    """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
+    """Interleave rows first..first+rows of padded image n of x into dwords of `padded`.
+
+    The dwords are [row, dword, column, C], see `InterleavePlan`. line : scratch for a padded row.
+    """
     _, height, width, channels = x.shape
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
     step, source = s.dilation * channels * x.itemsize, array_address(line)
-    length, place = s.columns * channels, array_address(padded)
+    length, target = s.columns * channels, array_address(padded)
     middle = line[g.left * channels : g.left * channels + size]
     fill_flat(line, 0)
     for r in range(rows):
@@ -378,23 +418,20 @@ def _interleave_rows(
         else:
             fill_flat(middle, 0)
         for j in range(s.dwords):
-            at, left = (
-                s.numbers_per_dword * j,
-                s.kernel - 1 - s.numbers_per_dword * j,
-            )  # neighbours beyond the kernel meet zero weights
-            start = source + at * step
+            tap = s.numbers_per_dword * j
+            following = s.kernel - 1 - tap  # neighbours beyond the kernel have zero weights
             call_code(
                 s.code,
                 (
-                    start,
-                    place,
+                    source + tap * step,
+                    target,
                     length,
-                    min(1, left) * step,
-                    min(2, left) * step,
-                    min(3, left) * step,
+                    min(1, following) * step,
+                    min(2, following) * step,
+                    min(3, following) * step,
                 ),
             )
-            place += 4 * length
+            target += 4 * length
 
 
 @jit
@@ -409,9 +446,22 @@ def convolve(
     sums: Array,
     out: Array,
 ) -> None:
-    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O].
+    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O], band by band.
 
-    `deferred_form` is the form where the tile leaves it to this loop.
+    Parameters
+    ----------
+    x
+        Integers [N, H, W, C].
+    packed, g
+        Constants and sizes of the convolution.
+    spread
+        Plan of a depthwise convolution, else None.
+    deferred_form
+        Rescale form if the tile cannot compute it, else None.
+    line, padded, sums
+        Scratch memory: a padded row, a band of the padded image, accumulators.
+    out
+        [N, Ho, Wo, O], filled.
     """
     samples, out_rows, columns, outputs = out.shape
     flat = out.reshape(out.size)
@@ -419,19 +469,17 @@ def convolve(
     for n in range(samples):
         for first in range(0, out_rows, g.band):
             rows = min(g.band, out_rows - first)
-            held = (rows - 1) * g.stride + g.window_rows
+            input_rows = (rows - 1) * g.stride + g.window_rows
             if spread is None:
-                _copy_padded_rows(x, n, first * g.stride, held, g, padded)
+                _copy_padded_rows(x, n, first * g.stride, input_rows, g, padded)
             else:
-                _interleave_rows(x, n, first * g.stride, held, g, spread, line, padded)
-            place, pixels = (n * out_rows + first) * columns * outputs, rows * columns
+                _interleave_rows(x, n, first * g.stride, input_rows, g, spread, line, padded)
+            base, pixels = (n * out_rows + first) * columns * outputs, rows * columns
             for block in range(g.groups * g.blocks):
                 group, inner = block // g.blocks, block % g.blocks
-                at, count = (
-                    place + group * g.own + inner * g.lanes,
-                    min(g.lanes, g.own - inner * g.lanes),
-                )
-                target, step = array_address(out) + at * out.itemsize, outputs
+                first_output = base + group * g.group_outputs + inner * g.lanes
+                count = min(g.lanes, g.group_outputs - inner * g.lanes)
+                target, step = array_address(out) + first_output * out.itemsize, outputs
                 if deferred_form is not None:
                     target, step = array_address(sums), g.lanes
                 call_code(
@@ -456,14 +504,17 @@ def convolve(
                     ),
                 )
                 if deferred_form is not None:
-                    _rescale_sums(sums, g.lanes, deferred_form, flat, at, outputs, pixels, count)
+                    _rescale_sums(
+                        sums, g.lanes, deferred_form, flat, first_output, outputs, pixels, count
+                    )
 
 
 @register_inline
 def run_matrix_record(words: Any, x: Any, out: Any) -> Any:
-    """Fill int32 out [R, O] with what the loop of `pack_convolution` makes of x [R, I].
+    """Run a pointwise loop of `pack_convolution` on x [R, I] and int32 out [R, O].
 
-    `words` are its record, see `Called`.
+    `words` is the record of its `native.NestedLoop`; the addresses and sizes of the arrays are
+    written into it.
     """
     source, target = words[words.size - 2], words[words.size - 1]
     words[source - 2], words[target - 2] = x.size, out.size
@@ -478,16 +529,19 @@ def _rescale_sums(
     lanes: int,
     rescale: RescaleForm,
     out: Array,
-    at: int,
+    first: int,
     step: int,
     pixels: int,
     count: int,
 ) -> None:
-    """Rescale the first `count` lanes of `pixels` pixels of sums [P, lanes] into flat out at `at`, `step` apart."""
+    """Rescale the first `count` of the lanes of sums [pixels, lanes] into flat out.
+
+    Pixel p is written to out[first + p * step] and the following elements.
+    """
     for p in range(pixels):
         source, target = (
             sums[p * lanes : (p + 1) * lanes],
-            out[at + p * step : at + p * step + count],
+            out[first + p * step : first + p * step + count],
         )
         for i in range(count):
             target[i] = apply_rescale(rescale, source[i])

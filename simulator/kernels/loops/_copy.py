@@ -1,7 +1,7 @@
-"""Copies of integers (or reals) from place to place, compiled.
+"""Compiled copies of elements of any type.
 
-Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy number by
-number, `broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
+Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy by flat
+indices, `broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _AXES = 5
 
 @jit
 def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> None:
-    """Fill out [A, B, C, D, E] with the numbers of flat x, `first` and then `steps` from one index to the next."""
+    """Fill out [A, B, C, D, E] with x[first + i * steps[0] + j * steps[1] + ...] for flat x."""
     _, b, c, d, e = out.shape
     step_a, step_b, step_c, step_d, step_e = steps
     for i in range(out.shape[0]):
         for j in range(b):
             for k in range(c):
-                at = first + i * step_a + j * step_b + k * step_c
+                base = first + i * step_a + j * step_b + k * step_c
                 if step_e == 1:
                     for m in range(d):
-                        row, source = out[i, j, k, m], x[at + m * step_d : at + m * step_d + e]
+                        row, source = out[i, j, k, m], x[base + m * step_d : base + m * step_d + e]
                         for n in range(e):
                             row[n] = source[n]
                 else:
                     for m in range(d):
-                        row, start = out[i, j, k, m], at + m * step_d
+                        row, start = out[i, j, k, m], base + m * step_d
                         for n in range(e):
                             row[n] = x[start + n * step_e]
 
 
 @jit
 def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
-    """Fill out [N, T] with the numbers of x [N, S] at `index` [T], with `fill` where that is below 0."""
+    """Fill out [N, T] with x[n, index[t]] for x [N, S], or `fill` where index[t] < 0."""
     for n in range(out.shape[0]):
         source, target = x[n], out[n]
         for i in range(index.size):
@@ -65,29 +65,38 @@ def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
 
 @jit
 def _copy(x: Array, out: Array) -> None:
+    """Copy flat x to flat out."""
     for i in range(out.size):
         out[i] = x[i]
 
 
 @jit
 def fill_flat(x: Array, value: int) -> None:
-    """Fill flat x; NumPy's way compiles far longer."""
+    """Set all elements of flat x to `value`; NumPy's `x[:] = value` compiles far longer."""
     for i in range(x.size):
         x[i] = value
 
 
 def make_copy() -> NativeLoop:
-    """Return the copy of the input to the output, whatever their shapes."""
+    """Return a loop that copies the input to the output, element by element."""
     return NativeLoop(_copy, (FLAT_IN, FLAT_OUT))
 
 
 def make_strided_copy(
     first: int, sizes: Sequence[int], steps: Sequence[int], index: int = 0
 ) -> NativeLoop | None:
-    """Return the copy to output `index` of `sizes`.
+    """Return a loop that copies elements at regular distances, or None if it has too many axes.
 
-    The input's places begin at `first` and are `steps` apart.
-    The first axis follows the batch. None where there are too many axes.
+    Parameters
+    ----------
+    first
+        Flat index of the first element in the input.
+    sizes
+        Shape of the output for one sample; the first axis follows the batch.
+    steps
+        Distance of neighbouring elements in the input along each axis.
+    index
+        Index of the step's output.
     """
     merged: list[tuple[int, int]] = [(sizes[0], steps[0])]
     for size, step in zip(sizes[1:], steps[1:], strict=True):
@@ -107,7 +116,19 @@ def make_strided_copy(
 
 
 def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.dtype) -> NativeLoop:
-    """Return the copy of the numbers at `index` of every sample of `size` numbers."""
+    """Return a loop that selects elements of every sample by their flat indices.
+
+    Parameters
+    ----------
+    size
+        Number of elements of a sample.
+    index
+        Flat indices, in the order of the output; -1 selects `fill`.
+    fill
+        Value for indices of -1; None if there are none.
+    kind
+        Type of the elements.
+    """
     flat = np.ascontiguousarray(index, np.int32).reshape(-1)
     value = np.zeros(1, kind)[0] if fill is None else np.array(fill).astype(kind)[()]
     return NativeLoop(
@@ -116,16 +137,16 @@ def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.d
 
 
 def physical_shape(spec: TensorSpec, channel_last: bool) -> tuple[int, ...]:
-    """Return the shape of the array of a tensor."""
+    """Return the shape of a tensor's array in the plain or the channel-last layout."""
     if channel_last and len(spec.shape) in (3, 4):
         return (spec.shape[0], *spec.shape[2:], spec.shape[1])
     return spec.shape
 
 
 def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
-    """Return a shape that broadcasts to `rank` axes with four axes, the first following the batch; None: it has more.
+    """Return `shape`, an operand of an operation of rank `rank`, with four axes; None for more.
 
-    Axes behind the third are never merged.
+    The first axis follows the batch. Leading axes of size 1 are added.
     """
     if rank > 4:
         return None
@@ -136,7 +157,7 @@ def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
 
 @jit
 def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
-    """Return x [A, B, C, D] broadcast to `shape`, flat: itself, or in `scratch`."""
+    """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`."""
     a, b, c, d = shape
     if x.size == a * b * c * d:
         return x.reshape(x.size)
@@ -158,16 +179,17 @@ def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> 
 def make_broadcast_arguments(
     specs: Sequence[TensorSpec], out: TensorSpec, channel_last: bool
 ) -> tuple[Any, ...] | None:
-    """Return the arguments x, y, scratch x, scratch y, out of a loop over operands that broadcast, or None.
+    """Return the arguments (x, y, scratch_x, scratch_y, out) of a loop over two operands.
 
-    The loop calls `broadcast_into_scratch`. None where there are too many axes.
+    The loop calls `broadcast_into_scratch`. The result is None if the output has more than four
+    axes.
     """
-    shapes = [physical_shape(spec, channel_last) for spec in (*specs, out)]
     rank = len(out.shape)
-    found = [to_rank4_shape(shape, rank) for shape in shapes]
-    if any(shape is None for shape in found):
+    x_shape, y_shape, out_shape = (
+        to_rank4_shape(physical_shape(spec, channel_last), rank) for spec in (*specs, out)
+    )
+    if x_shape is None or y_shape is None or out_shape is None:
         return None
     size = math.prod(out.shape[1:])
     scratch = (Scratch(size, spec.dtype, per_row=True) for spec in specs)
-    first, second, target = found
-    return InputRef(0, first), InputRef(1, second), *scratch, OutputRef(0, target)
+    return InputRef(0, x_shape), InputRef(1, y_shape), *scratch, OutputRef(0, out_shape)

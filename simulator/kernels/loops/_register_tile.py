@@ -1,28 +1,29 @@
-"""The register tile: sums of products for P pixels by V vectors of outputs, for any row of dot instructions.
+"""The register tile: sums of products for P pixels by V vectors of outputs, with dot instructions.
 
-`write_tile_ir` writes one function in LLVM's language. All arguments are 64-bit integers, addresses
-among them:
+`write_tile_ir` writes one function in LLVM's language. All arguments are 64-bit integers, some of
+them addresses:
 
-    source   address of the padded image, as dwords of the row's operands
+    source   address of the padded image, as dwords of the operands
     table    int32 [pixels rounded up to P]: byte offset of each pixel's window
-    pixels   how many there are
+    pixels   number of pixels
     weight   [tap][V][lanes] dwords
     bias     int32 [V * lanes]
     out      address of the first output of the first pixel
-    step     numbers from one pixel's output to the next's
-    count    outputs of the V * lanes that are stored
+    step     elements from one pixel's output to the next's
+    count    number of the V * lanes outputs that are stored
     taps     int32 [taps]: byte offset of each dword in a window
-    length   how many taps there are
-    limit, multiplier, half, shift, low, high    of the `fixed` form
+    length   number of taps
+    limit, multiplier, half, shift, low, high    of the rescale form
 
-What a window holds at a tap is either one dword for all lanes, or (`own`) one dword for each lane:
-the channels of a depthwise convolution. The form is worked out on whole vectors:
+At a tap, a window has either one dword for all lanes or (`per_lane`) one dword per lane: the
+channels of a depthwise convolution. The form is computed on vectors:
 
-    "shift"   clamp((sum + half) >> shift)                                    in 32 bits
-    "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)       in 64 bits, both
-    factors within 32 "sums"    the sums themselves, int32
+    "shift"   clamp((sum + half) >> shift)                                  in 32 bits
+    "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)     in 64 bits, with both
+                                                                            factors within 32
+    "sums"    the sums themselves, int32
 
-Owns: the instructions. Must not know: windows, layouts, how weights are packed.
+Owns: the instructions. Must not know: windows, layouts, the packing of weights.
 """
 
 from __future__ import annotations
@@ -72,99 +73,123 @@ _BYTE, _WORD, DWORD, INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 class TileShape(NamedTuple):
-    """What a tile is compiled for.
+    """Parameters that a tile is compiled for.
 
     Parameters
     ----------
     operands
-        "quads", "signed" or "pairs", see `rows`.
-    own
+        "quads", "signed" or "pairs", see `instruction_sets`.
+    per_lane
         Whether every lane reads its own dwords.
     pixels, vectors
         P and V.
     form
         "shift", "scale" or "sums".
     bits
-        Width of an output number: 8, 16 or 32.
+        Width of an output element: 8, 16 or 32.
     """
 
     operands: str
-    own: bool
+    per_lane: bool
     pixels: int
     vectors: int
     form: str
     bits: int
 
 
-def choose_tile_size(row: InstructionSet, outputs: int, pixels: int) -> tuple[int, int]:
-    """Return (P, V) for so many outputs and pixels.
+def choose_tile_size(instructions: InstructionSet, outputs: int, pixels: int) -> tuple[int, int]:
+    """Choose (P, V) with the fewest loads and wasted products that fits the registers.
 
-    The fewest loads and wasted products within the registers.
+    `outputs` and `pixels` are the numbers of outputs per pixel and of pixels to compute.
     """
-    vectors = -(-outputs // row.lanes)
-    wide, most = (4, 24) if row.registers >= 32 else (3, 12)
-    v = min(range(wide, 0, -1), key=lambda v: -(-vectors // v) * (v + 1))
-    largest = min(most // v, 8)
-    p = min(range(largest, 0, -1), key=lambda p: -(-pixels // p) * (p * v + p + v))
+    vectors = -(-outputs // instructions.lanes)
+    max_vectors, max_sums = (4, 24) if instructions.registers >= 32 else (3, 12)
+    v = min(range(max_vectors, 0, -1), key=lambda v: -(-vectors // v) * (v + 1))
+    max_pixels = min(max_sums // v, 8)
+    p = min(range(max_pixels, 0, -1), key=lambda p: -(-pixels // p) * (p * v + p + v))
     return p, v
 
 
-def write_tile_ir(row: InstructionSet, shape: TileShape) -> str:
-    """Return the LLVM module with the function `FUNCTION_NAME` for one shape."""
-    writer = TileIrWriter(row, ARGUMENTS, shape)
+def write_tile_ir(instructions: InstructionSet, shape: TileShape) -> str:
+    """Write the LLVM module whose function `FUNCTION_NAME` computes tiles of one shape."""
+    writer = TileIrWriter(instructions, ARGUMENTS, shape)
     writer.emit_function()
     return str(writer.module)
 
 
-#: Arguments of `write_interleave_ir`: addresses of the values and of the dwords, the count, and the byte
-#: distances from a value to its three neighbours.
+#: Arguments of the function of `write_interleave_ir`: addresses of the values and of the dwords,
+#: the count, and the byte distances from a value to its three neighbours.
 INTERLEAVE_ARGUMENTS = ("source", "out", "count", "second", "third", "fourth")
 
 
-def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
-    """Write the LLVM module of a function `FUNCTION_NAME` that interleaves strided values into dwords, one per lane.
+def write_interleave_ir(instructions: InstructionSet, operands: str, bits: int) -> str:
+    """Write the LLVM module of a function that interleaves strided values into dwords.
 
-    Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more
-    than `count` is read and written.
+    Dword i contains element i of `source` and its neighbours (see `INTERLEAVE_ARGUMENTS`), in the
+    format of `operands`. Up to one vector more than `count` is read and written.
+
+    Parameters
+    ----------
+    instructions
+        The instruction set.
+    operands
+        "quads", "signed" or "pairs".
+    bits
+        Width of the elements of `source`.
+
+    Returns
+    -------
+    str
+        Module whose function is `FUNCTION_NAME`.
     """
-    writer = TileIrWriter(row, INTERLEAVE_ARGUMENTS)
-    b, a, lanes = writer.b, writer.arguments, row.lanes
-    narrow = ir.VectorType(ir.IntType(bits), lanes)
+    writer = TileIrWriter(instructions, INTERLEAVE_ARGUMENTS)
+    b, a, lanes = writer.b, writer.arguments, instructions.lanes
+    element_vector = ir.VectorType(ir.IntType(bits), lanes)
+    neighbours = INTERLEAVE_ARGUMENTS[3:4] if operands == "pairs" else INTERLEAVE_ARGUMENTS[3:]
+    width = 32 // (1 + len(neighbours))
     with writer.loop(a["count"], lanes) as index:
         start = writer.element_address(a["source"], index, bits // 8)
-        places = [start, *(b.add(start, a[name]) for name in INTERLEAVE_ARGUMENTS[3:])][
-            : 2 if operands == "pairs" else 4
-        ]
-        width = 32 // len(places)
-        total = None
-        for number, place in enumerate(places):
-            last = number == len(places) - 1
-            value = writer.load(place, narrow)
+        addresses = [start, *(b.add(start, a[name]) for name in neighbours)]
+        dword = None
+        for position, address in enumerate(addresses):
+            value = writer.load(address, element_vector)
             value = b.sext(value, writer.vector) if bits < width else b.zext(value, writer.vector)
-            if bits < width and not last:
+            if bits < width and position < len(neighbours):
                 value = b.and_(value, writer.splat(ir.Constant(DWORD, (1 << width) - 1)))
-            value = (
-                b.shl(value, writer.splat(ir.Constant(DWORD, width * number))) if number else value
-            )
-            total = value if total is None else b.or_(total, value)
+            if position:
+                value = b.shl(value, writer.splat(ir.Constant(DWORD, width * position)))
+            dword = value if dword is None else b.or_(dword, value)
         if operands == "quads":
-            total = b.xor(total, writer.splat(ir.Constant(DWORD, 0x80808080)))
-        place = b.inttoptr(writer.element_address(a["out"], index, 4), writer.vector.as_pointer())
-        b.store(total, place).align = 1
+            dword = b.xor(dword, writer.splat(ir.Constant(DWORD, 0x80808080)))
+        target = b.inttoptr(writer.element_address(a["out"], index, 4), writer.vector.as_pointer())
+        b.store(dword, target).align = 1
     b.ret_void()
     return str(writer.module)
 
 
 class TileIrWriter:
-    """Writes the function `FUNCTION_NAME` of a module.
+    """Writes the function `FUNCTION_NAME` of an LLVM module for vectors of an instruction set.
 
-    `arguments` holds its arguments by name, 64-bit integers.
+    Attributes
+    ----------
+    target
+        The instruction set.
+    module
+        The module.
+    shape
+        Shape of the tile.
+    b
+        LLVM's builder, positioned in the function.
+    arguments
+        Arguments of the function by name, 64-bit integers.
+    vector
+        Type of a vector of 32-bit lanes.
     """
 
     def __init__(
-        self, row: InstructionSet, names: Sequence[str], shape: TileShape | None = None
+        self, instructions: InstructionSet, names: Sequence[str], shape: TileShape | None = None
     ) -> None:
-        self.target, self.module = row, ir.Module(FUNCTION_NAME)
+        self.target, self.module = instructions, ir.Module(FUNCTION_NAME)
         self.shape = shape or TileShape("pairs", False, 1, 1, "sums", 32)
         function = ir.Function(
             self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), FUNCTION_NAME
@@ -173,25 +198,23 @@ class TileIrWriter:
             argument.name = name
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.arguments = dict(zip(names, function.args, strict=True))
-        self.vector = ir.VectorType(DWORD, row.lanes)
+        self.vector = ir.VectorType(DWORD, instructions.lanes)
 
     def emit_function(self) -> None:
-        """Walk over the pixels, P at a time."""
+        """Emit the loop over the pixels, P at a time."""
         pixels, vectors = self.shape.pixels, self.shape.vectors
-        sums = [[self.b.alloca(self.vector) for _ in range(vectors)] for _ in range(pixels)]
+        sums = []
+        for _ in range(pixels):
+            sums.append([self.b.alloca(self.vector) for _ in range(vectors)])
         with self.loop(self.arguments["pixels"], pixels) as first:
             offsets = self.element_address(self.arguments["table"], first, 4)
-            starts = [
-                self.b.add(
-                    self.arguments["source"],
-                    self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX),
-                )
-                for p in range(pixels)
-            ]
+            starts = []
+            for p in range(pixels):
+                offset = self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
+                starts.append(self.b.add(self.arguments["source"], offset))
             for v in range(vectors):
-                bias = self.load(
-                    self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v), self.vector
-                )
+                bias_address = self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v)
+                bias = self.load(bias_address, self.vector)
                 for p in range(pixels):
                     self.b.store(bias, sums[p][v])
             self._emit_products(starts, sums)
@@ -199,66 +222,72 @@ class TileIrWriter:
         self.b.ret_void()
 
     def _emit_products(self, starts: list[Any], sums: list[list[Any]]) -> None:
-        """Add the products of all taps."""
+        """Emit the loop over the taps that adds their products to `sums` [P][V].
+
+        `starts` are the addresses of the windows of the P pixels.
+        """
         size = 4 * self.target.lanes
         with self.loop(self.arguments["length"], 1) as tap:
-            at = self.b.sext(
-                self.load(self.element_address(self.arguments["taps"], tap, 4), DWORD), INDEX
-            )
+            tap_address = self.element_address(self.arguments["taps"], tap, 4)
+            offset = self.b.sext(self.load(tap_address, DWORD), INDEX)
             weight = self.element_address(self.arguments["weight"], tap, size * len(sums[0]))
             weights = [
                 self.load(self.add_offset(weight, size * v), self.vector)
                 for v in range(len(sums[0]))
             ]
             for start, totals in zip(starts, sums, strict=True):
-                place = self.b.add(start, at)
-                same = None if self.shape.own else self.splat(self.load(place, DWORD))
+                address = self.b.add(start, offset)
+                common = None if self.shape.per_lane else self.splat(self.load(address, DWORD))
                 for v, total in enumerate(totals):
-                    x = (
-                        self.load(self.add_offset(place, size * v), self.vector)
-                        if same is None
-                        else same
-                    )
+                    x = common
+                    if x is None:
+                        x = self.load(self.add_offset(address, size * v), self.vector)
                     self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Add the products of the dwords of x and w to `total`, with the row's instruction if it has one."""
-        name, lanes = self.target.dot_intrinsics.get(self.shape.operands), self.target.lanes
+        """Return total plus the products of the dwords of x and w, with a dot instruction if any."""
         if self.shape.operands == "pairs":
-            words = ir.VectorType(_WORD, 2 * lanes)
-            if self.target.splits_word_products:
-                low = self.b.mul(*(self._extract_words(v, left=True) for v in (x, w)))
-                return self.b.add(
-                    self.b.add(total, low), self.b.mul(*(self._extract_words(v) for v in (x, w)))
-                )
-            if name is None:  # LLVM knows x86's oldest form of the instruction by this
-                wide = ir.VectorType(DWORD, 2 * lanes)
-                product = self.b.mul(*(self.b.sext(self.b.bitcast(v, words), wide) for v in (x, w)))
-                even, odd = (
-                    self.b.shuffle_vector(
-                        product,
-                        product,
-                        ir.Constant(self.vector, [2 * lane + half for lane in range(lanes)]),
-                    )
-                    for half in range(2)
-                )
-                return self.b.add(total, self.b.add(even, odd))
-            pairs = self._declare_intrinsic(name, self.vector, [words, words])
-            return self.b.add(total, self.b.call(pairs, [self.b.bitcast(v, words) for v in (x, w)]))
-        assert name is not None
+            return self._emit_pairs_dot(total, x, w)
+        name, lanes = self.target.dot_intrinsics[self.shape.operands], self.target.lanes
         operand = (
             ir.VectorType(_BYTE, 4 * lanes) if self.shape.operands == "signed" else self.vector
         )
         dot = self._declare_intrinsic(name, self.vector, [self.vector, operand, operand])
-        return self.b.call(dot, [total, *(self.b.bitcast(v, operand) for v in (x, w))])
+        return self.b.call(dot, [total, self.b.bitcast(x, operand), self.b.bitcast(w, operand)])
+
+    def _emit_pairs_dot(self, total: Any, x: Any, w: Any) -> Any:
+        """Return total plus the products of the pairs of words in the dwords of x and w."""
+        b, lanes = self.b, self.target.lanes
+        if self.target.splits_word_products:
+            low_x, low_w = (self._extract_words(v, left=True) for v in (x, w))
+            partial = b.add(total, b.mul(low_x, low_w))
+            high_x, high_w = (self._extract_words(v) for v in (x, w))
+            return b.add(partial, b.mul(high_x, high_w))
+        words = ir.VectorType(_WORD, 2 * lanes)
+        word_x, word_w = b.bitcast(x, words), b.bitcast(w, words)
+        name = self.target.dot_intrinsics.get("pairs")
+        if name is not None:
+            pairs = self._declare_intrinsic(name, self.vector, [words, words])
+            return b.add(total, b.call(pairs, [word_x, word_w]))
+        # LLVM recognizes x86's oldest dot instruction in this sequence
+        dwords = ir.VectorType(DWORD, 2 * lanes)
+        product = b.mul(b.sext(word_x, dwords), b.sext(word_w, dwords))
+        even_lanes = ir.Constant(self.vector, [2 * lane for lane in range(lanes)])
+        odd_lanes = ir.Constant(self.vector, [2 * lane + 1 for lane in range(lanes)])
+        even = b.shuffle_vector(product, product, even_lanes)
+        odd = b.shuffle_vector(product, product, odd_lanes)
+        return b.add(total, b.add(even, odd))
 
     def _extract_words(self, x: Any, left: bool = False) -> Any:
-        """Return the upper, or the lower, word of every dword, with its sign."""
+        """Return the sign-extended upper word of every dword; with `left` the lower word."""
         sixteen = self.splat(ir.Constant(DWORD, 16))
         return self.b.ashr(self.b.shl(x, sixteen) if left else x, sixteen)
 
     def _emit_stores(self, first: Any, sums: list[list[Any]]) -> None:
-        """Rescale and store the pixels that exist, lanes beyond `count` left out."""
+        """Rescale and store the pixels that exist, without the lanes beyond `count`.
+
+        `first` is the index of the first of the P pixels, `sums` [P][V] their accumulators.
+        """
         lanes, kind = self.target.lanes, ir.IntType(self.shape.bits)
         constants = self._splat_form()
         narrow = ir.VectorType(kind, lanes)
@@ -278,44 +307,40 @@ class TileIrWriter:
                 )
                 for v, total in enumerate(row):
                     value = self._emit_rescale(self.b.load(total), constants)
-                    place = self.b.inttoptr(
+                    address = self.b.inttoptr(
                         self.add_offset(out, lanes * v * self.shape.bits // 8), narrow.as_pointer()
                     )
-                    left = self.b.sub(self.arguments["count"], ir.Constant(INDEX, lanes * v))
-                    with self.b.if_else(
-                        self.b.icmp_signed(">=", left, ir.Constant(INDEX, lanes))
-                    ) as (whole, part):
-                        with whole:
-                            self.b.store(value, place).align = 1
-                        with part:
-                            numbers = ir.Constant(self.vector, list(range(lanes)))
+                    remaining = self.b.sub(self.arguments["count"], ir.Constant(INDEX, lanes * v))
+                    is_full = self.b.icmp_signed(">=", remaining, ir.Constant(INDEX, lanes))
+                    with self.b.if_else(is_full) as (full_vector, partial_vector):
+                        with full_vector:
+                            self.b.store(value, address).align = 1
+                        with partial_vector:
+                            lane_indices = ir.Constant(self.vector, list(range(lanes)))
                             mask = self.b.icmp_signed(
-                                "<", numbers, self.splat(self.b.trunc(left, DWORD))
+                                "<", lane_indices, self.splat(self.b.trunc(remaining, DWORD))
                             )
                             call = self._declare_intrinsic(masked, ir.VoidType(), list(store.args))
-                            self.b.call(call, [value, place, ir.Constant(DWORD, 1), mask])
+                            self.b.call(call, [value, address, ir.Constant(DWORD, 1), mask])
 
     def _splat_form(self) -> dict[str, Any]:
-        """Return the numbers of the form in every lane."""
+        """Return the arguments of the rescale form by name, broadcast to all lanes."""
         if self.shape.form == "sums":
             return {}
         names: tuple[str, ...] = ARGUMENTS[-4:]
         kind = DWORD
         if self.shape.form == "scale":
             names, kind = ARGUMENTS[-6:], INDEX
-        found = {}
+        constants = {}
         for name in names:
-            narrow = DWORD if name in ("limit", "multiplier") else kind
-            value = self.splat(
-                self.arguments[name]
-                if narrow is INDEX
-                else self.b.trunc(self.arguments[name], narrow)
-            )
-            found[name] = value
-        return found
+            value = self.arguments[name]
+            if kind is DWORD or name in ("limit", "multiplier"):
+                value = self.b.trunc(value, DWORD)
+            constants[name] = self.splat(value)
+        return constants
 
     def _emit_rescale(self, total: Any, c: dict[str, Any]) -> Any:
-        """Return a vector of sums in the form, as outputs."""
+        """Return the outputs of a vector of sums; `c` is the result of `_splat_form`."""
         kind = ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes)
         if self.shape.form == "sums":
             return total
@@ -327,46 +352,49 @@ class TileIrWriter:
         total = self.clamp(
             self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"]
         )
-        return (
-            total
-            if self.shape.bits == 32 and self.shape.form == "shift"
-            else self.b.trunc(total, kind)
-        )
+        if self.shape.bits == 32 and self.shape.form == "shift":
+            return total
+        return self.b.trunc(total, kind)
 
     def clamp(self, value: Any, low: Any, high: Any) -> Any:
+        """Return min(max(value, low), high)."""
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)
         return self.b.select(self.b.icmp_signed("<", value, high), value, high)
 
-    # ---- small things --------------------------------------------------------------------------------------------
+    # ---- helpers ---------------------------------------------------------------------------------
 
     @contextmanager
     def loop(self, count: Any, step: int) -> Iterator[Any]:
-        """Repeat what is written inside for 0, step, .. below `count`."""
+        """Emit a loop whose body is written inside the context; yield the index 0, step, .. < count."""
         b, start = self.b, self.b.block
-        head, body, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
+        head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(INDEX)
         index.add_incoming(ir.Constant(INDEX, 0), start)
-        b.cbranch(b.icmp_signed("<", index, count), body, done)
+        b.cbranch(b.icmp_signed("<", index, count), body, end)
         b.position_at_end(body)
         yield index
         index.add_incoming(b.add(index, ir.Constant(INDEX, step)), b.block)
         b.branch(head)
-        b.position_at_end(done)
+        b.position_at_end(end)
 
     def _declare_intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        """Return LLVM's intrinsic with these result and argument types, declared at first use."""
         if name in self.module.globals:
             return self.module.globals[name]
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
     def add_offset(self, address: Any, offset: int) -> Any:
+        """Return address + offset, a constant number of bytes."""
         return self.b.add(address, ir.Constant(INDEX, offset)) if offset else address
 
     def element_address(self, address: Any, index: Any, size: int) -> Any:
+        """Return address + index * size."""
         return self.b.add(address, self.b.mul(index, ir.Constant(INDEX, size)))
 
     def load(self, address: Any, kind: Any) -> Any:
+        """Load a value of type `kind` from an unaligned address."""
         value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
         value.align = 1
         return value
@@ -374,8 +402,8 @@ class TileIrWriter:
     def splat(self, value: Any) -> Any:
         """Return a vector with `value` in every lane."""
         kind = ir.VectorType(value.type, self.target.lanes)
-        unknown = ir.Constant(kind, ir.Undefined)
-        first = self.b.insert_element(unknown, value, ir.Constant(DWORD, 0))
+        undefined = ir.Constant(kind, ir.Undefined)
+        first = self.b.insert_element(undefined, value, ir.Constant(DWORD, 0))
         return self.b.shuffle_vector(
-            first, unknown, ir.Constant(self.vector, [0] * self.target.lanes)
+            first, undefined, ir.Constant(self.vector, [0] * self.target.lanes)
         )

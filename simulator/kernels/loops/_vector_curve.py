@@ -1,19 +1,22 @@
-"""A curve of 16 straight pieces for whole vectors, of any row of instructions.
+"""Evaluate piecewise linear functions of 16 segments on vectors, for any instruction set.
 
-The piece of every lane is found without memory: the numbers of a piece replace those of the piece
-before it where |x| lies beyond the border between them. The bias for x < 0 is `turn` - bias, where
-one `turn` fits all pieces.
+The segment of every lane is selected without memory accesses: the parameters of a segment replace
+those of the segment before it where |x| is beyond the border between them. The bias for x < 0 is
+`turn` - bias if the same `turn` holds for all segments.
 
-    y = min(rsh(slope * x + (bias << up), total), 2^(bits-1) - 1)            "wide": x of 32 bits,
-    products of 64 y = min(rsh(bias + (slope * x >> down), total), 2^(bits-1) - 1)
-    "narrow": x of 16 bits, all in 32 y = rsh(y, after)
+    "wide", x of 32 bits, products of 64:
+        y = min(rsh(slope * x + (bias << up), total), 2^(bits-1) - 1)
+    "narrow", x of 16 bits, all in 32:
+        y = min(rsh(bias + (slope * x >> down), total), 2^(bits-1) - 1)
+    both:
+        y = rsh(y, after)
 
-"wide" has the table's own shift and the rounding behind it in one: floor((floor(p / 2^d) + 2^(s-1))
-/ 2^s) = floor((p + 2^(d+s-1)) / 2^(d+s)). In "narrow" every piece has a shift `down` of its own,
-which is its `up` too.
+"wide" merges the table's shift and the following rounding: floor((floor(p / 2^d) + 2^(s-1)) / 2^s)
+= floor((p + 2^(d+s-1)) / 2^(d+s)). In "narrow" every segment has its own shift `down`, which equals
+its `up`.
 
-Owns: the instructions and the choice of them. Must not know: layers, gates. The values are
-`lut.follow`'s.
+Owns: the instructions and their selection. Must not know: layers, gates. The values are those of
+`piecewise.evaluate_curve`.
 """
 
 from __future__ import annotations
@@ -33,27 +36,27 @@ from simulator.piecewise import KernelCurve, Piecewise, evaluate_curve
 
 __all__ = ["ARGUMENTS", "Curve", "evaluate_curve_rows", "make_curve", "write_curve_ir"]
 
-#: Arguments of the code, 64-bit integers: addresses of int32 numbers in and out, how many in a line, bytes from one
-#: line to the next, lines, address of the int64 table.
+#: Arguments of the code, 64-bit integers: addresses of int32 inputs and outputs, elements in a row,
+#: bytes from one row to the next, number of rows, address of the int64 table.
 ARGUMENTS = ("source", "out", "count", "step", "lines", "table")
 _PIECES = 16
-_LEAST, _TURN, _UP, _HALF, _TOTAL = range(
-    5 * _PIECES, 5 * _PIECES + 5
-)  # places in the table, behind the pieces'
+#: Indices of the scalars in the table, after the parameters of the segments.
+_MIN_INPUT, _TURN, _UP, _HALF, _TOTAL = range(5 * _PIECES, 5 * _PIECES + 5)
 
 
 class VectorCurve(NamedTuple):
-    """A curve by vector code."""
+    """A function evaluated by vector code.
 
-    code: int  # address
-    table: (
-        np.ndarray
-    )  # int64: borders, slopes, biases, shifts, biases for x < 0 of the pieces, then see above
+    code : address. table : int64, see `_pack_vector_table`. after : last rounded right shift.
+    """
+
+    code: int
+    table: np.ndarray
     after: int
 
 
 class ScalarCurve(NamedTuple):
-    """A curve number by number."""
+    """A function evaluated element by element; after : last rounded right shift."""
 
     curve: KernelCurve
     after: int
@@ -63,56 +66,67 @@ Curve: TypeAlias = VectorCurve | ScalarCurve
 
 
 def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
-    """Convert `table` for `evaluate_curve_rows`.
+    """Prepare a table for `evaluate_curve_rows`.
 
-    Outputs of `bits` bits, then a rounded right shift by `output_shift`.
+    Parameters
+    ----------
+    table
+        The function.
+    bits
+        Width of the function's values, which have bits-1 fractional bits.
+    output_shift
+        Rounded right shift of the values.
+
+    Returns
+    -------
+    VectorCurve or ScalarCurve
+        Vector code if the processor and the table allow it.
     """
-    row, curve = _conv_simd.active_instruction_set(), table.curve(bits)
-    numbers = _pack_vector_table(table, curve)
-    if row is None or numbers is None:
+    instructions, curve = _conv_simd.active_instruction_set(), table.curve(bits)
+    vector_table = _pack_vector_table(table, curve)
+    if instructions is None or vector_table is None:
         return ScalarCurve(curve, output_shift)
-    turned = len(set((table.positive + table.negative).tolist())) == 1
+    mirrors_bias = len(set((table.positive + table.negative).tolist())) == 1
     code = _llvm.get_function_address(
         write_curve_ir,
-        (row, table.bits > 16, turned, bits, output_shift),
+        (instructions, table.bits > 16, mirrors_bias, bits, output_shift),
         _register_tile.FUNCTION_NAME,
-        row.features,
+        instructions.features,
     )
-    return VectorCurve(code, numbers, output_shift)
+    return VectorCurve(code, vector_table, output_shift)
 
 
 def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | None:
-    """Return the table of the vector code; None where no formula above is that of `table`."""
-    shift = curve.shift
-    widest = max(int(np.abs(a).max()) for a in (table.slopes, table.positive, table.negative))
-    if shift < 0:
+    """Return the table of the vector code, or None if neither formula of the module applies.
+
+    It is int64: borders, slopes, biases, shifts and biases for x < 0 of the segments, then the
+    smallest x, `turn`, `up`, the rounding term and `total`.
+    """
+    parameters = (table.slopes, table.positive, table.negative)
+    largest = max(int(np.abs(values).max()) for values in parameters)
+    if curve.shift < 0:
         return None
-    if table.bits > 16:
-        total = int(table.down[0]) + shift
-        same = all(len(set(values.tolist())) == 1 for values in (table.up, table.down))
-        if not (same and widest < 1 << 31 and 0 < total < 63):
-            return None
+    is_wide = table.bits > 16
+    total = curve.shift + (int(table.down[0]) if is_wide else 0)
+    if is_wide:
+        has_common_shifts = all(len(set(v.tolist())) == 1 for v in (table.up, table.down))
+        is_supported = has_common_shifts and largest < 1 << 31 and 0 < total < 63
     else:
-        total = shift
-        if not (np.array_equal(table.up, table.down) and widest < 1 << 16):
-            return None
-    half = 1 << (total - 1) if shift else 0
-    last = [
-        curve.min_input,
-        int(table.positive[0] + table.negative[0]),
-        int(table.up[0]),
-        half,
-        total,
-    ]
-    pieces = (table.borders, table.slopes, table.positive, table.down, table.negative)
-    return np.concatenate([*pieces, last]).astype(np.int64)
+        is_supported = np.array_equal(table.up, table.down) and largest < 1 << 16
+    if not is_supported:
+        return None
+    half = 1 << (total - 1) if curve.shift else 0
+    turn = int(table.positive[0] + table.negative[0])
+    scalars = [curve.min_input, turn, int(table.up[0]), half, total]
+    segments = (table.borders, table.slopes, table.positive, table.down, table.negative)
+    return np.concatenate([*segments, scalars]).astype(np.int64)
 
 
 def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Array) -> None:
-    """Fill columns first..first+width of int32 out [R, S] with the curve's values at those of int32 x [R, S].
+    """Evaluate a function on columns first..first+width of int32 x [R, S] into those of int32 out.
 
-    Up to a vector more than `width` is read and written in every line: the last lanes of S are for
-    that.
+    Up to one vector more than `width` is read and written in every row, so rows need spare elements
+    at their end.
     """
     _evaluate_scalar(curve, x, first, width, out)
 
@@ -141,74 +155,89 @@ def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, out: Any) -> Any:
     form = _evaluate_vector if curve.instance_class is VectorCurve else _evaluate_scalar
 
-    def compiled(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
+    def implementation(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
         form(curve, x, first, width, out)
 
-    return compiled
+    return implementation
 
 
-def write_curve_ir(
-    row: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
+def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
+    instructions: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
 ) -> str:
-    """Write the LLVM module of a curve: results of `bits` bits, then shifted right by `after`.
+    """Write the LLVM module that evaluates a function on rows, see `ARGUMENTS`.
 
-    The function is `_register_tile.FUNCTION_NAME`.
+    Parameters
+    ----------
+    instructions
+        The instruction set.
+    wide
+        Whether the "wide" formula of the module is used, else "narrow".
+    mirrors_bias
+        Whether the biases for x < 0 are `turn` - bias.
+    bits
+        Width of the function's values.
+    after
+        Rounded right shift of the values.
 
-    mirrors_bias : whether `turn` gives the biases for x < 0.
+    Returns
+    -------
+    str
+        Module whose function is `_register_tile.FUNCTION_NAME`.
     """
-    writer = _register_tile.TileIrWriter(row, ARGUMENTS)
-    b, a, lanes = writer.b, writer.arguments, row.lanes
+    writer = _register_tile.TileIrWriter(instructions, ARGUMENTS)
+    b, a, lanes = writer.b, writer.arguments, instructions.lanes
 
-    def number(place: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
-        value = writer.load(writer.add_offset(a["table"], 8 * place), _register_tile.INDEX)
+    def load_splat(index: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
+        """Load an entry of the table into all lanes."""
+        value = writer.load(writer.add_offset(a["table"], 8 * index), _register_tile.INDEX)
         return writer.splat(value if kind is _register_tile.INDEX else b.trunc(value, kind))
 
-    def all_lanes(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
+    def constant(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
         return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
 
-    zero, sort = all_lanes(0), _register_tile.INDEX if wide else _register_tile.DWORD
-    borders, slopes, biases, shifts, others = (
-        [number(which * _PIECES + j) for j in range(_PIECES)] for which in range(5)
+    zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD
+    borders, slopes, biases, shifts, negative_biases = (
+        [load_splat(group * _PIECES + j) for j in range(_PIECES)] for group in range(5)
     )
-    kinds = [slopes, biases, *([] if mirrors_bias else [others]), *([] if wide else [shifts])]
-    ends = [b.sub(zero, border) for border in borders[:-1]]  # -|x| fits where |x| may not
-    least, turn, up, half, total = (
-        number(_LEAST),
-        number(_TURN),
-        *(number(p, sort) for p in (_UP, _HALF, _TOTAL)),
-    )
+    parameters = [slopes, biases]
+    if not mirrors_bias:
+        parameters.append(negative_biases)
+    if not wide:
+        parameters.append(shifts)
+    # compare -|x|, which fits 32 bits where |x| may not
+    negated_borders = [b.sub(zero, border) for border in borders[:-1]]
+    min_input, turn = load_splat(_MIN_INPUT), load_splat(_TURN)
+    up, half, total = (load_splat(index, sum_type) for index in (_UP, _HALF, _TOTAL))
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
             x = writer.load(writer.element_address(source, index, 4), writer.vector)
-            x = writer.clamp(x, least, all_lanes((1 << 31) - 1 if wide else 1 << 15))
-            negative = b.icmp_signed("<", x, zero)
-            size = b.select(negative, x, b.sub(zero, x))
-            found = [kind[0] for kind in kinds]
-            for j, end in enumerate(ends):
-                beyond = b.icmp_signed("<", size, end)
-                found = [
-                    b.select(beyond, kind[j + 1], one)
-                    for kind, one in zip(kinds, found, strict=True)
+            x = writer.clamp(x, min_input, constant((1 << 31) - 1 if wide else 1 << 15))
+            is_negative = b.icmp_signed("<", x, zero)
+            negated_magnitude = b.select(is_negative, x, b.sub(zero, x))
+            selected = [values[0] for values in parameters]
+            for j, border in enumerate(negated_borders):
+                is_beyond = b.icmp_signed("<", negated_magnitude, border)
+                selected = [
+                    b.select(is_beyond, values[j + 1], value)
+                    for values, value in zip(parameters, selected, strict=True)
                 ]
-            slope, bias = (
-                found[0],
-                b.select(negative, b.sub(turn, found[1]) if mirrors_bias else found[2], found[1]),
-            )
+            slope, bias = selected[:2]
+            negative_bias = b.sub(turn, bias) if mirrors_bias else selected[2]
+            bias = b.select(is_negative, negative_bias, bias)
             if wide:
-                longer = ir.VectorType(_register_tile.INDEX, lanes)
-                product = b.mul(b.sext(slope, longer), b.sext(x, longer))
-                y = b.add(product, b.shl(b.sext(bias, longer), up))
+                int64_vector = ir.VectorType(_register_tile.INDEX, lanes)
+                product = b.mul(b.sext(slope, int64_vector), b.sext(x, int64_vector))
+                y = b.add(product, b.shl(b.sext(bias, int64_vector), up))
             else:
-                y = b.add(bias, b.ashr(b.mul(slope, x), found[-1]))
+                y = b.add(bias, b.ashr(b.mul(slope, x), selected[-1]))
             y = b.ashr(b.add(y, half), total)
-            top = all_lanes((1 << (bits - 1)) - 1, sort)
+            top = constant((1 << (bits - 1)) - 1, sum_type)
             y = b.select(b.icmp_signed("<", y, top), y, top)
             y = b.trunc(y, writer.vector) if wide else y
             if after:  # rounded without leaving 32 bits
-                y = b.ashr(b.add(b.ashr(y, all_lanes(after - 1)), all_lanes(1)), all_lanes(1))
-            b.store(
-                y, b.inttoptr(writer.element_address(target, index, 4), writer.vector.as_pointer())
-            ).align = 1
+                y = b.ashr(b.add(b.ashr(y, constant(after - 1)), constant(1)), constant(1))
+            address = writer.element_address(target, index, 4)
+            b.store(y, b.inttoptr(address, writer.vector.as_pointer())).align = 1
     b.ret_void()
     return str(writer.module)

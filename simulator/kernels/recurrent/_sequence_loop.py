@@ -1,11 +1,11 @@
-"""The walk of a recurrent layer through all its steps, in compiled code.
+"""The compiled loop over the time steps of recurrent layers.
 
-Samples walk together, so that a step's states are one product with the weights; the inputs of some
-steps are another one. What a step does with the sums is the layer's `cell`, a named tuple with its
-constants and memory, whose `rule` works on whole lines of numbers: a loop of its own, compiled
-apart, since all layers share the walk. Order of time, lengths and first states: see `recurrent`.
+A group of samples is processed together, so that the states of a step are one matrix product with
+the weights; the inputs of several steps are another one. The arithmetic of a step is the layer's
+`cell`, a named tuple with its constants and memory, whose `rule` is a separately compiled function,
+because all layers share the loop. Order of time, lengths and initial states: see `layer`.
 
-Must not know: gates, formats, rounding.
+Must not know: gates, number formats, rounding.
 """
 
 from __future__ import annotations
@@ -32,50 +32,52 @@ __all__ = [
     "view_lines",
 ]
 
-_SAMPLES_PER_GROUP = 32  # samples that walk together
-_ROWS_PER_PRODUCT = 64  # inputs, of samples and steps, whose gate sums are made at once
-# numbers that a vector may read and write behind the end of a line, see
-# `_curve.evaluate_curve_rows`
+_SAMPLES_PER_GROUP = 32  # samples that are processed together
+_ROWS_PER_PRODUCT = 64  # inputs (of samples and steps) whose gate sums are one product
+#: Elements that vector code may access after the end of a row, see `evaluate_curve_rows`.
 VECTOR_PADDING = 16
 
 
 @register_inline
 def step_time(step: Any, length: Any, forward: Any) -> Any:
-    """Return the time of a step of a sample of `length` steps, for steps behind its last one any time that exists."""
+    """Return the time index of a step of a sample with `length` steps.
+
+    For steps from `length` on the result is an arbitrary valid index.
+    """
     return max(min(step, length - 1) if forward else length - 1 - step, 0)
 
 
 @register_inline
 def add_saturated(a: Any, b: Any, bits: Any, out: Any) -> Any:
-    """Fill the beginning of int32 `out` with the sums of int32 a and b, saturated to `bits` bits."""
+    """Fill the first elements of int32 out with a + b (int32), saturated to `bits` bits."""
     for i in range(a.size):
         out[i] = saturate(np.int64(a[i]) + b[i], bits)
 
 
 class SequenceMemory(NamedTuple):
-    """What a walk holds of at most `_SAMPLES_PER_GROUP` samples, flat; its cell reads it too."""
+    """State of the loop for a group of N <= `_SAMPLES_PER_GROUP` samples; flat arrays.
 
-    # int64: samples that walk, number of the step, row of `sums` where those of the step begin
+    `now` is int64: number of samples, index of the step, first row of `sums` of this step.
+    """
+
     now: Any
-    h: Any  # [N, H] in y's type: the states
-    c: Any  # int32 [N, H]: the cells
-    lengths: Any  # int64 [N]: steps of each sample, from 0 to T
-    sums: Any  # int32 [_ROWS, G*H]: gate sums of the inputs
+    h: Any  # [N, H] in y's type: states
+    c: Any  # int32 [N, H]: cells
+    lengths: Any  # int64 [N]: number of steps of each sample, from 0 to T
+    sums: Any  # int32 [_ROWS_PER_PRODUCT, G*H]: gate sums of the inputs
 
 
 @register_inline
 def unpack_step(memory: Any) -> Any:
-    """Return, for a cell's rule.
+    """Return the arrays (a, h, c, lengths, step) of the current step, for a cell's rule.
 
-    Sums a of the inputs int32 [N, G*H], h and c [N, H], lengths [N], number of the step.
-    The rule does the step in h and c, for the samples that have it.
+    a : int32 [N, G*H], gate sums of the inputs. h, c : [N, H], which the rule updates for the
+    samples with step < lengths. lengths : [N]. step : index of the step.
     """
     count, step, first = memory.now[0], memory.now[1], memory.now[2]
     units, gates = memory.h.size // _SAMPLES_PER_GROUP, memory.sums.size // _ROWS_PER_PRODUCT
-    h, c = (
-        memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count],
-        memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count],
-    )
+    h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
     a = memory.sums.reshape((_ROWS_PER_PRODUCT, gates))[first : first + count]
     return a, h, c, memory.lengths[:count], step
 
@@ -91,21 +93,22 @@ def _initialize_states(
     h0: Array,
     c0: Array,
 ) -> tuple[Array, Array, Array, int]:
-    """Return h, c and lengths of samples first..first+count to begin with, and the greatest length."""
-    h, c = (
-        memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count],
-        memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count],
-    )
-    found, longest = memory.lengths[:count], 0
+    """Initialize the states of samples first..first+count, see `run_sequence`.
+
+    Returns h, c and lengths in `memory`, and the longest of the lengths.
+    """
+    h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    group_lengths, longest = memory.lengths[:count], 0
     for n in range(count):
-        found[n] = (
+        group_lengths[n] = (
             min(max(lengths[(first + n) % len(lengths)], 0), times) if len(lengths) else times
         )
-        longest = max(longest, found[n])
+        longest = max(longest, group_lengths[n])
         for u in range(units):
             h[n, u] = h0[(first + n) % len(h0), u] if len(h0) else 0
             c[n, u] = c0[(first + n) % len(c0), u] if len(c0) else 0
-    return h, c, found, longest
+    return h, c, group_lengths, longest
 
 
 @jit
@@ -126,26 +129,32 @@ def run_sequence(
     last_state: Array,
     last_cell: Array,
 ) -> None:
-    """Walk through all steps of a layer.
+    """Compute all steps of a layer.
 
     Parameters
     ----------
     x
         Integers [N, T, I], with `time_first` [T, N, I].
     weights
-        `words` and `plain` of the inputs' sums, see `recurrent.products`.
+        `words` and `plain` of the inputs' sums, see `compute_gate_sums`.
     cell
-        The loop that does a step, see `native.Called` and `unpack_step`.
-    lines
-        Memory for inputs [_ROWS, I].
+        Record of the nested loop that computes a step, see `unpack_step`.
+    units
+        Number of units, H.
+    input_scratch
+        Scratch memory for inputs [_ROWS_PER_PRODUCT, I].
     lengths, h0, c0
-        Integers [N], states and cells [N, H] to begin with, or [1] and [1, H] for all samples; none
-        stand for T and zeros.
+        Lengths [N], initial states and cells [N, H]; or [1] and [1, H] for all samples; or empty
+        for T and zeros.
+    forward
+        Whether time runs forward.
     packed
-        Whether cells go out as int16, in the first half of the bytes; the rest is 0.
-    y, last, end
-        Outputs: states at every step, ordered as x, at the end [N, H], and cells int32 [N, H];
-        empty where not asked for.
+        Whether output cells are int16, in the first half of the bytes; the remaining bytes are 0.
+    memory
+        Scratch memory of the loop.
+    y, last_state, last_cell
+        Outputs: states of all steps, ordered as x, final states [N, H], and final cells int32 [N,
+        H]; empty if not requested.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
     inputs, now = input_scratch.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now
@@ -182,7 +191,7 @@ def run_sequence(
 
 @jit
 def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy the numbers of sample n at time t of x, ordered as in `run_sequence`, to flat `out`."""
+    """Copy the elements of sample n at time t of x, ordered as in `run_sequence`, to flat `out`."""
     row, line = (t, n) if time_first else (n, t)
     for u in range(out.size):
         out[u] = x[row, line, u]
@@ -190,14 +199,14 @@ def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> 
 
 @jit
 def _write_step_output(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy flat x to the numbers of sample n at time t of `out`."""
+    """Copy flat x to the elements of sample n at time t of `out`."""
     row, line = (t, n) if time_first else (n, t)
     for u in range(x.size):
         out[row, line, u] = x[u]
 
 
 @jit
-def _write_final_states(
+def _write_final_states(  # noqa: C901 - three short loops
     h: Array,
     c: Array,
     lengths: Array,
@@ -206,12 +215,12 @@ def _write_final_states(
     time_first: bool,
     packed: bool,
     y: Array,
-    last: Array,
-    end: Array,
+    last_state: Array,
+    last_cell: Array,
 ) -> None:
-    """Write what a walk leaves.
+    """Write the final states and cells, and zeros in y from each sample's length on.
 
-    Zeros in y from each sample's length on, the last states and cells.
+    Arguments as for `run_sequence`; `first` is the index of the group's first sample.
     """
     samples, units = h.shape
     for n in range(samples):
@@ -219,20 +228,20 @@ def _write_final_states(
             row, line = (t, first + n) if time_first else (first + n, t)
             for u in range(units):
                 y[row, line, u] = 0
-        for u in range(units if last.size else 0):
-            last[first + n, u] = h[n, u]
-        if end.size and packed:
-            _pack_int16_pairs(c[n], end[first + n])
-        elif end.size:
+        for u in range(units if last_state.size else 0):
+            last_state[first + n, u] = h[n, u]
+        if last_cell.size and packed:
+            _pack_int16_pairs(c[n], last_cell[first + n])
+        elif last_cell.size:
             for u in range(units):
-                end[first + n, u] = c[n, u]
+                last_cell[first + n, u] = c[n, u]
 
 
 @register_inline
 def _pack_int16_pairs(c: Any, out: Any) -> Any:
-    """Fill int32 out [H] with the 16-bit numbers c [H], two by two, the first one lower.
+    """Pack the 16-bit numbers c [H] in pairs, the first one lower, into int32 out [H].
 
-    The rest is 0.
+    The remaining elements are 0.
     """
     for i in range(c.size):
         low = c[2 * i] & 0xFFFF if 2 * i < c.size else 0
@@ -241,39 +250,41 @@ def _pack_int16_pairs(c: Any, out: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CompiledRecurrentKernel(RecurrentKernel):
-    """A layer whose steps are one compiled loop."""
+    """A recurrent layer whose steps are one compiled loop; subclasses define `make_cell`."""
 
     @property
     def packs_cells(self) -> bool:
-        """Whether cells go out as int16, see `run_sequence`."""
+        """Whether output cells are packed int16, see `run_sequence`."""
         return False
 
     def make_cell(self) -> Any:
-        """Return the arithmetic of a step.
+        """Return the arithmetic of a step: a named tuple of constants and scratch memory.
 
-        A named tuple with its constants, and memory for `_SAMPLES_PER_GROUP` samples.
-        Its `rule` is the jitted loop of a step, of (the tuple, `SequenceMemory`).
+        The scratch memory is for `_SAMPLES_PER_GROUP` samples. The static method `rule` of the
+        tuple returns the jitted function of a step, with arguments (tuple, `SequenceMemory`).
         """
         raise NotImplementedError
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights."""
+        """Pack the weights, and return the loop over all steps."""
         x, units, kind = specs[0], self.units, self.rescale_o.dtype
-        begin: dict[str, Any] = {
+        initial: dict[str, Any] = {
             "lengths": np.zeros(0, np.int64),
             "h": np.zeros((0, units), kind),
             "c": np.zeros((0, units), np.int32),
         }
-        shapes = {name: (-1, *array.shape[1:]) for name, array in begin.items()}
-        begin |= {name: np.array(array).reshape(shapes[name]) for name, array in self.fixed.items()}
-        begin |= {name: InputRef(1 + i, shapes[name]) for i, name in enumerate(self.given)}
-        outs: list[Any] = [
+        shapes = {name: (-1, *array.shape[1:]) for name, array in initial.items()}
+        for name, array in self.constant_states.items():
+            initial[name] = np.array(array).reshape(shapes[name])
+        for index, name in enumerate(self.state_inputs):
+            initial[name] = InputRef(1 + index, shapes[name])
+        outputs: list[Any] = [
             np.zeros((0, 0, 0), kind),
             np.zeros((0, 0), kind),
             np.zeros((0, 0), np.int32),
         ]
-        for place, output in enumerate(self.kept):
-            outs[output] = OutputRef(place, (-1, units) if output else None)
+        for position, index in enumerate(self.output_indices):
+            outputs[index] = OutputRef(position, (-1, units) if index else None)
         memory = SequenceMemory(
             Scratch(3, np.int64),
             make_sample_scratch(units, kind),
@@ -282,25 +293,24 @@ class CompiledRecurrentKernel(RecurrentKernel):
             Scratch(_ROWS_PER_PRODUCT * len(self.bias_x), np.int32),
         )
         weights, time_first = self.make_input_sums(x.dtype).arguments(), self.time_axis == 0
-        cell, taken = self.make_cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
+        cell, input_scratch = self.make_cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
         step = NestedLoop(NativeLoop(cell.rule(), (cell, memory)))
-        begins, ends = begin.values(), (bool(self.is_forward), self.packs_cells, memory, *outs)
-        return NativeLoop(
-            run_sequence, (InputRef(0), time_first, weights, step, units, taken, *begins, *ends)
-        )
+        inputs = (InputRef(0), time_first, weights, step, units, input_scratch, *initial.values())
+        options = (bool(self.is_forward), self.packs_cells)
+        return NativeLoop(run_sequence, (*inputs, *options, memory, *outputs))
 
 
 def make_line_scratch(numbers: int, spare: int = VECTOR_PADDING) -> Scratch:
-    """Return memory for int32 `numbers` and spare ones behind them, of every sample that walks."""
+    """Return memory for a row of int32 `numbers` and `spare` elements per sample of a group."""
     return make_sample_scratch(numbers + spare, np.int32)
 
 
 def make_sample_scratch(numbers: int, dtype: Any) -> Scratch:
-    """Return memory for `numbers` of every sample that walks."""
+    """Return memory for `numbers` elements per sample of a group."""
     return Scratch(_SAMPLES_PER_GROUP * numbers, dtype)
 
 
 @register_inline
 def view_lines(memory: Any, samples: Any) -> Any:
-    """Return what `make_line_scratch` stands for as [N, numbers and spare ones] of so many samples."""
+    """Return memory of `make_line_scratch` as [samples, numbers + spare]."""
     return memory.reshape((_SAMPLES_PER_GROUP, memory.size // _SAMPLES_PER_GROUP))[:samples]

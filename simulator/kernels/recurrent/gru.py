@@ -1,23 +1,22 @@
-"""Gated recurrent unit (GRU), with gates r, z, n.
+"""Gated recurrent unit (GRU) with gates r, z, n: as defined, and as the chips' executor computes it.
 
-As it is defined, and as the chips' executor computes it.
-a are the sums of the input, b those of the state (`recurrent`), for the gate in question.
+a and b are the gate sums of the input and of the state (see `layer`) for the respective gate.
 
-As it is defined (`Gru`): sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
+As defined (`Gru`): sums in Q27, gates in Q31 (or Q15 with `gate_bits` 16):
 
     r, z = sigmoid(sat32(a + b))
-    n    = tanh(sat32(a + r*b))                   reset after the product, or
-    n    = tanh(sat32(a + b[r*h]))                `reset_after` False: before it, r*h rounded to the
-    state's integers n    -> the state's scale                     h = sat(n + rsh(z*(h - n)))
+    n    = tanh(sat32(a + r*b))          `reset_after` True: r multiplies the product
+    n    = tanh(sat32(a + b[r*h]))       False: r multiplies the state, r*h is rounded to its scale
+    h    = sat(n + rsh(z*(h - n)))       n rescaled to the state's scale
 
 As the executor computes it (`ExecutorGru`): sums in Q11, gates in Q7 (8 bits):
 
-    r, z = sigmoid(sat16(a + b))                  `add_saturated` False: of a alone
+    r, z = sigmoid(sat16(a + b))         `uses_state_sums` False: sigmoid(sat16(a))
     n    = tanh(sat16(a + rsh(r*b, 7)))
     h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
 
-This is not a right GRU: h is halved, and time always runs forwards. Sums are never shifted left,
-and some chips hand them to tables that take Q27.
+This is not a correct GRU: h is halved, and time always runs forward. Sums are never shifted left,
+and some chips pass them to tables for Q27.
 """
 
 from __future__ import annotations
@@ -46,25 +45,22 @@ __all__ = ["ExecutorGru", "Gru"]
 
 @jit
 def _executor_step(cell: Any, memory: Any) -> None:
-    """Do a step as the executor does."""
+    """Compute a step as the executor does."""
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    own, sums, rz = (
-        view_lines(cell.own, samples),
-        view_lines(cell.sums, samples),
-        view_lines(cell.rz, samples),
-    )
+    state_sums = view_lines(cell.state_sums, samples)
+    sums, rz = view_lines(cell.sums, samples), view_lines(cell.rz, samples)
     inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
-    compute_gate_sums(h, cell.weights[0], cell.weights[1], own)
+    compute_gate_sums(h, cell.weights[0], cell.weights[1], state_sums)
     for k in range(samples):
-        for u in range(0 if cell.joined else 2 * units):
-            own[k, u] = 0
-        add_saturated(a[k, : 2 * units], own[k], 16, sums[k])
+        for u in range(0 if cell.uses_state_sums else 2 * units):
+            state_sums[k, u] = 0
+        add_saturated(a[k, : 2 * units], state_sums[k], 16, sums[k])
     evaluate_curve_rows(cell.sigmoid, sums, 0, 2 * units, rz)
     for k in range(samples):
-        given, b, r, line = a[k, 2 * units :], own[k, 2 * units :], rz[k], inner[k]
+        input_n, b, r, line = a[k, 2 * units :], state_sums[k, 2 * units :], rz[k], inner[k]
         for u in range(units):
-            line[u] = saturate(given[u] + round_shift_right(np.int64(r[u]) * b[u], 7), 16)
+            line[u] = saturate(input_n[u] + round_shift_right(np.int64(r[u]) * b[u], 7), 16)
     evaluate_curve_rows(cell.tanh, inner, 0, units, n)
     for k in range(samples):
         z, line, state = rz[k, units:], n[k], h[k]
@@ -75,15 +71,14 @@ def _executor_step(cell: Any, memory: Any) -> None:
 
 
 class _ExecutorCell(NamedTuple):
-    """A step of the executor's unit."""
+    """Constants and scratch memory of a step of the executor's unit."""
 
-    # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
-    weights: Any
-    sigmoid: Curve  # the chip's tables with results of int8 Q7
+    weights: Any  # `words` and `plain` of the states' sums, see `compute_gate_sums`; int32 Q11
+    sigmoid: Curve  # the chip's table with int8 Q7 results
     tanh: Curve
     out: RescaleForm  # the new state in Q14 -> output
-    joined: bool  # whether r and z read the states' sums
-    own: Any  # `make_line_scratch` of 3H without spare ones: those sums
+    uses_state_sums: bool  # whether r and z read the states' sums
+    state_sums: Any  # `make_line_scratch` of 3H without spare elements
     sums: Any  # `make_line_scratch` of 2H
     rz: Any  # `make_line_scratch` of 2H
     inner: Any  # `make_line_scratch` of H
@@ -97,16 +92,16 @@ class _ExecutorCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExecutorGru(CompiledRecurrentKernel):
-    """The unit as the chips' executor computes it, faults included.
+    """GRU layer as the chips' executor computes it, with its faults; see the module.
 
-    `rescale_o` takes Q14 to the state.
+    `rescale_o` converts the new state from Q14.
 
     Parameters
     ----------
     table
-        The chip whose sigmoid and tanh are used.
-    joined
-        Whether the gates r and z read the state's sums; otherwise the input's alone.
+        Chip whose sigmoid and tanh tables are used.
+    uses_state_sums
+        Whether the gates r and z read the state's sums; otherwise only those of the input.
     """
 
     table: str = "venus"
@@ -115,15 +110,12 @@ class ExecutorGru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _ExecutorCell:
-        """Return the step with tables of 8 bits."""
+        """Return the cell with tables of 8 bits."""
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
         )
-        weights, out, units = (
-            self.make_hidden_sums().arguments(),
-            self.rescale_o.compile_for_bound(1 << 16),
-            self.units,
-        )
+        weights, units = self.make_hidden_sums().arguments(), self.units
+        out = self.rescale_o.compile_for_bound(1 << 16)
         memory = (
             make_line_scratch(3 * units, 0),
             make_line_scratch(2 * units),
@@ -135,15 +127,12 @@ class ExecutorGru(CompiledRecurrentKernel):
 
 
 @jit
-def _defined_step(cell: Any, memory: Any) -> None:
-    """Do a step as the unit is defined."""
+def _defined_step(cell: Any, memory: Any) -> None:  # noqa: C901 - one loop per gate
+    """Compute a step as the unit is defined."""
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    b, m, gated = (
-        view_lines(cell.b, samples),
-        view_lines(cell.m, samples),
-        cell.gated.reshape((-1, units))[:samples],
-    )
+    b, m = view_lines(cell.b, samples), view_lines(cell.m, samples)
+    gated = cell.gated.reshape((-1, units))[:samples]
     sums, rz = view_lines(cell.sums, samples), view_lines(cell.rz, samples)
     inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
     compute_gate_sums(h, cell.weights[0], cell.weights[1], b)
@@ -160,14 +149,14 @@ def _defined_step(cell: Any, memory: Any) -> None:
             )
     compute_gate_sums(gated, cell.weights_n[0], cell.weights_n[1], m)
     for k in range(samples):
-        given, r, own, line = a[k, 2 * units :], rz[k], m[k], inner[k]
+        input_n, r, state_n, line = a[k, 2 * units :], rz[k], m[k], inner[k]
         if cell.reset_after:
             for u in range(units):
                 line[u] = saturate(
-                    given[u] + round_shift_right(np.int64(r[u]) * own[u], cell.down), 32
+                    input_n[u] + round_shift_right(np.int64(r[u]) * state_n[u], cell.down), 32
                 )
         else:
-            add_saturated(given, own, 32, line)
+            add_saturated(input_n, state_n, 32, line)
     evaluate_curve_rows(cell.tanh, inner, 0, units, n)
     for k in range(samples):
         z, line, state = rz[k, units:], n[k], h[k]
@@ -179,20 +168,19 @@ def _defined_step(cell: Any, memory: Any) -> None:
 
 
 class _DefinedCell(NamedTuple):
-    """A step of the unit as it is defined."""
+    """Constants and scratch memory of a step of the unit as defined."""
 
-    # `words` and `plain` of the states' sums of r and z, see `compute_gate_sums`; in int32 Q27
-    weights: Any
-    weights_n: Any  # the same for n
+    weights: Any  # `words` and `plain` of the states' sums of r and z, see `compute_gate_sums`
+    weights_n: Any  # those of n; all sums are int32 Q27
     sigmoid: Curve  # int32 Q27 -> Q31 or Q15
     tanh: Curve  # int32 Q27 -> Q31
     new: RescaleForm  # n in Q31 -> the state's scale
     down: int  # fractional bits of r and z
-    reset_after: bool  # whether r multiplies the sums of n; otherwise the state that goes into them
+    reset_after: bool  # whether r multiplies the sums of n; otherwise the state that they read
     bits: int  # width of the state
-    b: Any  # `make_line_scratch` of 2H without spare ones: the states' sums
-    m: Any  # `make_line_scratch` of H without spare ones: those of n
-    gated: Any  # [N, H] in the states' type: what n's sums read
+    b: Any  # `make_line_scratch` of 2H without spare elements: the states' sums of r and z
+    m: Any  # `make_line_scratch` of H without spare elements: those of n
+    gated: Any  # [N, H] in the states' type: input of the sums of n
     sums: Any  # `make_line_scratch` of 2H
     rz: Any  # `make_line_scratch` of 2H
     inner: Any  # `make_line_scratch` of H
@@ -206,17 +194,17 @@ class _DefinedCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gru(CompiledRecurrentKernel):
-    """The unit as it is defined; `rescale_o` takes n from Q31 to the state.
+    """GRU layer as defined; `rescale_o` converts n from Q31 to the state's scale.
 
     Parameters
     ----------
     reset_after
-        Whether the reset gate acts on the product with the weights (and its bias) or on the state
+        Whether the reset gate multiplies the product with the weights (and its bias), or the state
         before it.
     gate_bits
         Width of r and z: 32 (Q31) or 16 (Q15).
     table
-        The chip whose sigmoid and tanh are used.
+        Chip whose sigmoid and tanh tables are used.
     """
 
     reset_after: bool = True
@@ -226,14 +214,9 @@ class Gru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _DefinedCell:
-        """Return the step with the weights of n apart.
-
-        They may read another state than those of r and z.
-        """
-        sigmoid, tanh = (
-            make_curve(load_piecewise("sigmoid", self.table), self.gate_bits),
-            make_curve(load_piecewise("tanh", self.table), 32),
-        )
+        """Return the cell; the weights of n are separate, because they may read another state."""
+        sigmoid = make_curve(load_piecewise("sigmoid", self.table), self.gate_bits)
+        tanh = make_curve(load_piecewise("tanh", self.table), 32)
         units, kind, bits = self.units, self.rescale_o.dtype, self.rescale_o.bits
         gates, inner = (
             GateSums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
@@ -259,5 +242,5 @@ class Gru(CompiledRecurrentKernel):
 
     @classmethod
     def make_output_rescale(cls, scale: float, bits: int) -> Rescale:
-        """Return the rescaling of n to a state at `scale` counts per unit."""
+        """Return the rescale of n to a state with `scale` integer steps per unit."""
         return Rescale.from_ratio(scale * 2.0**-31, bits)

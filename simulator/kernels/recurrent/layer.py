@@ -1,13 +1,13 @@
-"""What recurrent operators share: weights, the gate sums of inputs and states, the order of time.
+"""Common part of recurrent operators: weights, gate sums of inputs and states, order of time.
 
     a[t] = rescale_x(W_x x[t] + b_x)        for all times at once
     b[t] = rescale_h(W_h h[t-1] + b_h)      step by step
 
-Arrays: x [N, T, I] -> y [N, T, H], last state [N, 1, H]; with `time_axis` 0: [T, N, I] -> [T, N,
-H], [1, N, H]. States start at 0 unless they are given, in the form of the last ones. Of a sample of
-length L (default T) the steps from L on are left out: y is 0 there and the state stays. Backwards,
-y stays at the place of its input, the walk begins at the sample's own last step and the last state
-is the one at time 0. Must not know: what the gates do with the sums, how that is rounded.
+Arrays: x [N, T, I] -> y [N, T, H], final state [N, 1, H]; with `time_axis` 0: [T, N, I] -> [T, N,
+H], [1, N, H]. Initial states are 0, or inputs in the format of the final ones. For a sample of
+length L (default T) the steps from L on are skipped: y is 0 there and the state is unchanged. In
+backward direction y stays at the time of its input, the iteration begins at the sample's last step
+and the final state is the one at time 0. Must not know: the arithmetic of the gates, its rounding.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
 
 @jit
 def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [R, O] with rescale(x [R, I] weight [I, O] + bias [O]).
+    """Fill out [R, O] with rescale(x [R, I] @ weight [I, O] + bias [O]).
 
-    The bias has the type of the accumulator.
+    The accumulator has the type of the bias.
     """
     acc = np.empty_like(bias)
     for r in range(x.shape[0]):
@@ -62,10 +62,10 @@ def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
     x
         Integers [R, I]: the inputs, or the states of R samples.
     words
-        The record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None where
-        `plain` is used.
+        Record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None if `plain`
+        is used.
     plain
-        (weight [I, O], bias [O], rescaling) for the plain loop; None where `words` are used.
+        (weight [I, O], bias [O], rescale form) for the scalar loop; None if `words` are used.
     out
         int32 [R, O], in the format of the gates.
     """
@@ -76,7 +76,7 @@ def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
 
 
 class GateSums:
-    """The gate sums of a matrix [O, I]: `compute_gate_sums` and its arguments.
+    """Packed weights of the gate sums of a matrix [O, I], for `compute_gate_sums`.
 
     Parameters
     ----------
@@ -102,34 +102,36 @@ class GateSums:
     ):
         self.plain = prepare_gate_weights(weight, bias, largest, rescale)
         self._loop: NestedLoop | None = None
-        row = (
-            _conv_simd.active_instruction_set()
-            if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32
-            else None
+        fits_accumulator = rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32
+        fits_operands = dtype.itemsize <= 2 and largest <= max_magnitude(dtype)
+        if not fits_accumulator or not fits_operands:
+            return
+        instructions = _conv_simd.active_instruction_set()
+        if instructions is None or (dtype == np.int8 and not _conv_simd.fits_int32(weight, bias)):
+            return
+        outputs, inputs = weight.shape
+        build = _conv_simd.pack_convolution(
+            instructions,
+            weight[:, :, None, None],
+            bias,
+            SlidingWindow((1, 1)),
+            TensorSpec((1, inputs, 1, 1), dtype),
+            self.plain[2],
+            np.dtype(np.int32),
         )
-        fits = row is not None and dtype.itemsize <= 2 and largest <= max_magnitude(dtype)
-        if row is not None and fits and (dtype != np.int8 or _conv_simd.fits_int32(weight, bias)):
-            matrix, window = weight[:, :, None, None], SlidingWindow((1, 1))
-            build = _conv_simd.pack_convolution(
-                row,
-                matrix,
-                bias,
-                window,
-                TensorSpec((1, weight.shape[1], 1, 1), dtype),
-                self.plain[2],
-                np.dtype(np.int32),
-            )
-            one = np.zeros((1, weight.shape[1]), dtype), np.zeros((1, len(weight)), np.int32)
-            x, y = InputRef(0, (1, -1, 1, weight.shape[1])), OutputRef(0, (1, -1, 1, len(weight)))
-            self._loop = NestedLoop(build(x, y), one[:1], one[1:])
+        loop = build(InputRef(0, (1, -1, 1, inputs)), OutputRef(0, (1, -1, 1, outputs)))
+        self._loop = NestedLoop(
+            loop, [np.zeros((1, inputs), dtype)], [np.zeros((1, outputs), np.int32)]
+        )
 
     def arguments(self) -> tuple[Any, Any]:
-        """Return `words` and `plain` of `compute_gate_sums` for a `NativeLoop`."""
+        """Return the arguments `words` and `plain` of `compute_gate_sums`, for a `NativeLoop`."""
         return (None, self.plain) if self._loop is None else (self._loop, None)
 
 
 @jit
 def _compute_gate_sums(x: Array, weights: Any, out: Array) -> None:
+    """Compute gate sums; `weights` are `words` and `plain` of `compute_gate_sums`."""
     compute_gate_sums(x, weights[0], weights[1], out)
 
 
@@ -144,20 +146,20 @@ class RecurrentKernel(Kernel):
     bias_x, bias_h
         int64 [G*H].
     rescale_x, rescale_h
-        Gate sums -> the format the gates are computed in.
+        Gate sums -> the format that the gates are computed in.
     rescale_o
         New state -> output, which is also the state that the next step reads.
-    forward
-        Whether time runs from 0 on.
+    is_forward
+        Whether time runs forward from 0.
     time_axis
-        0 or 1, see above.
-    kept
-        Which of the outputs (sequence, last state, ...) are asked for.
-    given
-        The inputs behind x, of "lengths" (integers [N]), "h" (integers of the state's type) and "c"
-        (int32).
-    fixed
-        Those of them that are constants, of one sample.
+        0 or 1, see the module.
+    output_indices
+        Indices of the requested outputs: 0 is the sequence, 1 the final state, 2 the final cell.
+    state_inputs
+        Names of the inputs after x, out of "lengths" (integers [N]), "h" (initial state, integers
+        of the state's type) and "c" (initial cell, int32).
+    constant_states
+        Values of one sample for those that are constants.
     """
 
     weight_x: np.ndarray
@@ -169,9 +171,9 @@ class RecurrentKernel(Kernel):
     rescale_o: Rescale
     is_forward: bool = True
     time_axis: int = 1
-    kept: tuple[int, ...] = (0, 1)
-    given: tuple[str, ...] = ()
-    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    output_indices: tuple[int, ...] = (0, 1)
+    state_inputs: tuple[str, ...] = ()
+    constant_states: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     layout: ClassVar[str] = "plain"
     gates: ClassVar[int] = 1
@@ -181,128 +183,126 @@ class RecurrentKernel(Kernel):
         shapes = [a.shape for a in (self.weight_x, self.weight_h, self.bias_x, self.bias_h)]
         require(
             shapes == [(rows, self.weight_x.shape[-1]), (rows, self.units), (rows,), (rows,)],
-            (
-                f"weights of {self.gates} gates do not fit together: "
-                f"{', '.join(str(list(s)) for s in shapes)}"
-            ),
+            f"inconsistent weights and biases of {self.gates} gates: "
+            f"{', '.join(str(list(shape)) for shape in shapes)}",
         )
-        require(self.time_axis in (0, 1), f"time is axis 0 or 1, not {self.time_axis}")
-        for name, array in self.fixed.items():
+        require(self.time_axis in (0, 1), f"the time axis must be 0 or 1, not {self.time_axis}")
+        for name, array in self.constant_states.items():
             self._check_state(name, TensorSpec(array.shape, array.dtype), 1)
 
     @property
     def units(self) -> int:
-        """The number of units, H."""
+        """Number of units, H."""
         return int(self.weight_h.shape[-1])
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether axis 0 counts the samples; otherwise it is the time."""
+        """Whether axis 0 is the batch; otherwise it is the time."""
         return self.time_axis == 1
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the outputs behind the sequence, as [samples, 1, H] whatever the time axis."""
+        """Return the specs of the outputs after the sequence, as [samples, 1, H] for any time axis."""
         return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y and the last states."""
-        x, *more = specs
-        fits = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == self.weight_x.shape[1]
-        require(fits, f"a recurrent layer of {self.weight_x.shape[1]} inputs does not take {x}")
+        """Infer the requested outputs from x and the inputs after it."""
+        x, *state_specs = specs
+        inputs = self.weight_x.shape[1]
+        is_compatible = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == inputs
         require(
-            len(more) == len(self.given),
-            f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs",
+            is_compatible,
+            f"a recurrent layer of {inputs} inputs requires integers of rank 3, not {x}",
         )
-        for name, spec in zip(self.given, more, strict=True):
-            self._check_state(name, spec, x.shape[1 - self.time_axis])
-        y = TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype)
-        found = [y]
-        for spec in self.final_state_specs(x.shape[1 - self.time_axis]):
-            samples, one, units = spec.shape
-            found.append(spec if self.time_axis else TensorSpec((one, samples, units), spec.dtype))
-        return tuple(found[i] for i in self.kept)
+        require(
+            len(state_specs) == len(self.state_inputs),
+            f"expected inputs {', '.join(('x', *self.state_inputs))}, got {len(specs)} inputs",
+        )
+        samples = x.shape[1 - self.time_axis]
+        for name, spec in zip(self.state_inputs, state_specs, strict=True):
+            self._check_state(name, spec, samples)
+        outputs = [TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype)]
+        outputs += [self._order_state_axes(spec) for spec in self.final_state_specs(samples)]
+        return tuple(outputs[index] for index in self.output_indices)
+
+    def _order_state_axes(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec of a state [samples, 1, units] with the batch axis of this layer."""
+        if self.time_axis:
+            return spec
+        samples, directions, units = spec.shape
+        return TensorSpec((directions, samples, units), spec.dtype)
 
     def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
-        states = dict(zip(("h", "c"), self.final_state_specs(samples), strict=False))
+        """Raise `SimulatorError` unless `spec` is valid for the state or lengths `name`."""
         if name == "lengths":
-            fits, want = (
-                spec.dtype.kind == "i" and spec.shape == (samples,),
-                f"integers [{samples}]",
-            )
-        else:
-            require(name in states, f"a layer of this kind has no '{name}'")
-            one, units = states[name].shape[1:]
-            shape = (samples, one, units) if self.time_axis else (one, samples, units)
-            fits, want = (
-                spec == TensorSpec(shape, states[name].dtype),
-                str(TensorSpec(shape, states[name].dtype)),
-            )
-        require(fits, f"'{name}' must be {want}, not {spec}")
+            is_valid = spec.dtype.kind == "i" and spec.shape == (samples,)
+            require(is_valid, f"'{name}' must be integers [{samples}], not {spec}")
+            return
+        states = dict(zip(("h", "c"), self.final_state_specs(samples), strict=False))
+        require(name in states, f"{type(self).__name__} has no state '{name}'")
+        expected = self._order_state_axes(states[name])
+        require(spec == expected, f"'{name}' must be {expected}, not {spec}")
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Turn the weights and bound the sums."""
+        """Pack the weights, and return a function that computes input sums, then all steps."""
         x = specs[0]
-        into = NativeLoop(
+        compute_input_sums = NativeLoop(
             _compute_gate_sums,
             (InputRef(0), self.make_input_sums(x.dtype).arguments(), OutputRef(0)),
         )
-        step = self.make_step_function()
-        shapes = [
-            TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype),
-            *self.final_state_specs(1),
-        ]
+        run_steps = self.make_step_function()
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
-            samples, times, inputs = given.shape
+            x = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
+            samples, times, inputs = x.shape
             sums = np.empty((samples * times, len(self.bias_x)), np.int32)
-            into([given.reshape(-1, inputs)], [sums])
-            y = np.empty((samples, times, self.units), shapes[0].dtype)
+            compute_input_sums([x.reshape(-1, inputs)], [sums])
+            y = np.empty((samples, times, self.units), self.rescale_o.dtype)
             h, c, lengths = self._initial_states(ins[1:], samples, times)
             for sample, length in zip(y, lengths, strict=True):
                 sample[length:] = 0
-            ends = step(sums.reshape(samples, times, -1), lengths, y, h, c)
-            for out, index in zip(outs, self.kept, strict=True):
-                value = y if index == 0 else ends[index - 1]
+            final_states = run_steps(sums.reshape(samples, times, -1), lengths, y, h, c)
+            for out, index in zip(outs, self.output_indices, strict=True):
+                value = y if index == 0 else final_states[index - 1]
                 out[...] = value if self.time_axis else value.swapaxes(0, 1)
 
         return run
 
     def _initial_states(
-        self, more: Sequence[np.ndarray], samples: int, times: int
+        self, state_arrays: Sequence[np.ndarray], samples: int, times: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return states [N, H] of y's type, cells [N, H] int64 and lengths [N] int64, from 0 to T, to begin with."""
-        found = {**self.fixed, **dict(zip(self.given, more, strict=True))}
-        h, c = (
-            np.zeros((samples, self.units), self.rescale_o.dtype),
-            np.zeros((samples, self.units), np.int64),
-        )
+        """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] int64 in 0..T."""
+        inputs = dict(zip(self.state_inputs, state_arrays, strict=True))
+        values = {**self.constant_states, **inputs}
+        h = np.zeros((samples, self.units), self.rescale_o.dtype)
+        c = np.zeros((samples, self.units), np.int64)
         for name, array in (("h", h), ("c", c)):
-            if name in found:
-                array[:] = found[name].reshape(-1, self.units)
+            if name in values:
+                array[:] = values[name].reshape(-1, self.units)
         lengths = np.full(samples, times, np.int64)
-        if "lengths" in found:
-            lengths[:] = np.clip(found["lengths"], 0, times)
+        if "lengths" in values:
+            lengths[:] = np.clip(values["lengths"], 0, times)
         return h, c, lengths
 
     def make_step_function(self) -> Any:
-        """Return a function of (sums [N, T, G*H], lengths [N], y to fill, h [N, H] and c [N, H] to go on from).
+        """Return a function that computes all steps, of arguments (sums, lengths, y, h, c).
 
-        It leaves the last states in h and c, and returns those that are outputs, each [N, 1, ...].
+        sums : int32 [N, T, G*H]. lengths : int64 [N]. y : [N, T, H], to be filled. h, c : states [N,
+        H], which are updated to the final ones. The function returns the final states that are
+        outputs, each [N, 1, H].
         """
         raise NotImplementedError
 
     def make_input_sums(self, kind: np.dtype) -> GateSums:
-        """Return the gate sums of inputs of a type."""
+        """Return the gate sums of inputs of type `kind`."""
         return GateSums(self.weight_x, self.bias_x, kind, max_magnitude(kind), self.rescale_x)
 
     def make_hidden_sums(self) -> GateSums:
-        """Return the states' gate sums."""
+        """Return the gate sums of the states."""
         kind = self.rescale_o.dtype
         return GateSums(self.weight_h, self.bias_h, kind, max_magnitude(kind), self.rescale_h)
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-        """Return weight [H, G*H], bias and rescaling of the states' sums."""
+        """Return weight [H, G*H], bias [G*H] and rescale form of the states' sums."""
         return prepare_gate_weights(
             self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h
         )
@@ -311,7 +311,10 @@ class RecurrentKernel(Kernel):
 def prepare_gate_weights(
     weight: np.ndarray, bias: np.ndarray, largest: int, rescale: Rescale | ChainedRescale
 ) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-    """Return weight [I, O], the bias in the accumulator's type and the rescaling for inputs up to `largest`."""
+    """Prepare weight [O, I] and bias [O] for `matmul_rescale`, for inputs of |x| <= `largest`.
+
+    Returns weight [I, O], the bias in the accumulator's type, and the rescale form.
+    """
     wide = np.abs(weight.astype(np.int64)).sum(axis=1) * largest + np.abs(bias.astype(np.int64))
     bound = int(wide.max(initial=0))
     kind = np.int32 if bound < 1 << 31 else np.int64

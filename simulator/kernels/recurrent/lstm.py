@@ -1,7 +1,6 @@
-"""Long short-term memory (LSTM), gates i, f, g, o.
+"""Long short-term memory (LSTM), gates i, f, g, o, in two arithmetics of chips and a wide one.
 
-Two arithmetics of the chips, and one with more room for the cell.
-    s = sat(a + b)                                   the sums of `recurrent`
+    s = sat(a + b)                                   a, b: the gate sums of `layer`
     i, f, o = sigmoid(s), g = tanh(s)
     c = f*c + i*g                                    h = o*tanh(c)
 
@@ -10,13 +9,13 @@ Two arithmetics of the chips, and one with more room for the cell.
 ========  =====================================  =========================================
 s         Q27, 32 bits                           Q11, 16 bits
 gates     Q31, then Q15                          Q7, 8 bits
-f*c       Q30, cut to 32 bits before the sum     Q14, the sum is cut to 32 bits
-c         Q27 for the tanh, kept in Q15          Q14, Q11 for the tanh, kept in Q7 (16 bits)
+f*c       Q30, saturated to 32 bits              Q14, the sum is saturated to 32 bits
+c         Q27 for the tanh, stored in Q15        Q14, Q11 for the tanh, stored in Q7 (16 bits)
 h         o*tanh(c) in Q30 -> output             Q14 -> output
 ========  =====================================  =========================================
 
-"wide" (generic) is "q27" without the cut of f*c to 32 bits: a cell reaches 2^16, not 2. The tanh
-reads it cut to 32 bits of Q27.
+"wide" (generic) is "q27" without the saturation of f*c: a cell reaches 2^16, not 2. The tanh reads
+it saturated to 32 bits of Q27.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ __all__ = ["Lstm"]
 
 @register_inline
 def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
-    """Return the gates int32 [N, 4H and more] of sums a and states h, the sums saturated to `bits` bits."""
+    """Return the gates, int32 [N, 4H + spare], of input sums a and states h.
+
+    The sums of both are saturated to `bits` bits.
+    """
     samples, units = h.shape
-    own, sums, gates = (
-        view_lines(cell.own, samples),
-        view_lines(cell.sums, samples),
-        view_lines(cell.gates, samples),
-    )
-    compute_gate_sums(h, cell.weights[0], cell.weights[1], own)
+    state_sums = view_lines(cell.state_sums, samples)
+    sums, gates = view_lines(cell.sums, samples), view_lines(cell.gates, samples)
+    compute_gate_sums(h, cell.weights[0], cell.weights[1], state_sums)
     for n in range(samples):
-        add_saturated(a[n], own[n], bits, sums[n])
+        add_saturated(a[n], state_sums[n], bits, sums[n])
     evaluate_curve_rows(cell.sigmoid, sums, 0, 2 * units, gates)
     evaluate_curve_rows(cell.tanh, sums, 2 * units, units, gates)
     evaluate_curve_rows(cell.sigmoid, sums, 3 * units, units, gates)
@@ -63,7 +62,7 @@ def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
 
 @register_inline
 def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, step: Any) -> Any:
-    """Fill h with o * tanh(inner)."""
+    """Fill h with o * tanh(inner), rescaled, for the samples with step < lengths."""
     samples, units = h.shape
     outer = view_lines(cell.outer, samples)
     evaluate_curve_rows(cell.tanh, inner, 0, units, outer)
@@ -75,7 +74,7 @@ def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, ste
 
 @jit
 def _q27_step(cell: Any, memory: Any) -> None:
-    """Do a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15."""
+    """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15."""
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
     gates, inner = _compute_gates(cell, a, h, 32), view_lines(cell.inner, samples)
@@ -83,9 +82,9 @@ def _q27_step(cell: Any, memory: Any) -> None:
         i, f, g = gates[n, :units], gates[n, units : 2 * units], gates[n, 2 * units : 3 * units]
         cells, line = c[n], inner[n]
         for u in range(units if step < lengths[n] else 0):
-            kept = np.int64(f[u]) * cells[u]
+            retained = np.int64(f[u]) * cells[u]
             wide = round_shift_right(
-                (kept if cell.wide else saturate(kept, 32)) + np.int64(i[u]) * g[u], 3
+                (retained if cell.wide else saturate(retained, 32)) + np.int64(i[u]) * g[u], 3
             )
             cells[u] = saturate(round_shift_right(wide, 12), 32)
             line[u] = saturate(wide, 32)
@@ -94,7 +93,7 @@ def _q27_step(cell: Any, memory: Any) -> None:
 
 @jit
 def _q11_step(cell: Any, memory: Any) -> None:
-    """Do a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits."""
+    """Compute a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits."""
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
     gates, inner = _compute_gates(cell, a, h, 16), view_lines(cell.inner, samples)
@@ -109,15 +108,14 @@ def _q11_step(cell: Any, memory: Any) -> None:
 
 
 class _Q27Cell(NamedTuple):
-    """A step of "q27" and "wide"."""
+    """Constants and scratch memory of a step of "q27" and "wide"."""
 
-    # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
-    weights: Any
+    weights: Any  # `words` and `plain` of the states' sums, see `compute_gate_sums`; int32 Q27
     sigmoid: Curve  # int32 Q27 -> Q31, rounded to Q15
     tanh: Curve
     out: RescaleForm  # o*tanh(c) in Q30 -> output
-    wide: bool  # whether f*c keeps its width or is cut to 32 bits
-    own: Any  # `make_line_scratch` of 4H without spare ones: the states' sums
+    wide: bool  # whether f*c is not saturated to 32 bits
+    state_sums: Any  # `make_line_scratch` of 4H without spare elements: the states' sums
     sums: Any  # `make_line_scratch` of 4H
     gates: Any  # `make_line_scratch` of 4H
     inner: Any  # `make_line_scratch` of H
@@ -130,14 +128,14 @@ class _Q27Cell(NamedTuple):
 
 
 class _Q11Cell(NamedTuple):
-    """A step of "q11"; members as of `_Q27Cell`."""
+    """Constants and scratch memory of a step of "q11"; fields as in `_Q27Cell`."""
 
     weights: Any  # result int32 in Q11
     sigmoid: Curve  # int16 Q11 -> Q7
     tanh: Curve
     out: RescaleForm  # o*tanh(c) in Q14 -> output
-    wide: bool  # not used
-    own: Any
+    wide: bool  # unused
+    state_sums: Any
     sums: Any
     gates: Any
     inner: Any
@@ -151,17 +149,17 @@ class _Q11Cell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Lstm(CompiledRecurrentKernel):
-    """Map x to the sequence, the last state and the last cell.
+    """LSTM layer with outputs sequence, final state and final cell.
 
     The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first
-    half of its bytes, the rest is 0.
+    half of its bytes, and the remaining bytes are 0.
 
     Parameters
     ----------
     arithmetic
         "q27", "wide" or "q11".
     table
-        The chip whose sigmoid and tanh are used.
+        Chip whose sigmoid and tanh tables are used.
     """
 
     arithmetic: str = "q27"
@@ -177,7 +175,7 @@ class Lstm(CompiledRecurrentKernel):
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the last state and of the last cell."""
+        """Return the specs of the final state and of the final cell."""
         return [
             *super().final_state_specs(samples),
             TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
@@ -185,21 +183,18 @@ class Lstm(CompiledRecurrentKernel):
 
     @property
     def packs_cells(self) -> bool:
-        """Whether the cell has 16 bits."""
+        """Whether output cells are packed int16: for "q11"."""
         return self.arithmetic == "q11"
 
     def make_cell(self) -> _Q27Cell | _Q11Cell:
-        """Return the step of `arithmetic` with its tables and weights."""
+        """Return the cell of `arithmetic` with its tables and weights."""
         kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), bits, after)
             for name in ("sigmoid", "tanh")
         )
-        weights, out, units = (
-            self.make_hidden_sums().arguments(),
-            self.rescale_o.compile_for_bound(1 << 31),
-            self.units,
-        )
+        weights, units = self.make_hidden_sums().arguments(), self.units
+        out = self.rescale_o.compile_for_bound(1 << 31)
         memory = (
             make_line_scratch(4 * units, 0),
             make_line_scratch(4 * units),
@@ -211,5 +206,5 @@ class Lstm(CompiledRecurrentKernel):
 
     @classmethod
     def make_output_rescale(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
-        """Return the rescaling of o * tanh(c) to a state at `ratio` counts per unit."""
+        """Return the rescale of o * tanh(c) to a state with `ratio` integer steps per unit."""
         return Rescale.from_ratio(ratio * 2.0 ** -cls.fraction_bits[arithmetic][1], bits)

@@ -1,49 +1,49 @@
-"""Recurrent layers as training libraries compute them, where the executor computes something else.
+"""Recurrent layers as training libraries compute them, where the executor differs.
 
-Long short-term memory (`TrainedLstm`), s = a + b the sums of `recurrent` in Q11:
+Long short-term memory (`TrainedLstm`), s = a + b are the gate sums of `layer` in Q11:
 
 ========  ==================================  ======================================
           "q15"                               "q7"
 ========  ==================================  ======================================
-gates     Q15, of s cut to 16 bits            Q7, likewise
-c         f*c + i*g in Q30, kept in Q15       f*c + i*g in Q14, where c is read in Q7
+gates     Q15, of s saturated to 16 bits      Q7, of s saturated to 16 bits
+c         f*c + i*g in Q30, stored in Q15     f*c + i*g in Q14, where c is read in Q7
 tanh(c)   of c in Q11, rounded from Q30       of c in Q11, rounded from Q14
 h         o*tanh(c) in Q30 -> output          o*tanh(c) in Q14 -> output
 ========  ==================================  ======================================
 
-Gated recurrent unit (`TrainedGru`), d fractional bits in a gate, n brought to the state's scale:
+Gated recurrent unit (`TrainedGru`), d fractional bits in a gate, n rescaled to the state's scale:
 
-==========  ====  ============================================================================================
+==========  ====  ==================================================================================
             d
-==========  ====  ============================================================================================
-"q15"       15    sums in Q11; n = tanh(a + r*b); h = h + z*(n - h), n - h cut to 16 bits
+==========  ====  ==================================================================================
+"q15"       15    sums in Q11; n = tanh(a + r*b); h = h + z*(n - h), n - h saturated to 16 bits
 "q7"        7     sums in Q11; n = tanh(a + r*b); h = n + z*(h - n) in Q14, h read in Q7
 "before"    31    sums in Q27; n = tanh(a + b[r*h])
-"common"    31    sums at the finer of their scales, brought to Q27 where a gate reads them; n =
-tanh(a + r*b)
-==========  ====  ============================================================================================
+"common"    31    sums at the finer of their scales, rescaled to Q27 for each gate;
+                  n = tanh(a + r*b)
+==========  ====  ==================================================================================
 
-For the last two h = n + z*(h - n). n is not saturated before, h is. The units read sums in Q11 as
-they are: beyond the table there is 0 (`Piecewise.unsaturated`). The state that goes round is the
-output, for "q7" requantized once more.
+For the last two h = n + z*(h - n), where h is saturated, but not n. The units of Q11 do not
+saturate their sums: beyond the table the result is 0 (`Piecewise.evaluate_unsaturated`). The state
+for the next step is the output, for "q7" requantized once more.
 
-All loops take the same arguments, with G = 4 gates in the order i, f, g, o or G = 3 in the order r,
+All loops have the same arguments, with G = 4 gates in the order i, f, g, o or G = 3 in the order r,
 z, n:
 
-===============  ===========================================================================================
-sums             int32 [N, T, G*H]: the inputs' sums a, in the format of the sums
-lengths          int64 [N], 0 to T: how many steps each sample has
-weight, bias     the states' weights [H, 4H] and [4H] of an LSTM
+===============  ===================================================================================
+sums             int32 [N, T, G*H]: the inputs' sums a
+lengths          int64 [N], 0 to T: number of steps of each sample
+weight, bias     states' weights [H, 4H] and bias [4H] of an LSTM
 weights          of a GRU: weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n
-form             the states' products -> the format of the sums
+form             rescale form of the states' products -> the format of the sums
 sigmoid, tanh    the chip's tables
-out              the new state -> output
-again            output -> the state that the next step multiplies; "q7" only
-forward          whether time runs from 0 on; otherwise from a sample's last step to 0
-y                [N, T, H], filled at every step that a sample has: the output, at the output's
-scale last             [N, H] in y's type: the state to begin with, and in the end the last one
-c                int64 [N, H]: the cell to begin with, and in the end the last one
-===============  ===========================================================================================
+out              rescale form of the new state -> output
+feedback         rescale form of output -> the state that the next step multiplies; "q7" only
+forward          whether time runs forward; otherwise from a sample's last step to 0
+y                [N, T, H], filled at every step of a sample with the output
+last             [N, H] in y's type: the initial state, updated to the final one
+c                int64 [N, H]: the initial cell, updated to the final one
+===============  ===================================================================================
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = ["TrainedGru", "TrainedLstm"]
 
 @register_inline
 def _evaluate_unsaturated(curve: Any, x: Any) -> Any:
-    """Return the value of a table of 16-bit numbers, 0 beyond it."""
+    """Return the value of a table for 16-bit x, or 0 beyond it."""
     return evaluate_curve(curve, x) if -32768 <= x <= 32768 else 0
 
 
@@ -80,13 +80,13 @@ def _lstm_q15(
     sigmoid: KernelCurve,
     tanh: KernelCurve,
     out: RescaleForm,
-    again: RescaleForm,
+    feedback: RescaleForm,
     forward: bool,
     y: Array,
     last: Array,
     c: Array,
 ) -> None:
-    """Walk through all steps of an LSTM with gates in Q15.
+    """Compute all steps of an LSTM with gates in Q15.
 
     Tables int16 Q11 -> int16 Q15, c Q15, o*tanh(c) Q30.
     """
@@ -122,13 +122,13 @@ def _lstm_q7(
     sigmoid: KernelCurve,
     tanh: KernelCurve,
     out: RescaleForm,
-    again: RescaleForm,
+    feedback: RescaleForm,
     forward: bool,
     y: Array,
     last: Array,
     c: Array,
 ) -> None:
-    """Walk through all steps of an LSTM with gates in Q7.
+    """Compute all steps of an LSTM with gates in Q7.
 
     Tables int16 Q11 -> int8 Q7, c Q14, o*tanh(c) Q14.
     """
@@ -138,7 +138,7 @@ def _lstm_q7(
         for step in range(lengths[n]):
             t = step if forward else lengths[n] - 1 - step
             for u in range(units):
-                h[0, u] = apply_rescale(again, last[n, u])
+                h[0, u] = apply_rescale(feedback, last[n, u])
             matmul_rescale(h, weight, bias, form, b)
             a = sums[n, t]
             for u in range(units):
@@ -169,9 +169,9 @@ def _gru_q15(
     y: Array,
     last: Array,
 ) -> None:
-    """Walk through all steps of a GRU with gates in Q15: tables int16 Q11 -> int16 Q15.
+    """Compute all steps of a GRU with gates in Q15: tables int16 Q11 -> int16 Q15.
 
-    formats : (right shift of n from Q15 to the state's scale, bits of the state). out : not used.
+    formats : (right shift of n from Q15 to the state's scale, bits of the state). out : unused.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -215,22 +215,21 @@ def _gru_q7(
     y: Array,
     last: Array,
 ) -> None:
-    """Walk through all steps of a GRU with gates in Q7.
+    """Compute all steps of a GRU with gates in Q7.
 
-    Tables int16 Q11 -> int8 Q7, the new state in Q14.
-    formats : (0, bits of the state, output -> the state that the next step multiplies, output -> h
-    in Q7).
+    Tables int16 Q11 -> int8 Q7, the new state in Q14. formats : (0, bits of the state, rescale form
+    of output -> the state that the next step multiplies, rescale form of output -> h in Q7).
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
-    again, read = formats[2], formats[3]
+    feedback, read = formats[2], formats[3]
     h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
     m = np.empty((1, units), np.int64)
     for k in range(samples):
         for step in range(lengths[k]):
             t = step if forward else lengths[k] - 1 - step
             for u in range(units):
-                h[0, u] = apply_rescale(again, last[k, u])
+                h[0, u] = apply_rescale(feedback, last[k, u])
             matmul_rescale(h, weight, bias, form, b)
             matmul_rescale(h, inner, inner_bias, form, m)
             a = sums[k, t]
@@ -260,21 +259,18 @@ def _gru_q31(
     y: Array,
     last: Array,
 ) -> None:
-    """Walk through all steps of a GRU with gates in Q31 ("before", "common").
+    """Compute all steps of a GRU with gates in Q31 ("before", "common").
 
-    Tables int32 Q27 -> int32 Q31.
-    formats : (right shift of n from Q31 to the state's scale, bits of the state, whether r
-    multiplies the state before the product, right shift of the sums to Q27). out : not used.
+    Tables int32 Q27 -> int32 Q31. formats : (right shift of n from Q31 to the state's scale, bits
+    of the state, whether r multiplies the state before the product, right shift of the sums to
+    Q27). out : unused.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
     new, bits, before, down = formats
     h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
-    gated, m, r = (
-        np.empty((1, units), y.dtype),
-        np.empty((1, units), np.int64),
-        np.empty(units, np.int64),
-    )
+    gated, m = np.empty((1, units), y.dtype), np.empty((1, units), np.int64)
+    r = np.empty(units, np.int64)
     for k in range(samples):
         h[0] = last[k]
         for step in range(lengths[k]):
@@ -288,13 +284,13 @@ def _gru_q31(
                 gated[0, u] = round_shift_right(r[u] * h[0, u], 31) if before else h[0, u]
             matmul_rescale(gated, inner, inner_bias, form, m)
             for u in range(units):
-                own = m[0, u] if before else round_shift_right(r[u] * m[0, u], 31)
+                state_n = m[0, u] if before else round_shift_right(r[u] * m[0, u], 31)
                 z = evaluate_curve(
                     sigmoid, saturate(round_shift_right(a[units + u] + b[0, units + u], down), 32)
                 )
                 n = round_shift_right(
                     evaluate_curve(
-                        tanh, saturate(round_shift_right(a[2 * units + u] + own, down), 32)
+                        tanh, saturate(round_shift_right(a[2 * units + u] + state_n, down), 32)
                     ),
                     new,
                 )
@@ -305,15 +301,15 @@ def _gru_q31(
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRecurrentKernel(RecurrentKernel):
-    """What LSTM and GRU of the training libraries add to `RecurrentKernel`.
+    """Common part of the LSTM and GRU layers of training libraries.
 
     Parameters
     ----------
     arithmetic
-        The column or row of the module's tables.
+        Column or row of the module's tables.
     table
-        The chip whose sigmoid and tanh are used.
-    again
+        Chip whose sigmoid and tanh tables are used.
+    feedback_rescale
         Output -> the state that the next step multiplies ("q7").
     """
 
@@ -322,16 +318,20 @@ class _TrainingRecurrentKernel(RecurrentKernel):
     feedback_rescale: Rescale = Rescale.from_shift(0, 8)  # noqa: RUF009
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
-        """Return weight [H, G*H], bias and rescaling of the states' sums."""
-        largest = max(
-            max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype)
-        )
-        return prepare_gate_weights(self.weight_h, self.bias_h, largest, self.rescale_h)
+        """Return weight [H, G*H], bias [G*H] and rescale form of the states' sums."""
+        return prepare_gate_weights(self.weight_h, self.bias_h, self._max_state(), self.rescale_h)
+
+    def _max_state(self) -> int:
+        """Return the largest |state| that the weights may multiply."""
+        return max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedLstm(_TrainingRecurrentKernel):
-    """Map x to the sequence, the last state and the last cell, int32 in Q15 ("q15") or Q14 ("q7")."""
+    """LSTM layer with outputs sequence, final state and final cell.
+
+    The cell is int32 in Q15 ("q15") or Q14 ("q7").
+    """
 
     gates: ClassVar[int] = 4
 
@@ -342,39 +342,37 @@ class TrainedLstm(_TrainingRecurrentKernel):
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the last state and of the last cell."""
+        """Return the specs of the final state and of the final cell."""
         return [
             *super().final_state_specs(samples),
             TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
         ]
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` with its tables and weights."""
-        fine, (product, bits, _) = self.arithmetic == "q15", self.fraction_bits[self.arithmetic]
+        """Return the loop of `arithmetic` over all steps, see the base class."""
+        product, bits, _ = self.fraction_bits[self.arithmetic]
         sigmoid, tanh = (
             load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh")
         )
         weight, bias, form = self.hidden_weights()
-        out, again = (
-            self.rescale_o.compile_for_bound(1 << product),
-            self.feedback_rescale.compile_for_bound(max_magnitude(self.rescale_o.dtype)),
-        )
-        constants = weight, bias, form, sigmoid, tanh, out, again, self.is_forward
+        out = self.rescale_o.compile_for_bound(1 << product)
+        feedback = self.feedback_rescale.compile_for_bound(max_magnitude(self.rescale_o.dtype))
+        constants = weight, bias, form, sigmoid, tanh, out, feedback, self.is_forward
         loop = NativeLoop(
-            _lstm_q15 if fine else _lstm_q7,
+            _lstm_q15 if self.arithmetic == "q15" else _lstm_q7,
             (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1), OutputRef(2)),
         )
 
-        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+        def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
             loop([sums, lengths], [y, h, c])
             return [h[:, None], c.astype(np.int32)[:, None]]
 
-        return step
+        return run_steps
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedGru(_TrainingRecurrentKernel):
-    """Map x to the sequence and the last state.
+    """GRU layer with outputs sequence and final state.
 
     Parameters
     ----------
@@ -390,59 +388,42 @@ class TrainedGru(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` with the weights of n apart.
+        """Return the loop of `arithmetic` over all steps, see the base class.
 
-        They may read another state.
+        The weights of n are separate, because they may read another state.
         """
         bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
         sigmoid, tanh = (
             load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh")
         )
-        form, cut = self.hidden_weights()[2], 2 * self.units
-        largest = max(
-            max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype)
-        )
-        weights = (
-            *prepare_gate_weights(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[
-                :2
-            ],
-            *prepare_gate_weights(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[
-                :2
-            ],
-        )
-        kernel, out, width = (
-            _gru_q31,
-            self.rescale_o.compile_for_bound(1 << 16),
-            self.rescale_o.bits,
-        )
-        formats: tuple[Any, ...] = (
-            31 - self.scale,
-            width,
-            self.arithmetic == "before",
-            self.sums - 27,
-        )
-        if self.arithmetic == "q15":
-            kernel, formats = _gru_q15, (15 - self.scale, width)
-        elif self.arithmetic == "q7":
-            size = max_magnitude(self.rescale_o.dtype)
-            read = Rescale.from_shift(self.scale - 7, 32)
-            kernel, formats = (
-                _gru_q7,
-                (
-                    0,
-                    width,
-                    self.feedback_rescale.compile_for_bound(size),
-                    read.compile_for_bound(size),
-                ),
-            )
-
-        constants = weights, form, sigmoid, tanh, out, formats, self.is_forward
+        form = self.hidden_weights()[2]
+        weights: list[np.ndarray] = []
+        for rows in (slice(2 * self.units), slice(2 * self.units, None)):
+            weight, bias = self.weight_h[rows], self.bias_h[rows]
+            prepared = prepare_gate_weights(weight, bias, self._max_state(), self.rescale_h)
+            weights += prepared[:2]
+        out = self.rescale_o.compile_for_bound(1 << 16)
+        kernel, formats = self._select_loop()
+        constants = tuple(weights), form, sigmoid, tanh, out, formats, self.is_forward
         loop = NativeLoop(
             kernel, (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1))
         )
 
-        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+        def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
             loop([sums, lengths], [y, h])
             return [h[:, None]]
 
-        return step
+        return run_steps
+
+    def _select_loop(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the jitted loop of `arithmetic` and its argument `formats`."""
+        width = self.rescale_o.bits
+        if self.arithmetic == "q15":
+            return _gru_q15, (15 - self.scale, width)
+        if self.arithmetic != "q7":
+            is_before = self.arithmetic == "before"
+            return _gru_q31, (31 - self.scale, width, is_before, self.sums - 27)
+        size = max_magnitude(self.rescale_o.dtype)
+        feedback = self.feedback_rescale.compile_for_bound(size)
+        to_q7 = Rescale.from_shift(self.scale - 7, 32)
+        return _gru_q7, (0, width, feedback, to_q7.compile_for_bound(size))

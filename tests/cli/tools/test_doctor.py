@@ -45,5 +45,5 @@ def test_a_row_that_cannot_run_is_told_without_a_test(
     monkeypatch.setenv("LINGERONNX_SIMD", "mmx")
     result = here("doctor")
     assert result.exit_code == 1
-    assert "there is no 'mmx'" in result.stdout
+    assert "unknown instruction set 'mmx'" in result.stdout
     assert "self test" not in result.stdout
