@@ -1,10 +1,10 @@
 """Cache compiled code in files that only this user can have written, for this machine.
 
-Whoever writes such a file decides what the reading process executes. The folder is therefore
-created for its owner only, and a folder or file is used only if it belongs to this user and no one
-else may write to it. The code is preceded by a checksum, keyed by everything that the code depends
-on: the file's name, the sources of this package, the processor, the versions of Numba and LLVM. If
-the checksum does not match, the code is compiled again and the file replaced.
+Whoever writes such a file controls the code that the reading process executes. The folder is
+therefore created for its owner only, and a folder or file is used only if it belongs to this user
+and no one else may write to it. The code is preceded by a checksum, keyed by everything that the
+code depends on: the file's name, the sources of this package, the processor, the versions of Numba
+and LLVM. If the checksum does not match, the code is compiled again and the file replaced.
 
 The folder is below `LINGERONNX_CACHE_DIR`, else below the user's cache folder. Its name contains a
 hash over all sources of this package, since code may inline parts of any of them. If another user
@@ -93,7 +93,7 @@ def cache_folder() -> str | None:
 
 
 def _create_folder(base: Path) -> Path:
-    """Return the folder of these sources below `base`; a new one is accessible to its owner only."""
+    """Create the folder of these sources below `base`, accessible to its owner only; return it."""
     folder = base / f"lingeronnx-{hash_sources()}"
     base.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):

@@ -30,10 +30,8 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
     size = x.dtype.bitwidth // 8
     side = _BLOCK_LINE_BYTES // size
     line, order = ir.VectorType(ir.IntType(8 * size), side), ir.VectorType(ir.IntType(32), side)
-    low, high = (
-        ir.Constant(order, [first + i // 2 + i % 2 * side for i in range(side)])
-        for first in (0, side // 2)
-    )
+    low = ir.Constant(order, [i // 2 + i % 2 * side for i in range(side)])
+    high = ir.Constant(order, [side // 2 + i // 2 + i % 2 * side for i in range(side)])
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def line_pointers(argument: int, *index: Any) -> list[Any]:

@@ -131,7 +131,7 @@ class WideScaleForm(NamedTuple):
 
 
 class NarrowScaleForm(NamedTuple):
-    """A `ScaleForm` with accumulator, limit and multiplier in int32: one widening multiplication."""
+    """A `ScaleForm` whose operands are int32: the product is one widening multiplication."""
 
     negative_limit: np.int32
     limit: np.int32

@@ -135,7 +135,7 @@ def _supported_instruction_sets() -> tuple[InstructionSet, ...]:
 
 
 def get_instruction_set() -> InstructionSet | None:
-    """Return the instruction set that LINGERONNX_SIMD selects, by default the best of this processor.
+    """Return the instruction set that LINGERONNX_SIMD selects, by default the processor's best.
 
     Returns
     -------

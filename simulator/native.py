@@ -207,7 +207,7 @@ def _iter_scratches(argument: Any) -> Iterator[Scratch]:
 
 
 def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) -> Any:
-    """Replace every `Scratch` and `NestedLoop` p in an argument, also in tuples, by substitute(p)."""
+    """Replace every `Scratch` and `NestedLoop` in an argument, also in tuples, by `substitute`."""
     if isinstance(argument, Scratch | NestedLoop):
         return substitute(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _iter_scratches(argument)):

@@ -142,8 +142,8 @@ def find_repeats(
 def _find_longest_repeat(signature_ids: Array) -> tuple[int, int, int]:
     """Find the longest repetition as (first, length, repeat_count); ties go to the shortest length.
 
-    `signature_ids` is int64 [records]; equal numbers are records that may repeat each other. Without
-    a repetition the result is (0, 1, 1).
+    `signature_ids` is int64 [records]; records with equal numbers may repeat each other. Without a
+    repetition the result is (0, 1, 1).
     """
     best, count = (0, 1, 1), len(signature_ids)
     for length in range(1, count // _MIN_REPEATS + 1):

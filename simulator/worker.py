@@ -218,10 +218,9 @@ class Worker:
             )
             for word, is_input, index in addresses:
                 buffer_id = (step.input_buffers if is_input else step.output_buffers)[index]
-                if self._buffers[buffer_id].alias_of >= 0:
-                    buffer_id = self._buffers[buffer_id].alias_of
-                if self._buffers[buffer_id].name and self._values[buffer_id] is None:
-                    patches[buffer_id].append((len(records), word))
+                memory_id = self._get_memory_id(buffer_id)
+                if self._buffers[memory_id].name and self._values[memory_id] is None:
+                    patches[memory_id].append((len(records), word))
             records.append(np.array(words, np.int64))
             self._live_arrays += live_arrays
             if spans and isinstance(spans[-1], tuple):
@@ -246,8 +245,12 @@ class Worker:
         `patches` has (record, word) by buffer id. Words of repeated records are patched in the
         values of their loop.
         """
-        loops = [part for part in self._segments if isinstance(part, RepeatedRecords)]
-        redundant = set(itertools.chain.from_iterable(loop.redundant_records for loop in loops))
+        loop_of_record: dict[int, RepeatedRecords] = {}
+        redundant: set[int] = set()
+        for segment in self._segments:
+            if isinstance(segment, RepeatedRecords):
+                loop_of_record.update(dict.fromkeys(segment.all_records, segment))
+                redundant.update(segment.redundant_records)
         self._live_arrays += [
             words for index, words in enumerate(records) if index not in redundant
         ]
@@ -255,11 +258,16 @@ class Worker:
             buffer = self._buffers[buffer_id]
             words = []
             for record, word in locations:
-                loop = next((loop for loop in loops if record in loop.all_records), None)
+                loop = loop_of_record.get(record)
                 in_record = records[record], word
                 words.append(in_record if loop is None else loop.locate_word(record, word))
             rows_per_sample = buffer.spec.shape[0] if buffer.is_batched else 0
             self._caller_patches.append(_CallerPatch(buffer.name, rows_per_sample, words))
+
+    def _get_memory_id(self, buffer_id: int) -> int:
+        """Return the buffer whose memory `buffer_id` uses: `buffer_id` itself or its source."""
+        source = self._buffers[buffer_id].alias_of
+        return buffer_id if source < 0 else source
 
     def _count_rows(self, step: BuiltStep) -> int:
         """Return the length of axis 0 in a step, the largest of its arrays."""
@@ -291,5 +299,5 @@ def _split_segments(
 
 
 def slice_samples(array: Array, block: slice, rows_per_sample: int) -> Array:
-    """Return the samples `block` of an array whose samples have `rows_per_sample` rows of axis 0."""
+    """Return the samples `block` of an array with `rows_per_sample` rows of axis 0 per sample."""
     return array[block.start * rows_per_sample : block.stop * rows_per_sample]

@@ -202,9 +202,9 @@ class RecurrentIntegerOp(Format):
         constant_inputs, run_time_inputs = self._split_optional_inputs(bound)
         return {
             **parameters,
-            "kept": tuple(i for i, value in enumerate(bound.node.outputs) if value.name),
-            "given": run_time_inputs,
-            "fixed": constant_inputs,
+            "output_indices": tuple(i for i, value in enumerate(bound.node.outputs) if value.name),
+            "state_inputs": run_time_inputs,
+            "constant_states": constant_inputs,
             "time_axis": self.time_axis(bound),
         }
 

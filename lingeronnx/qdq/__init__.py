@@ -1,12 +1,13 @@
-"""Graphs of QuantizeLinear and DequantizeLinear.
+"""Export to and import from graphs of QuantizeLinear and DequantizeLinear (QDQ).
 
-Written from integer graphs, read into float ones with their scales.
-    write       integer graph -> standard ONNX, every integer tensor between a QuantizeLinear and a
-    DequantizeLinear difference  how far what onnxruntime computes for that is from the simulator,
-    operator by operator read        a model that another tool has quantized -> its float graph, and
-    the scales that it had operators   the operators on integers that onnxruntime writes
-    (QLinearConv ...), as QuantizeLinear and so on
+    qdq_writer    integer graph -> standard ONNX, every integer tensor between a QuantizeLinear and
+                  a DequantizeLinear
+    difference    differences between onnxruntime's results for that graph and the simulator's, by
+                  operator
+    import_model  quantized model of another tool -> its float graph and its scales
+    encodings     scales in the JSON file of another tool
+    qoperators    onnxruntime's integer operators (QLinearConv ...) -> QDQ
+    qoperator     QDQ -> the integer operators of standard ONNX
 
-What an integer operator means in real numbers its format says. Knows nothing of plans, calibration
-or chips.
+The format of an integer operator defines its float model. Must not know: calibration, chips.
 """

@@ -1,6 +1,6 @@
-"""A blocked DequantizeLinear of a constant matrix.
+"""Read a blocked DequantizeLinear of a constant matrix as group-wise quantization.
 
-Groups, with whole factors where its scales have such a ratio.
+Groups have integer factors if the scales have such ratios.
 """
 
 from __future__ import annotations
@@ -21,33 +21,57 @@ def read_block_qparams(
     zero: np.ndarray | None,
     exact_scales: np.ndarray,
 ) -> Affine:
-    """Return how the constant is held whose integers are of `integer_type`, with a y_scale `step` for each block.
+    """Return the quantization parameters of a blocked DequantizeLinear.
 
-    zero : its zero points. told : the scales of the rows' products, where the file has them; they
-    count where they are those of `step` but for its rounding. Raises ModelError for anything but a
-    constant matrix with integers around 0.
+    Parameters
+    ----------
+    node
+        The DequantizeLinear.
+    integer_type
+        Type of its constant.
+    step
+        y_scale of each block.
+    zero
+        Zero points, or None.
+    exact_scales
+        Exact scales of the rows' products from the file, or an empty array; used if they equal
+        those of `step` up to rounding.
+
+    Raises
+    ------
+    ModelError
+        If the input is not a constant matrix with integers around 0.
     """
     array, size = ir.const_value(node.inputs[0]), int(ir.get_attr(node, "block_size", 0) or 0)
     axis, signed = int(ir.get_attr(node, "axis", 1)) % 2, integer_type.name.startswith("I")
     middle = 0 if signed else 1 << (integer_type.bitwidth - 1)
-    expected_shape = None
-    if size > 0 and array is not None and array.ndim == 2:
-        expected_shape = [-(-n // size) if i == axis else n for i, n in enumerate(array.shape)]
-    centred = zero is None and not middle or (zero is not None and bool((zero == middle).all()))
-    if node.op_type != "DequantizeLinear" or list(step.shape) != expected_shape or not centred:
+    is_centered = middle == 0 if zero is None else bool((zero == middle).all())
+    is_matrix = node.op_type == "DequantizeLinear" and array is not None and array.ndim == 2
+    if not is_centered or not is_matrix or not _has_block_shape(step, array, axis, size):
         raise ModelError(
-            f"{node.op_type} {node.name}: it has a scale for each block; read are those of a "
-            "constant matrix, with "
-            "integers around 0; quantize with one for each channel"
+            f"{node.op_type} {node.name}: it has one scale per block; this is supported only for a "
+            "constant matrix with integers around 0; quantize with one scale per channel"
         )
     scales, zeros = 1.0 / np.asarray(step, np.float64), np.full(step.shape, middle)
     q = Affine(
         scales, integer_type.bitwidth, PerGroup(axis, size), zeros, signed, Rounding.HALF_EVEN
     )
     try:
-        row, factors = q.along(1).factors
-    except ValueError:  # another tool's, in no ratio of whole numbers
+        row_scales, factors = q.along(1).factors
+    except ValueError:  # scales of another tool, whose ratios are not integers
         return q
-    if exact_scales.shape == row.shape and np.allclose(exact_scales, row, rtol=1e-6, atol=0):
-        row = exact_scales
-    return q.changed(make_grouped_qparams(row, factors, size, q.bits).along(axis).scales)
+    has_exact_scales = exact_scales.shape == row_scales.shape
+    if has_exact_scales and np.allclose(exact_scales, row_scales, rtol=1e-6, atol=0):
+        row_scales = exact_scales
+    return q.changed(make_grouped_qparams(row_scales, factors, size, q.bits).along(axis).scales)
+
+
+def _has_block_shape(
+    step: np.ndarray, matrix: np.ndarray | None, axis: int, block_size: int
+) -> bool:
+    """Whether `step` has one element per block of `block_size` along `axis` of a matrix."""
+    if matrix is None or block_size <= 0:
+        return False
+    shape = list(matrix.shape)
+    shape[axis] = -(-shape[axis] // block_size)
+    return list(step.shape) == shape

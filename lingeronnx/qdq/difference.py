@@ -1,12 +1,11 @@
-"""How far onnxruntime is from the simulator on one graph in two forms.
+"""Differences between the simulator on an integer graph and onnxruntime on its QDQ graph.
 
-Integers, and QuantizeLinear around reals.
-Every operator is given the integers that the other form had before it, so that each difference is
-its own:
+Every operator of the simulator reads the integers of the QDQ graph, so that the differences of
+operators do not accumulate:
 
-    count = |integer of the simulator - integer of QuantizeLinear|, both from the same inputs
+    steps = |integer of the simulator - integer of QuantizeLinear|, both from the same inputs
 
-Rounding makes one count: half up here, half to even there.
+Rounding causes one step: the simulator rounds ties up, QuantizeLinear to even.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 
 from ..errors import ConfigError, DataError, ModelError
 from ..graph import ir
+from ..plan import Affine
 from ..run.integer.runner import IntegerRunner, detect_target
 from ..run.runners import FloatRunner
 from ..run.session import Session
@@ -30,18 +30,24 @@ __all__ = [
     "measure_differences",
 ]
 
-_SAMPLES, _RANGE_SIGMAS = (
-    8,
-    4,
-)  # made-up inputs: normal, the range of the integers at so many standard deviations
+_SAMPLES = 8
+_RANGE_SIGMAS = 4  # the integer range of random inputs, in standard deviations
 
 
 @dataclass(frozen=True)
 class SimulatorDifference:
-    """Of one integer tensor: what computes it, and by how many counts the two forms differ.
+    """Difference of one integer tensor between the integer graph and its QDQ graph.
 
-    computes_in_float : whether the standard form computes in real numbers what the integers
-    approximate.
+    Attributes
+    ----------
+    tensor
+        Name of the tensor.
+    operator
+        Name of the format of the operator that computes it.
+    computes_in_float
+        Whether the QDQ graph computes a function in float that the integers approximate.
+    max_steps, mean
+        Largest and average difference in integer steps.
     """
 
     tensor: str
@@ -54,97 +60,127 @@ class SimulatorDifference:
 def measure_differences(
     model: ir.Model, standard: QdqGraph, feeds: Mapping[str, np.ndarray]
 ) -> list[SimulatorDifference]:
-    """Return the differences between the integer graph `model` and what was written for it, in graph order.
+    """Measure the differences between an integer graph and its QDQ graph.
 
-    ModelError where the platform writes integers of other widths than the attributes say: no
-    standard form has those.
+    Parameters
+    ----------
+    model
+        The integer graph.
+    standard
+        The QDQ graph that was written for it.
+    feeds
+        Inputs by name.
+
+    Returns
+    -------
+    list of SimulatorDifference
+        One for every integer tensor, in graph order.
+
+    Raises
+    ------
+    ModelError
+        If the platform writes integers of other widths than the attributes specify.
     """
     runner = FloatRunner(standard.graph, set(standard.quantized_names.values()))
-    back = {integer_name: name for name, integer_name in standard.quantized_names.items()}
-    force = {back[name]: array for name, array, _ in runner.run(feeds)}
-    rows = []
+    original_names = {integer_name: name for name, integer_name in standard.quantized_names.items()}
+    force = {original_names[name]: array for name, array, _ in runner.run(feeds)}
+    differences = []
     stream = Session(model).tensors(feeds, list(force), force)
     try:
         for name, array, _ in stream:
-            off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
-            form = standard.formats[name]
-            rows.append(
+            steps = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
+            op_format = standard.formats[name]
+            differences.append(
                 SimulatorDifference(
                     name,
-                    form.name,
-                    form.has_inexact_float_model,
-                    int(off.max(initial=0)),
-                    float(off.mean()),
+                    op_format.name,
+                    op_format.has_inexact_float_model,
+                    int(steps.max(initial=0)),
+                    float(steps.mean()),
                 )
             )
     except DataError as error:
         platform = detect_target(model).name
         raise ModelError(
-            f"attributes say another width than {platform} writes: {error}; quantize the model "
+            f"attributes specify another width than {platform} writes: {error}; quantize the model "
             "again"
         ) from error
-    return rows
+    return differences
 
 
 def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray] | None:
-    """Return inputs for the integer graph `model`, normal within each Quant's range.
+    """Generate normally distributed inputs within the range of each Quant of an integer graph.
 
-    None where sizes are open.
+    Returns None if an input has unknown dimensions other than the batch. Integer inputs are 0.
     """
     runner, rng, feeds = IntegerRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:
-        shape = spec.shape
-        if shape is None or any(size is None for i, size in enumerate(shape) if i != spec.axis):
+        if spec.shape is None:
             return None
-        open_size = spec.accepts_any_batch and not spec.is_single_sample
-        size = [
-            _SAMPLES if i == spec.axis and open_size else int(n or 1) for i, n in enumerate(shape)
-        ]
-        q = runner.input_qparams.get(spec.name)
-        if spec.dtype.kind != "f":
-            feeds[spec.name] = np.zeros(size, spec.dtype)
-        elif q is None:
-            feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype)
-        else:
-            spread = (q.high + 1) / _RANGE_SIGMAS
-            feeds[spec.name] = (rng.standard_normal(size) * spread / q.scale).astype(spec.dtype)
+        size = []
+        for axis, axis_size in enumerate(spec.shape):
+            is_batch = axis == spec.axis
+            if axis_size is None and not is_batch:
+                return None
+            accepts_samples = is_batch and spec.accepts_any_batch and not spec.is_single_sample
+            size.append(_SAMPLES if accepts_samples else int(axis_size or 1))
+        feeds[spec.name] = _sample_input(rng, size, spec.dtype, runner.input_qparams.get(spec.name))
     return feeds
+
+
+def _sample_input(
+    rng: np.random.Generator, size: list[int], dtype: np.dtype, qparams: Affine | None
+) -> np.ndarray:
+    """Draw one input: zeros for integers, else normal, within the range of `qparams`."""
+    if dtype.kind != "f":
+        return np.zeros(size, dtype)
+    values = rng.standard_normal(size)
+    if qparams is not None:
+        values = values * ((qparams.high + 1) / _RANGE_SIGMAS) / qparams.scale
+    return values.astype(dtype)
 
 
 def format_differences(
     model: ir.Model, standard: QdqGraph, samples: Mapping[str, np.ndarray] | None = None
 ) -> list[str]:
-    """Return what a user should know.
+    """Format the differences between an integer graph and its QDQ graph as report lines.
 
-    Each operator that is computed in real numbers, and the worst of the others.
-    samples : inputs; None: made-up ones.
+    One line per operator that computes in float or differs by more than one step, and one for all
+    others.
+
+    Parameters
+    ----------
+    model
+        The integer graph.
+    standard
+        The QDQ graph that was written for it.
+    samples
+        Inputs by name; None for random ones.
     """
     feeds = samples or generate_random_inputs(model)
     if feeds is None:
-        return ["not compared with the simulator: sizes of inputs are open"]
+        return ["not compared with the simulator: input dimensions are unknown"]
     try:
-        rows = measure_differences(model, standard, feeds)
+        differences = measure_differences(model, standard, feeds)
     except ConfigError as error:
         return [f"not compared with the simulator: {error}"]
-    on = "on calibration data" if samples else "on random inputs"
-    told = []
-    for operator in dict.fromkeys(
-        row.operator for row in rows if row.computes_in_float or row.max_steps > 1
-    ):
-        those = [row for row in rows if row.operator == operator]
-        worst = max(those, key=lambda row: row.max_steps)
-        what = "computed in real numbers between, " if worst.computes_in_float else ""
-        told.append(
-            f"{len(those)} {operator}: {what}at most {worst.max_steps} counts from the simulator "
-            f"{on} "
-            f"('{worst.tensor}'), {np.mean([row.mean for row in those]):.2g} on average"
+    data = "calibration data" if samples else "random inputs"
+    notable = [d.operator for d in differences if d.computes_in_float or d.max_steps > 1]
+    lines = []
+    for operator in dict.fromkeys(notable):
+        group = [difference for difference in differences if difference.operator == operator]
+        worst = max(group, key=lambda difference: difference.max_steps)
+        prefix = "computed in float, " if worst.computes_in_float else ""
+        mean = np.mean([difference.mean for difference in group])
+        lines.append(
+            f"{len(group)} {operator}: {prefix}at most {worst.max_steps} steps from the "
+            f"simulator on {data} ('{worst.tensor}'), {mean:.2g} on average"
         )
-    rest = [row for row in rows if not row.computes_in_float and row.max_steps <= 1]
-    if rest:
-        worst_rest = max(row.max_steps for row in rest)
-        told.append(
-            f"the {'other ' if told else ''}{len(rest)} integer tensors: at most {worst_rest} "
-            "count from the simulator "
-            f"{on} (ties round to even, not up)"
+    others = [d for d in differences if not d.computes_in_float and d.max_steps <= 1]
+    if others:
+        max_steps = max(difference.max_steps for difference in others)
+        lines.append(
+            f"the {'other ' if lines else ''}{len(others)} integer tensors: at most {max_steps} "
+            f"step from the simulator on {data} (ties round to even, not up)"
         )
-    return told
+    return lines

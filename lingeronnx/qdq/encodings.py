@@ -1,25 +1,25 @@
-"""Scales that another tool wrote into a JSON file beside a float model, to start from.
+"""Read scales that another tool wrote into a JSON file for a float model.
 
-AIMET's encodings, by the version that stands in the file (fields as aimet-onnx 2.42 writes them):
+AIMET's encodings, by the version in the file (fields as aimet-onnx 2.42 writes them):
 
-    0.4 to 0.6.1  {"activation_encodings": {tensor: [one, or one for each channel]}, "param_encodings": {...}}; each has
-                  scale, offset, bitwidth, dtype ("int" where it is missing) and is_symmetric
-                  ("True": signed integers)
+    0.4 to 0.6.1  {"activation_encodings": {tensor: [one, or one per channel]},
+                  "param_encodings": {...}}; each has scale, offset, bitwidth, dtype (default "int")
+                  and is_symmetric ("True": signed integers)
     1.0.0         lists of {name, enc_type, dtype "INT", bw, is_sym, scale [...], offset [...]}
-    2.0.0         {"encodings": [{name, output_dtype "int8", y_scale, y_zero_point, axis}]}, as QuantizeLinear has them
+    2.0.0         {"encodings": [{name, output_dtype "int8", y_scale, y_zero_point, axis}]}, with
+                  the semantics of QuantizeLinear
 
-Before 2.0.0 an offset counts from the lowest integer, as if integers were unsigned: ``x = (q +
-offset) * scale`` with q in 0..2^bits - 1, so 0 is the integer -offset. esp-ppq (PPQ) has, for each
+Before 2.0.0 an offset is relative to the lowest integer, as if integers were unsigned: ``x = (q +
+offset) * scale`` with q in 0..2^bits - 1, so the zero point is -offset. esp-ppq (PPQ) has, for each
 operator,
 
     {"configs": {node: {tensor: {bit_width, policy, state, quant_min, quant_max, dominator}}},
      "values": {dominator: {scale, zero_point}}}
 
-with ``x = (q - zero_point) * scale``. Its exporters give some tensors names of their own; where a
-node is known and has as many tensors as the file says, these stand in the order of its inputs and
-outputs.
+with ``x = (q - zero_point) * scale``. Its exporters rename some tensors; if the model has the node,
+with as many tensors as the file, they are matched in the order of its inputs and outputs.
 
-Knows no platform: what becomes of the scales is the flow's to say.
+Must not know: platforms; the flow decides how the scales are used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError, suggest_nearest
@@ -42,21 +44,32 @@ from .import_model import ImportedQuantization, make_file_qparams
 
 __all__ = ["Encoding", "Encodings", "read_plan"]
 
-_BIAS_BITS = 32  # bits of a bias: its scale is that of input times weight
-_MIN_BITS, _MAX_BITS = 2, 32  # bits
-_MAX_FILE_BYTES = 1 << 28  # bytes of a file
+_BIAS_BITS = 32  # a bias has the scale of input times weight
+_MIN_BITS, _MAX_BITS = 2, 32
+_MAX_FILE_BYTES = 1 << 28
 
-#: AIMET's kinds of encodings that are one scale, or one for each channel.
+#: AIMET's types of encodings with one scale, or one per channel.
 _SUPPORTED_GRANULARITIES = ("PER_TENSOR", "PER_CHANNEL")
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a file says of one tensor.
+    """The entry of one tensor in a file.
 
-    qparams : how it is held; None where it is not, for `rejection`. node, place : the operator that
-    the file speaks of, and which of its inputs and outputs this is, out of `tensor_count`; empty
-    where it speaks of tensors alone.
+    Attributes
+    ----------
+    tensor
+        Name of the tensor in the file.
+    qparams
+        Quantization parameters; None if they cannot be used, with the reason in `rejection`.
+    rejection
+        Reason why the entry cannot be used.
+    node
+        Name of the operator that the entry belongs to; "" if the file has no operators.
+    position
+        Index among the inputs and outputs of that operator.
+    tensor_count
+        Number of the operator's inputs and outputs in the file.
     """
 
     tensor: str
@@ -70,91 +83,133 @@ class Encoding:
 @keep_old_members("0.3", where="source_name", on="resolve_for")
 @dataclass(frozen=True)
 class Encodings:
-    """Scales that `tool` wrote for a float model; `source_name` : the file, as messages call it."""
+    """Scales that another tool wrote for a float model.
+
+    Attributes
+    ----------
+    tool
+        Name of the tool or format.
+    entries
+        Entries of the file, in its order.
+    source_name
+        Name of the file in messages.
+    """
 
     tool: str
     entries: tuple[Encoding, ...]
     source_name: str = "the plan"
 
     def resolve_for(self, model: ir.Model) -> ImportedQuantization:
-        """Return what this means for the float `model`.
+        """Assign the entries to the tensors of a float model.
 
-        Scales of its activations and of its weights.
-        Raises ConfigError where it speaks of no tensor that the model has.
+        Parameters
+        ----------
+        model
+            The float model.
+
+        Returns
+        -------
+        ImportedQuantization
+            Scales of its activations and weights, and the reasons why entries are not used.
+
+        Raises
+        ------
+        ConfigError
+            If no entry has a scale for a tensor of the model.
         """
-        values = {str(value.name): value for value in ir.iter_values(model)}
-        constants = {
-            str(value.name): array.ndim
-            for node in model.graph
-            for value in node.inputs
-            if value is not None and (array := ir.const_value(value)) is not None
-        }
+        constants = _get_constant_ranks(model)
         nodes = {str(node.name): node for node in model.graph}
-        known = values.keys() | constants.keys()
-        by_tensor: dict[str, Affine] = {}
-        refused: dict[str, str] = {}
+        model_tensors = {str(value.name) for value in ir.iter_values(model)} | constants.keys()
+        qparams: dict[str, Affine] = {}
+        rejections: dict[str, str] = {}
         for entry in self.entries:
-            name = _resolve_tensor_name(entry, nodes, known)
-            if name not in known:
-                refused.setdefault(
-                    name, f"the model has no tensor of that name{suggest_nearest(name, known)}"
-                )
-            elif entry.qparams is None:
-                if constants.get(name, 2) > 1:  # of a bias nothing is needed
-                    refused.setdefault(name, entry.rejection)
-            else:
-                by_tensor.setdefault(name, entry.qparams)
-        if not by_tensor:
+            name = _resolve_tensor_name(entry, nodes, model_tensors)
+            if name not in model_tensors:
+                suggestion = suggest_nearest(name, model_tensors)
+                rejections.setdefault(name, f"the model has no tensor of that name{suggestion}")
+            elif entry.qparams is not None:
+                qparams.setdefault(name, entry.qparams)
+            elif constants.get(name, 2) > 1:  # a bias needs no scale
+                rejections.setdefault(name, entry.rejection)
+        if not qparams:
             raise ConfigError(
                 f"{self.source_name} ({self.tool}) has a scale for no tensor of this model; "
-                f"{_format_first_rejection(refused)}"
+                f"{_format_first_rejection(rejections)}"
             )
-        weights = {name: grid for name, grid in by_tensor.items() if name in constants}
-        layers = {
-            str(node.name): tuple(
-                (weights[str(value.name)], array)
-                for value in node.inputs
-                if value is not None
-                and str(value.name) in weights
-                and (array := ir.const_value(value)) is not None
-            )
-            for node in model.graph
-        }
+        weights = {name: affine for name, affine in qparams.items() if name in constants}
+        layers = {str(node.name): _get_weight_qparams(node, weights) for node in model.graph}
         return ImportedQuantization(
             model,
-            {name: grid for name, grid in by_tensor.items() if name not in constants},
+            {name: affine for name, affine in qparams.items() if name not in constants},
             weights,
-            {name: grids for name, grids in layers.items() if grids},
+            {name: layer_weights for name, layer_weights in layers.items() if layer_weights},
             (),
             self.tool,
-            {name: why for name, why in refused.items() if name not in by_tensor},
+            {name: reason for name, reason in rejections.items() if name not in qparams},
         )
 
 
-def _format_first_rejection(refused: Mapping[str, str]) -> str:
-    return next((f"'{name}': {why}" for name, why in refused.items()), "it holds none")
+def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
+    """Return the number of axes of every constant that a node of the model reads, by name."""
+    ranks: dict[str, int] = {}
+    for node in model.graph:
+        for value in node.inputs:
+            array = ir.const_value(value)
+            if value is not None and array is not None:
+                ranks[str(value.name)] = array.ndim
+    return ranks
+
+
+def _get_weight_qparams(
+    node: ir.Node, weights: Mapping[str, Affine]
+) -> tuple[tuple[Affine, np.ndarray], ...]:
+    """Return (quantization parameters, values) of the constants of a node that are in `weights`."""
+    pairs = []
+    for value in node.inputs:
+        array = ir.const_value(value)
+        if value is not None and array is not None and str(value.name) in weights:
+            pairs.append((weights[str(value.name)], array))
+    return tuple(pairs)
+
+
+def _format_first_rejection(rejections: Mapping[str, str]) -> str:
+    """Format the first rejection, or the absence of entries, for an error message."""
+    for name, reason in rejections.items():
+        return f"'{name}': {reason}"
+    return "the file has no entries"
 
 
 def _resolve_tensor_name(
-    entry: Encoding, nodes: Mapping[str, ir.Node], known: Container[str]
+    entry: Encoding, nodes: Mapping[str, ir.Node], model_tensors: Container[str]
 ) -> str:
-    """Return the model's name of the tensor that an entry speaks of."""
+    """Return the name in the model of an entry's tensor; the entry's name if there is no match."""
     node = nodes.get(entry.node)
-    if entry.tensor in known or node is None:
+    if entry.tensor in model_tensors or node is None:
         return entry.tensor
     tensors = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
     return tensors[entry.position] if len(tensors) == entry.tensor_count else entry.tensor
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
-    """Return the scales in a JSON file.
+    """Read quantization parameters from a JSON file.
 
-    Our own plan, AIMET's encodings, or what esp-ppq exports beside a model.
-    Raises ConfigError for a file that cannot be read, and for one that is none of these or is
-    damaged.
+    Parameters
+    ----------
+    path
+        A plan of this tool, AIMET encodings, or the JSON file that esp-ppq exports with a model.
+
+    Returns
+    -------
+    Plan or Encodings
+        A plan, or the encodings of another tool.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, has another format, or is malformed.
     """
     path = Path(path)
     content = read_user_file(path, "the plan", _MAX_FILE_BYTES)
@@ -164,155 +219,154 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
         raise ConfigError(
             f"the plan {path} is not a lingeronnx plan (no UTF-8 text); --save-plan writes one"
         ) from error
-    where = f"the plan {path}"
+    source_name = f"the plan {path}"
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{where} is not a lingeronnx plan, nor another tool's (no JSON: {error}); --save-plan "
-            "writes one"
+            f"{source_name} is not a lingeronnx plan, nor another tool's (no JSON: {error}); "
+            "--save-plan writes one"
         ) from error
-    if isinstance(body, dict) and "lingeronnx_plan" not in body:
-        if "encodings" in body or "activation_encodings" in body or "param_encodings" in body:
-            return _EncodingsFile(where, body).read_aimet()
+    if isinstance(body, dict):
+        if "lingeronnx_plan" in body:
+            return Plan.from_json(text, source_name)
+        if not body.keys().isdisjoint(("encodings", "activation_encodings", "param_encodings")):
+            return _EncodingsFile(source_name, body).read_aimet()
         if "configs" in body and "values" in body:
-            return _EncodingsFile(where, body).read_ppq()
-    if isinstance(body, dict) and "lingeronnx_plan" in body:
-        return Plan.from_json(text, where)
+            return _EncodingsFile(source_name, body).read_ppq()
     raise ConfigError(
-        f"{where} is not a lingeronnx plan, nor AIMET encodings (activation_encodings, or "
-        "encodings), nor esp-ppq's "
-        "JSON (configs and values)"
+        f"{source_name} is not a lingeronnx plan, AIMET encodings (activation_encodings or "
+        "encodings) or esp-ppq JSON (configs and values)"
     )
 
 
 @dataclass(frozen=True)
 class _EncodingsFile:
-    """The body of a file, and what is read of it."""
+    """Reader of a file's JSON body; collects `entries`."""
 
-    where: str
+    source_name: str
     body: Mapping[str, Any]
     entries: list[Encoding] = field(default_factory=list)
 
-    # ---- AIMET ---------------------------------------------------------------------------------------------------
+    # ---- AIMET -----------------------------------------------------------------------------------
 
     def read_aimet(self) -> Encodings:
         """Read AIMET's encodings."""
         version = self.body.get("version", "0.4.0")
-        kind = (
-            re.fullmatch(r"(0\.[4-6]|1\.0|2\.0)(\.\d+)?", version)
-            if isinstance(version, str)
-            else None
-        )
-        if kind is None:
-            self._raise_damaged(
+        match = None
+        if isinstance(version, str):
+            match = re.fullmatch(r"(0\.[4-6]|1\.0|2\.0)(\.\d+)?", version)
+        if match is None:
+            self._raise_malformed(
                 "", f"version {version!r} of AIMET's encodings", "0.4 to 0.6.1, 1.0.0 or 2.0.0"
             )
-        parts = ("encodings",) if kind[1] == "2.0" else ("activation_encodings", "param_encodings")
-        for part in parts:
-            entries = self.body.get(part, [])
-            if kind[1] in ("1.0", "2.0"):
-                one = self._read_v2 if kind[1] == "2.0" else self._read_v1
-                for entry in self._check_list(entries, part):
-                    one(self._get_text(entry, "name", part), entry)
-            else:
-                for name, entry in self._check_dict(entries, part).items():
-                    self._read_v0(
-                        name, [self._check_dict(e, name) for e in self._check_list(entry, name)]
-                    )
-        return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.where)
+        if match[1] == "2.0":
+            self._read_aimet_list("encodings", self._read_v2)
+        else:
+            for key in ("activation_encodings", "param_encodings"):
+                if match[1] == "1.0":
+                    self._read_aimet_list(key, self._read_v1)
+                else:
+                    self._read_aimet_dict(key)
+        return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.source_name)
+
+    def _read_aimet_list(self, key: str, read_entry: Callable[[str, dict[str, Any]], None]) -> None:
+        """Read the list of named entries under `key` of the body."""
+        for entry in self._check_list(self.body.get(key, []), key):
+            read_entry(self._get_text(entry, "name", key), entry)
+
+    def _read_aimet_dict(self, key: str) -> None:
+        """Read the entries by tensor name under `key` of the body, of a version before 1.0."""
+        for name, entry in self._check_dict(self.body.get(key, []), key).items():
+            channels = [self._check_dict(item, name) for item in self._check_list(entry, name)]
+            self._read_v0(name, channels)
 
     def _read_v0(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
+        """Read the entry of a tensor of a version before 1.0, a list of one or all channels."""
         if not channels:
-            self._raise_damaged(name, "no encoding", "one, or one for each channel")
+            self._raise_malformed(name, "no encoding", "one encoding, or one per channel")
         first = channels[0]
         if first.get("dtype", "int") != "int":
-            return self._reject(name, f"it is held as {first['dtype']}, not in integers")
+            return self._reject(name, f"its type is {first['dtype']}, not an integer type")
         bits = self._check_bits(name, first.get("bitwidth"))
         signed = str(first.get("is_symmetric")).lower() == "true"
-        scales = [c.get("scale") for c in channels]
-        return self._add_offset_encoding(
-            name, scales, [c.get("offset") for c in channels], bits, signed
-        )
+        scales = [channel.get("scale") for channel in channels]
+        offsets = [channel.get("offset") for channel in channels]
+        return self._add_offset_encoding(name, scales, offsets, bits, signed)
 
     def _read_v1(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Read the entry of a tensor of version 1.0."""
         if entry.get("dtype", "INT") != "INT":
-            return self._reject(name, f"it is held as {entry['dtype']}, not in integers")
+            return self._reject(name, f"its type is {entry['dtype']}, not an integer type")
         if entry.get("enc_type", "PER_TENSOR") not in _SUPPORTED_GRANULARITIES:
             return self._reject(
-                name,
-                f"{entry['enc_type']}: scales of blocks within a channel are not computed here",
+                name, f"{entry['enc_type']}: scales of blocks within a channel are not supported"
             )
         if any(entry.get("zero_point_shift") or ()):
-            return self._reject(name, "zero_point_shift: 0 stands for no integer")
+            return self._reject(name, "zero_point_shift: zero points must be integers")
         bits = self._check_bits(name, entry.get("bw"))
-        scales, offsets = (
-            self._check_list(entry.get("scale"), name),
-            self._check_list(entry.get("offset"), name),
-        )
+        scales = self._check_list(entry.get("scale"), name)
+        offsets = self._check_list(entry.get("offset"), name)
         return self._add_offset_encoding(name, scales, offsets, bits, entry.get("is_sym") is True)
 
     def _read_v2(self, name: str, entry: Mapping[str, Any]) -> None:
-        kind = self._get_text(entry, "output_dtype", name)
-        integer = re.fullmatch(r"(u?)int(\d+)", kind)
-        if integer is None:
-            return self._reject(name, f"it is held as {kind}, not in integers")
+        """Read the entry of a tensor of version 2.0."""
+        dtype = self._get_text(entry, "output_dtype", name)
+        match = re.fullmatch(r"(u?)int(\d+)", dtype)
+        if match is None:
+            return self._reject(name, f"its type is {dtype}, not an integer type")
         if "block_size" in entry or "per_block_int_scale" in entry:
             return self._reject(
-                name, "block_size: scales of blocks within a channel are not computed here"
+                name, "block_size: scales of blocks within a channel are not supported"
             )
-        bits = self._check_bits(name, int(integer[2]))
-        low = 0 if integer[1] else -(1 << (bits - 1))
+        bits = self._check_bits(name, int(match[2]))
         scales, zeros = entry.get("y_scale"), entry.get("y_zero_point")
         scales = scales if isinstance(scales, list) else [scales]
-        zeros = (
-            [0] * len(scales) if zeros is None else zeros if isinstance(zeros, list) else [zeros]
-        )
-        axis = entry.get("axis") or 0
-        return self._add_entry(
-            Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, axis))
-        )
+        if zeros is None:
+            zeros = [0] * len(scales)
+        elif not isinstance(zeros, list):
+            zeros = [zeros]
+        is_signed, axis = not match[1], entry.get("axis") or 0
+        qparams = self._make_qparams(name, scales, zeros, bits, is_signed, axis)
+        return self._add_entry(Encoding(name, qparams))
 
     def _add_offset_encoding(
         self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool
     ) -> None:
-        """Add a tensor whose offsets count from the lowest integer."""
+        """Add a tensor whose offsets are relative to the lowest integer."""
         low = -(1 << (bits - 1)) if signed else 0
         zeros = [-(self._check_number(name, "offset", offset)) + low for offset in offsets]
-        if signed and set(zeros) == {
-            low + (1 << (bits - 1)) - 1
-        }:  # without the lowest integer, around 0
+        # symmetric around 0, without the lowest integer
+        if signed and set(zeros) == {low + (1 << (bits - 1)) - 1}:
             zeros = [0] * len(zeros)
         self._add_entry(Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, 0)))
 
-    # ---- PPQ -----------------------------------------------------------------------------------------------------
+    # ---- PPQ -------------------------------------------------------------------------------------
 
     def read_ppq(self) -> Encodings:
-        """Read what esp-ppq's exporters write beside a model."""
+        """Read the JSON file of esp-ppq's exporters."""
         values = self._check_dict(self.body["values"], "values")
         for node, configs in self._check_dict(self.body["configs"], "configs").items():
-            entries = self._check_dict(configs, node)
-            for place, (name, config) in enumerate(entries.items()):
-                read = self._read_ppq_config(name, self._check_dict(config, name), values)
-                self._add_entry(replace(read, node=node, position=place, tensor_count=len(entries)))
-        return Encodings("esp-ppq", tuple(self.entries), self.where)
+            tensors = self._check_dict(configs, node)
+            for position, (name, config) in enumerate(tensors.items()):
+                entry = self._read_ppq_config(name, self._check_dict(config, name), values)
+                self._add_entry(
+                    replace(entry, node=node, position=position, tensor_count=len(tensors))
+                )
+        return Encodings("esp-ppq", tuple(self.entries), self.source_name)
 
     def _read_ppq_config(
         self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Encoding:
-        policy, state = (
-            self._check_dict(config.get("policy"), name),
-            self._get_text(config, "state", name),
-        )
+        """Read the entry of a tensor; `values` are the parameters by dominator."""
+        policy = self._check_dict(config.get("policy"), name)
+        state = self._get_text(config, "state", name)
         if state == "FP32":
-            return Encoding(name, None, "it was left in float")
+            return Encoding(name, None, "the file leaves it in float")
         for word in ("FLOATING", "DYNAMIC"):
             if policy.get(word):
-                return Encoding(
-                    name,
-                    None,
-                    f"its scale is {word.lower()}: integers of one fixed scale are computed here",
-                )
+                reason = f"its scale is {word.lower()}; only fixed integer scales are supported"
+                return Encoding(name, None, reason)
         value = values.get(str(config.get("dominator")))
         if value is None:
             return Encoding(name, None, f"it has no scale in the file (state {state})")
@@ -323,28 +377,30 @@ class _EncodingsFile:
             for key in ("quant_min", "quant_max")
         )
         if high <= low:
-            self._raise_damaged(
-                name, f"quant_min {low} and quant_max {high}", "the first is the smaller one"
+            self._raise_malformed(
+                name, f"quant_min {low} and quant_max {high}", "quant_min below quant_max"
             )
         if bits == _BIAS_BITS:
             return Encoding(name, Affine(1.0, bits))
         if entry.get("scale") is None:
             return Encoding(name, None, f"it has no scale in the file (state {state})")
         scales, zeros = (
-            [v] if not isinstance(v, list) else v for v in (entry["scale"], entry.get("zero_point"))
+            value if isinstance(value, list) else [value]
+            for value in (entry["scale"], entry.get("zero_point"))
         )
-        # A range without its lowest integer is that of the type.
+        # a range without the lowest integer is treated as the full range of the type
         return Encoding(name, self._make_qparams(name, scales, zeros, bits, low < 0, 0))
 
-    # ---- what both are made of -----------------------------------------------------------------------------------
+    # ---- both formats ----------------------------------------------------------------------------
 
     def _add_entry(self, entry: Encoding) -> None:
-        """Keep an entry, but for a bias: its scale follows from others."""
+        """Add an entry, except for a bias, whose scale is the product of others."""
         if entry.qparams is None or entry.qparams.bits < _BIAS_BITS:
             self.entries.append(entry)
 
-    def _reject(self, name: str, why: str) -> None:
-        self.entries.append(Encoding(name, None, why))
+    def _reject(self, name: str, reason: str) -> None:
+        """Add an entry without quantization parameters."""
+        self.entries.append(Encoding(name, None, reason))
 
     def _make_qparams(
         self,
@@ -355,61 +411,82 @@ class _EncodingsFile:
         signed: bool,
         axis: object,
     ) -> Affine:
+        """Check the parameters of a tensor, and return its quantization parameters.
+
+        Parameters
+        ----------
+        name
+            Name of the tensor, for messages.
+        scales, zeros
+            Float value of an integer step, and zero points, one per tensor or channel.
+        bits, signed
+            Integer type.
+        axis
+            Channel axis; used if there are several scales.
+        """
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
         steps = [self._check_number(name, "scale", scale) for scale in scales]
         if not steps or len(zeros) != len(steps):
-            self._raise_damaged(
-                name, f"{len(steps)} scales and {len(zeros)} zero points", "as many, one at least"
+            self._raise_malformed(
+                name,
+                f"{len(steps)} scales and {len(zeros)} zero points",
+                "equally many, and one or more",
             )
         for step in steps:
             if not (step > 0 and math.isfinite(1 / step)):
-                self._raise_damaged(name, f"scale {step}", "a positive number")
+                self._raise_malformed(name, f"scale {step}", "a positive number")
         points = [self._check_number(name, "zero point", zero) for zero in zeros]
         for point in points:
             if point != int(point) or not low <= point <= high:
-                self._raise_damaged(
-                    name, f"zero point {point:g}", f"one of the integers {low} to {high}"
+                self._raise_malformed(
+                    name, f"zero point {point:g}", f"an integer from {low} to {high}"
                 )
         if not isinstance(axis, int) or isinstance(axis, bool):
-            self._raise_damaged(name, f"axis {axis!r}", "an integer")
+            self._raise_malformed(name, f"axis {axis!r}", "an integer")
         return make_file_qparams([1 / step for step in steps], points, bits, signed, axis)
 
     def _check_bits(self, name: str, value: object) -> int:
+        """Return `value` if it is a valid number of bits, else raise ConfigError."""
         if (
             isinstance(value, bool)
             or not isinstance(value, int)
             or not _MIN_BITS <= value <= _MAX_BITS
         ):
-            self._raise_damaged(
+            self._raise_malformed(
                 name, f"{value!r} bits", f"an integer from {_MIN_BITS} to {_MAX_BITS}"
             )
         return int(value)
 
-    def _check_number(self, name: str, what: str, value: object) -> float:
+    def _check_number(self, name: str, field_name: str, value: object) -> float:
+        """Return `value` if it is a finite number, else raise ConfigError."""
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not math.isfinite(value)
         ):
-            self._raise_damaged(name, f"{what} {value!r}", "a number")
+            self._raise_malformed(name, f"{field_name} {value!r}", "a finite number")
         return float(value)
 
-    def _get_text(self, entry: object, key: str, where: str) -> str:
-        value = self._check_dict(entry, where).get(key)
+    def _get_text(self, entry: object, key: str, location: str) -> str:
+        """Return the string `key` of an entry, or raise ConfigError."""
+        value = self._check_dict(entry, location).get(key)
         if not isinstance(value, str):
-            self._raise_damaged(where, f"{key} {value!r}", "a text")
+            self._raise_malformed(location, f"{key} {value!r}", "a string")
         return str(value)
 
-    def _check_dict(self, value: object, where: str) -> dict[str, Any]:
+    def _check_dict(self, value: object, location: str) -> dict[str, Any]:
+        """Return `value` if it is a JSON object, else raise ConfigError."""
         if not isinstance(value, dict):
-            self._raise_damaged(where, f"a {type(value).__name__}", "an object of named values")
+            self._raise_malformed(location, f"a {type(value).__name__}", "a JSON object")
         return dict(value)
 
-    def _check_list(self, value: object, where: str) -> list[Any]:
+    def _check_list(self, value: object, location: str) -> list[Any]:
+        """Return `value` if it is a list, else raise ConfigError."""
         if not isinstance(value, list):
-            self._raise_damaged(where, f"a {type(value).__name__}", "a list")
+            self._raise_malformed(location, f"a {type(value).__name__}", "a list")
         return list(value)
 
-    def _raise_damaged(self, name: str, found: str, wanted: str) -> NoReturn:
-        at = f", '{name}'" if name else ""
-        raise ConfigError(f"{self.where}{at}: it has {found}; wanted: {wanted}")
+    def _raise_malformed(self, location: str, actual: str, expected: str) -> NoReturn:
+        """Raise ConfigError for a malformed tensor or section of the file."""
+        at = f", '{location}'" if location else ""
+        raise ConfigError(f"{self.source_name}{at}: found {actual}; expected {expected}")

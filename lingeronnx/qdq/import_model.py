@@ -1,19 +1,19 @@
-"""A model that another tool has quantized, as the float graph it stands for and the scales that it had.
+"""Import a model that another tool has quantized: its float graph and its scales.
 
-QuantizeLinear and DequantizeLinear go, in pairs; integers in between are followed through what only
-moves them. Weights become the real numbers that their integers stand for, exactly. What a pair did
-besides rounding is written out: one that begins at 0 cut negative numbers off, so a Relu comes in
-where nothing else does that, and a Clip where it ended at 6. onnxruntime's quantizer takes these
-out.
+QuantizeLinear and DequantizeLinear are removed in pairs; integers between them may be rearranged by
+data movement. Weights are dequantized exactly. The clipping of a pair is restored as an operator: a
+range that begins at 0 clipped negative numbers, so a Relu is inserted unless the producer does the
+same, and a Clip if the range ended at 6. onnxruntime's quantizer removes these operators.
 
-Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted
-beside it.
+Scales are stored as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or the exact scale that
+`qdq_writer` stored in the metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,19 +38,30 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 
 _RELU6_MAX = 6.0
 
-#: Between these a step and its inverse are numbers in float32.
+#: Range in which a y_scale and its inverse are finite in float32.
 _MIN_SCALE, _MAX_SCALE = 3e-39, 1e38
 
 
 @dataclass(frozen=True)
 class ImportedQuantization:
-    """What a quantized model holds.
+    """The float graph and the scales of a quantized model.
 
-    graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node:
-    the grids of the constants that it reads, and these}, for what is renamed or multiplied later.
-    notes : what else was done. source_tool : what wrote the scales into a file beside a float
-    model, whose weights may be rounded anew; empty where they stand in a quantized model. refused :
-    {what such a file speaks of: why its scale cannot be taken}.
+    Attributes
+    ----------
+    graph
+        Float graph.
+    activations, weights
+        Quantization parameters of tensors and of constants, by name.
+    layers
+        Node -> (quantization parameters, values) of the constants that it reads, because their
+        names and values may change later.
+    notes
+        Messages about changes of the graph.
+    source_tool
+        Tool that wrote the scales into a separate file for a float model, whose weights may be
+        requantized; "" for a quantized model.
+    rejected
+        Tensor of such a file -> reason why its scale is not used.
     """
 
     graph: ir.Model
@@ -63,7 +74,7 @@ class ImportedQuantization:
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether another tool quantized `model`, in a form that `import_quantized_model` reads or rejects."""
+    """Whether another tool quantized `model`: it has QDQ nodes or integer operators of ONNX."""
     return any(
         node.op_type in (_Q, _DQ) or is_qoperator(node) or is_dynamic(node)
         for node in _iter_all_nodes(model)
@@ -71,219 +82,243 @@ def is_quantized(model: ir.Model) -> bool:
 
 
 def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the graph, its subgraphs and all functions."""
     yield from ir.iter_nodes_recursive(model.graph)
     for function in model.functions.values():
         yield from ir.iter_nodes_recursive(function)
 
 
 def import_quantized_model(model: ir.Model) -> ImportedQuantization:
-    """Return what the quantized `model`, which is left as it is, holds.
+    """Convert a quantized model to a float graph and its scales.
 
-    Raises ModelError for what has no scales of its own, and for integers that are computed with.
+    Parameters
+    ----------
+    model
+        Quantized model; not modified.
+
+    Returns
+    -------
+    ImportedQuantization
+        Float graph and quantization parameters.
+
+    Raises
+    ------
+    ModelError
+        If activation scales are computed at run time, if nodes compute with integers, or if the
+        model is malformed.
     """
     return _ModelImporter(ir.clone(model)).run()
 
 
+class _IntegerTensor(NamedTuple):
+    """The float tensor that an integer tensor represents, and its quantization parameters."""
+
+    real: ir.Value
+    qparams: Affine
+
+
 @dataclass
 class _ModelImporter:
+    """Removes the quantization from `model`, in place."""
+
     model: ir.Model
     notes: list[str] = field(default_factory=list)
     activations: dict[ir.Value, Affine] = field(default_factory=dict)
     weights: dict[ir.Value, Affine] = field(default_factory=dict)
-    #: Integer tensor -> the real one that it stands for, and how; of a constant also its integers.
-    held: dict[ir.Value, tuple[ir.Value, Affine]] = field(default_factory=dict)
+    integer_tensors: dict[ir.Value, _IntegerTensor] = field(default_factory=dict)
+    #: Integers of constants that a QuantizeLinear quantizes, by its output.
     constant_integers: dict[ir.Value, np.ndarray] = field(default_factory=dict)
-    restored: dict[str, int] = field(default_factory=dict)
+    #: Number of inserted activations by operator type.
+    restored_counts: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> ImportedQuantization:
-        """Take out everything that quantizes."""
+        """Remove all QDQ nodes and integer operators, and collect their scales."""
+        self._prepare()
+        for node in list(self.model.graph):
+            self._convert_node(node)
+        for op_type, count in self.restored_counts.items():
+            self.notes.append(
+                f"{count} {op_type} restored, which the quantized model had replaced by saturation"
+            )
+        self._replace_integer_outputs()
+        ir.remove_unused(self.model)
+        self.model.graph.sort()
+        layers = {str(node.name): self._get_weights(node) for node in self.model.graph}
+        return ImportedQuantization(
+            self.model,
+            {str(value.name): qparams for value, qparams in self.activations.items()},
+            {str(value.name): qparams for value, qparams in self.weights.items()},
+            {name: weights for name, weights in layers.items() if weights},
+            tuple(self.notes),
+        )
+
+    def _prepare(self) -> None:
+        """Reject dynamic quantization, inline functions with QDQ nodes, expand integer operators."""
         model = self.model
         for node in _iter_all_nodes(model):
             if is_dynamic(node):
                 raise ModelError(
-                    f"{node.op_type} {node.name}: the activations get their scales at run time, "
-                    "the file has none; "
-                    "give the float model it was made from"
+                    f"{node.op_type} {node.name}: dynamic quantization: activation scales are "
+                    "computed at run time and not stored; use the original float model"
                 )
-        if any(
-            node.op_type in (_Q, _DQ)
-            for f in model.functions.values()
-            for node in ir.iter_nodes_recursive(f)
-        ):
-            ir.inline_functions(model)
+        for function in model.functions.values():
+            if any(node.op_type in (_Q, _DQ) for node in ir.iter_nodes_recursive(function)):
+                ir.inline_functions(model)
+                break
         ir.lift_constants(model)
-        self.exact = ir.read_json_metadata(model, SCALES_KEY)
+        self.exact_scales = ir.read_json_metadata(model, SCALES_KEY)
         model.metadata_props.pop(SCALES_KEY, None)
         expand_qoperators(model)
-        for node in list(model.graph):
-            if node.op_type in (_Q, _DQ) and (
-                len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs
-            ):
+
+    def _convert_node(self, node: ir.Node) -> None:
+        """Remove a QDQ node, or let a data movement of integers move float values."""
+        if node.op_type in (_Q, _DQ):
+            if len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: it has no input, no scale or no output; the file "
-                    "is damaged"
+                    f"{node.op_type} {node.name}: it lacks an input, a scale or an output; the "
+                    "file is malformed"
                 )
             if node.op_type == _Q:
                 self._remove_quantize(node)
-            elif node.op_type == _DQ:
+            else:
                 self._remove_dequantize(node)
-            elif any(value in self.held for value in node.inputs if value is not None):
-                self._move_real_values(node)
-        for kind, count in self.restored.items():
-            self.notes.append(
-                f"{count} {kind} written out that the quantized model left to saturation"
-            )
-        self._replace_integer_outputs()
-        ir.remove_unused(model)
-        model.graph.sort()
-        layers = {
-            str(node.name): grids
-            for node in model.graph
-            if (
-                grids := tuple(
-                    (self.weights[v], array)
-                    for v in node.inputs
-                    if v in self.weights and (array := ir.const_value(v)) is not None
-                )
-            )
-        }
-        return ImportedQuantization(
-            model,
-            {str(value.name): grid for value, grid in self.activations.items()},
-            {str(value.name): grid for value, grid in self.weights.items()},
-            layers,
-            tuple(self.notes),
-        )
+        elif any(value in self.integer_tensors for value in node.inputs if value is not None):
+            self._move_real_values(node)
 
-    # ---- the numbers of a node -----------------------------------------------------------------------------------
+    def _get_weights(self, node: ir.Node) -> tuple[tuple[Affine, np.ndarray], ...]:
+        """Return (quantization parameters, values) of the weights that a node reads."""
+        pairs = []
+        for value in node.inputs:
+            array = ir.const_value(value)
+            if value in self.weights and array is not None:
+                pairs.append((self.weights[value], array))
+        return tuple(pairs)
+
+    # ---- quantization parameters of a node -------------------------------------------------------
 
     def _read_qparams(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
-        """Return the grid of a node whose integers are of `kind`, and its y_scale."""
-        step = _resolve_constant(node.inputs[1])
+        """Return the quantization parameters of a node with integers of type `kind`, and y_scale."""
+        label, scale_value = f"{node.op_type} {node.name}", node.inputs[1]
+        assert scale_value is not None
+        step = _resolve_constant(scale_value)
         zero = _resolve_constant(node.inputs[2]) if len(node.inputs) > 2 else None
         if step is None:
             raise ModelError(
-                f"{node.op_type} {node.name}: its scale is computed at run time; the file must "
-                "hold it"
+                f"{label}: its scale is computed at run time; it must be stored in the file"
             )
         if kind is None or not kind.is_integer() or kind.bitwidth > 32:
-            what = "unknown" if kind is None else kind.name.lower()
+            type_name = "unknown" if kind is None else kind.name.lower()
             raise ModelError(
-                f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read"
+                f"{label}: its integer type is {type_name}; int4 to int32 are supported"
             )
-        if np.size(step) == 0:
-            raise ModelError(
-                f"{node.op_type} {node.name}: its scale is empty; it is a positive number"
-            )
-        if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
-            what = str(zero.dtype) if np.size(zero) else "empty"
-            raise ModelError(
-                f"{node.op_type} {node.name}: its zero point is {what}; it is an integer"
-            )
-        if not ((step > _MIN_SCALE) & (step < _MAX_SCALE)).all():
-            what = (
-                f"its scale is {np.ravel(step)[0]:g}; it is a number from {_MIN_SCALE:g} to "
-                f"{_MAX_SCALE:g}"
-            )
-            raise ModelError(f"{node.op_type} {node.name}: {what}")
+        _check_constant_qparams(label, step, zero)
+        name = str(scale_value.name)
         if int(ir.get_attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
-            told = _parse_exact_scales(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]
-            return read_block_qparams(node, kind, step, zero, told), step
-        name, scale = str(node.inputs[1].name), scale_from_step(step)  # type: ignore[union-attr]
-        told = _parse_exact_scales(self.exact.get(name, scale))
-        if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
-            scale = told
-        return make_file_qparams(
-            scale, zero, kind.bitwidth, kind.name.startswith("I"), int(ir.get_attr(node, "axis", 1))
-        ), step
+            exact_scales = _parse_exact_scales(self.exact_scales.get(name))
+            return read_block_qparams(node, kind, step, zero, exact_scales), step
+        scale = scale_from_step(step)
+        exact_scale = _parse_exact_scales(self.exact_scales.get(name, scale))
+        if exact_scale.shape == scale.shape and np.allclose(exact_scale, scale, rtol=1e-6, atol=0):
+            scale = exact_scale
+        signed, axis = kind.name.startswith("I"), int(ir.get_attr(node, "axis", 1))
+        return make_file_qparams(scale, zero, kind.bitwidth, signed, axis), step
 
-    # ---- nodes ---------------------------------------------------------------------------------------------------
+    # ---- nodes -----------------------------------------------------------------------------------
 
     def _remove_quantize(self, node: ir.Node) -> None:
+        """Record the float tensor and the parameters of a QuantizeLinear's output."""
         out, source = node.outputs[0], ir.require_input(node)
-        grid, _ = self._read_qparams(node, self._integer_type(node))
+        qparams, _ = self._read_qparams(node, self._integer_type(node))
         array = _resolve_constant(source)
         if array is not None:
-            _check_channels(node, array, grid)
-            self.constant_integers[out] = grid.integers(array)
+            _check_channels(node, array, qparams)
+            self.constant_integers[out] = qparams.integers(array)
         else:
-            if not grid.single:
+            if not qparams.single:
                 self.notes.append(
-                    f"'{source.name}' has a scale for each of {grid.scales.size} channels: the "
-                    "coarsest is read"
+                    f"'{source.name}' has one scale per channel ({qparams.scales.size}); the "
+                    "coarsest is used"
                 )
-            source = self._restore_activation(node, source, grid)
-            known = self.activations.get(source)
-            if known is None or known.ends[1] < grid.ends[1]:
-                self.activations[source] = grid.coarsest
-        self.held[out] = (source, grid)
+            source = self._restore_activation(node, source, qparams)
+            previous = self.activations.get(source)
+            if previous is None or previous.ends[1] < qparams.ends[1]:
+                self.activations[source] = qparams.coarsest
+        self.integer_tensors[out] = _IntegerTensor(source, qparams)
 
     def _integer_type(self, node: ir.Node) -> ir.DataType | None:
+        """Return the integer type of a QuantizeLinear, by ONNX uint8 if nothing specifies it."""
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         if zero is not None:
             return zero.dtype if zero.dtype is not None else node.outputs[0].dtype
-        told = ir.get_attr(node, "output_dtype")
-        return ir.DataType(told) if told else node.outputs[0].dtype or ir.DataType.UINT8
+        output_dtype = ir.get_attr(node, "output_dtype")
+        if output_dtype:
+            return ir.DataType(output_dtype)
+        return node.outputs[0].dtype or ir.DataType.UINT8
 
-    def _restore_activation(self, node: ir.Node, source: ir.Value, grid: Affine) -> ir.Value:
-        """Return `source` with negative numbers cut off where the grid begins at 0 and nothing else did so."""
-        low, high = grid.ends
-        step = 1.0 / float(grid.scales.flat[0])
-        if (
-            abs(low) > 0.01 * step
-            or source.is_graph_input()
-            or source.is_graph_output()
-            or self._is_positive(source)
-        ):
+    def _restore_activation(self, node: ir.Node, source: ir.Value, qparams: Affine) -> ir.Value:
+        """Insert the Relu or Clip that the saturation of a QuantizeLinear replaces.
+
+        Returns the activation's output; `source` if the range does not begin at 0, or if the tensor
+        is not negative anyway.
+        """
+        low, high = qparams.ends
+        step = 1.0 / float(qparams.scales.flat[0])
+        if abs(low) > 0.01 * step or source.is_graph_input() or source.is_graph_output():
             return source
-        six = abs(high - _RELU6_MAX) <= 0.5 * step
-        kind = "Clip" if six else "Relu"
-        ends = []
-        if six:
-            for what, end in (("low", 0.0), ("high", _RELU6_MAX)):
-                free = ir.unique_tensor_name(self.model, f"{source.name}_{what}")
-                ends.append(ir.add_initializer(self.model, free, np.array(end, np.float32)))
+        if self._is_nonnegative(source):
+            return source
+        is_relu6 = abs(high - _RELU6_MAX) <= 0.5 * step
+        op_type = "Clip" if is_relu6 else "Relu"
+        bounds = []
+        if is_relu6:
+            for suffix, bound in (("low", 0.0), ("high", _RELU6_MAX)):
+                bound_name = ir.unique_tensor_name(self.model, f"{source.name}_{suffix}")
+                bounds.append(
+                    ir.add_initializer(self.model, bound_name, np.array(bound, np.float32))
+                )
         name = str(source.name)
         source.name = ir.unique_tensor_name(self.model, f"{name}_sum")
-        clip = ir.make_node(
-            kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source
+        activation = ir.make_node(
+            op_type, [source, *bounds], output=name, name=f"{node.name}_{op_type}", like=source
         )
-        self.model.graph.insert_before(node, clip)
-        self.restored[kind] = self.restored.get(kind, 0) + 1
-        return clip.outputs[0]
+        self.model.graph.insert_before(node, activation)
+        self.restored_counts[op_type] = self.restored_counts.get(op_type, 0) + 1
+        return activation.outputs[0]
 
-    def _is_positive(self, value: ir.Value, depth: int = 8) -> bool:
-        known = self.held.get(value)
-        maker = ir.producer(value if known is None else known[0])
-        if maker is None or not depth:
+    def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:
+        """Whether a tensor provably has no negative elements, looking up to `depth` nodes upstream."""
+        integer_tensor = self.integer_tensors.get(value)
+        producer = ir.producer(value if integer_tensor is None else integer_tensor.real)
+        if producer is None or not depth:
             array = ir.const_value(value)
             return array is not None and bool((array >= 0).all())
-        if maker.op_type == "Clip":
-            low = _resolve_constant(maker.inputs[1]) if len(maker.inputs) > 1 else None
+        if producer.op_type == "Clip":
+            low = _resolve_constant(producer.inputs[1]) if len(producer.inputs) > 1 else None
             return low is not None and bool((low >= 0).all())
-        if maker.op_type in operators.NONNEGATIVE_OPS:
+        if producer.op_type in operators.NONNEGATIVE_OPS:
             return True
-        read = maker.inputs[:1] if maker.op_type in MOVES else maker.inputs
-        return maker.op_type in operators.NONNEGATIVITY_PRESERVING_OPS and all(
-            v is None or self._is_positive(v, depth - 1) for v in read
-        )
+        if producer.op_type not in operators.NONNEGATIVITY_PRESERVING_OPS:
+            return False
+        inputs = producer.inputs[:1] if producer.op_type in MOVES else producer.inputs
+        return all(x is None or self._is_nonnegative(x, depth - 1) for x in inputs)
 
     def _remove_dequantize(self, node: ir.Node) -> None:
+        """Replace the output of a DequantizeLinear by the float tensor or constant it represents."""
         source, out = ir.require_input(node), node.outputs[0]
-        if source in self.held:
-            real, known = self.held[source]
-            grid, step = self._read_qparams(node, _integer_type_of(known))
-            same = grid.scales.size == known.scales.size and np.allclose(
-                grid.scales, known.scales, rtol=1e-5
+        if source in self.integer_tensors:
+            real, written = self.integer_tensors[source]
+            qparams, step = self._read_qparams(node, _integer_type_of(written))
+            has_same_scales = qparams.scales.size == written.scales.size and np.allclose(
+                qparams.scales, written.scales, rtol=1e-5
             )
-            if (grid.low, grid.high) != (known.low, known.high) or not same:
+            has_same_range = (qparams.low, qparams.high) == (written.low, written.high)
+            if not has_same_range or not has_same_scales:
                 raise ModelError(
-                    f"{_DQ} {node.name}: its scale is not the one that its integers were written "
-                    "with; "
-                    "export the model again"
+                    f"{_DQ} {node.name}: its scale differs from the QuantizeLinear that wrote the "
+                    "integers; export the model again"
                 )
             if source in self.constant_integers:
-                self._replace_constant(node, self.constant_integers[source], known, step)
+                self._replace_constant(node, self.constant_integers[source], written, step)
             else:
                 self._reconnect(out, real)
             return
@@ -294,36 +329,34 @@ class _ModelImporter:
             self._expand_input_dequantize(node, source)
         else:
             raise ModelError(
-                f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real "
-                "number"
+                f"{_DQ} {node.name}: its integers '{source.name}' are computed by another "
+                "operator, not by a QuantizeLinear"
             )
 
     def _replace_constant(
-        self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray
+        self, node: ir.Node, integers: np.ndarray, qparams: Affine, step: np.ndarray
     ) -> None:
-        """Put the real numbers that constant `integers` stand for in the node's place.
-
-        A transpose of them too.
-        """
+        """Replace a DequantizeLinear of a constant, and a Transpose after it, by float values."""
         out = node.outputs[0]
-        _check_channels(node, integers, grid)
-        real = _dequantize(grid, np.asarray(integers), step)
-        if grid.axis is not None:
-            grid = grid.along(grid.axis % real.ndim)
-        turn = ir.sole_consumer(out)
-        if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
-            perm = ir.get_attr(turn, "perm") or [1, 0]
-            grid = grid if grid.axis is None else grid.along(perm.index(grid.axis))
-            real, out = transpose_constant(real, turn), turn.outputs[0]
+        _check_channels(node, integers, qparams)
+        real = _dequantize(qparams, np.asarray(integers), step)
+        if qparams.axis is not None:
+            qparams = qparams.along(qparams.axis % real.ndim)
+        consumer = ir.sole_consumer(out)
+        if consumer is not None and consumer.op_type == "Transpose" and real.ndim == 2:
+            perm = ir.get_attr(consumer, "perm") or [1, 0]
+            if qparams.axis is not None:
+                qparams = qparams.along(perm.index(qparams.axis))
+            real, out = transpose_constant(real, consumer), consumer.outputs[0]
         name = str(out.name)
         out.name = ir.unique_tensor_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
         ir.replace_all_uses(out, value)
-        if grid.bits <= 16:
-            self.weights[value] = grid
+        if qparams.bits <= 16:
+            self.weights[value] = qparams
 
     def _reconnect(self, out: ir.Value, real: ir.Value) -> None:
-        """Let the readers of `out` read the `real` tensor; a graph output keeps its name."""
+        """Replace all uses of `out` by the float tensor `real`; a graph output keeps its name."""
         if not out.is_graph_output():
             ir.replace_all_uses(out, real)
             return
@@ -340,83 +373,101 @@ class _ModelImporter:
         real.shape = real.shape if real.shape is not None else out.shape
 
     def _expand_input_dequantize(self, node: ir.Node, source: ir.Value) -> None:
-        """Write out what a DequantizeLinear does to an input in integers.
+        """Replace the DequantizeLinear of an integer graph input by Cast, Sub and Mul.
 
-        The caller goes on feeding these.
+        The caller still feeds integers.
         """
-        grid, step = self._read_qparams(node, source.dtype)
-        if not grid.single:
+        qparams, step = self._read_qparams(node, source.dtype)
+        if not qparams.single:
             raise ModelError(
-                f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read"
+                f"{_DQ} {node.name}: an integer input with {qparams.scales.size} scales; only one "
+                "is supported"
             )
-        name, added = str(node.outputs[0].name), []
+        name, new_nodes = str(node.outputs[0].name), []
 
-        def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
-            added.append(
+        def add(op_type: str, inputs: list[ir.Value], suffix: str, **attributes: int) -> ir.Value:
+            new_nodes.append(
                 ir.make_node(
-                    kind,
+                    op_type,
                     inputs,
                     attributes,
-                    output=ir.unique_tensor_name(self.model, f"{name}_{what}"),
+                    output=ir.unique_tensor_name(self.model, f"{name}_{suffix}"),
                     origin=node,
-                    suffix=what,
+                    suffix=suffix,
                 )
             )
-            return added[-1].outputs[0]
+            return new_nodes[-1].outputs[0]
 
-        def number(value: float, what: str) -> ir.Value:
-            return ir.add_initializer(
-                self.model,
-                ir.unique_tensor_name(self.model, f"{name}_{what}"),
-                np.array(value, np.float32),
-            )
+        def add_constant(value: float, suffix: str) -> ir.Value:
+            constant_name = ir.unique_tensor_name(self.model, f"{name}_{suffix}")
+            return ir.add_initializer(self.model, constant_name, np.array(value, np.float32))
 
         value = add("Cast", [source], "cast", to=1)
-        if grid.zero_point:
-            value = add("Sub", [value, number(grid.zero_point, "zero")], "centred")
-        value = add("Mul", [value, number(float(np.ravel(step)[0]), "step")], "real")
+        if qparams.zero_point:
+            value = add("Sub", [value, add_constant(qparams.zero_point, "zero")], "centred")
+        value = add("Mul", [value, add_constant(float(np.ravel(step)[0]), "step")], "real")
         value.shape, value.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
-        self.model.graph.insert_before(node, added)
+        self.model.graph.insert_before(node, new_nodes)
         ir.replace_all_uses(node.outputs[0], value)
-        self.activations[value] = grid
+        self.activations[value] = qparams
 
     def _move_real_values(self, node: ir.Node) -> None:
-        """Let a node that moves integers move the real numbers."""
-        inputs_held = [
-            self.held[value] for value in node.inputs if value is not None and value in self.held
-        ]
-        grid = inputs_held[0][1]
-        kind = node.op_type
-        moves = kind in operators.DATA_MOVEMENT_OPS or kind in ("MaxPool", "Resize")
-        if (
-            node.domain
-            or not (moves or (kind == "Relu" and not grid.shifted))
-            or any(g != grid for _, g in inputs_held)
-        ):
+        """Replace a data movement of integers by the same movement of the float tensors."""
+        integer_inputs = {
+            value: self.integer_tensors[value]
+            for value in node.inputs
+            if value is not None and value in self.integer_tensors
+        }
+        input_qparams = [tensor.qparams for tensor in integer_inputs.values()]
+        qparams, op_type = input_qparams[0], node.op_type
+        is_movement = op_type in operators.DATA_MOVEMENT_OPS or op_type in ("MaxPool", "Resize")
+        is_relu = op_type == "Relu" and not qparams.shifted
+        has_common_qparams = all(other == qparams for other in input_qparams)
+        if node.domain or not (is_movement or is_relu) or not has_common_qparams:
             raise ModelError(
-                f"{kind} {node.name}: it computes with integers; only what moves them is read"
+                f"{op_type} {node.name}: it computes with integers; only data movement of integers "
+                "is supported"
             )
-        inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
-        moved = ir.node(kind, inputs, {}, num_outputs=len(node.outputs), name=node.name)
+        inputs: list[ir.Value | None] = []
+        for value in node.inputs:
+            if value is not None and value in integer_inputs:
+                value = integer_inputs[value].real
+            inputs.append(value)
+        moved = ir.node(op_type, inputs, {}, num_outputs=len(node.outputs), name=node.name)
         moved.attributes.update(node.attributes)
         self.model.graph.insert_before(node, moved)
         for old, new in zip(node.outputs, moved.outputs, strict=True):
             new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
             old.name = ir.unique_tensor_name(self.model, f"{old.name}_gone")
-            self.held[old], self.activations[new] = (new, grid), grid
+            self.integer_tensors[old] = _IntegerTensor(new, qparams)
+            self.activations[new] = qparams
 
     def _replace_integer_outputs(self) -> None:
-        """Give the graph real outputs in place of integer ones."""
+        """Replace integer outputs of the graph by float ones."""
         for value in list(self.model.graph.outputs):
-            if value in self.held:
-                self.notes.append(f"output '{value.name}' was in integers; it is real now")
-                self._reconnect(value, self.held[value][0])
+            if value in self.integer_tensors:
+                self.notes.append(f"output '{value.name}' is float now; it was integer")
+                self._reconnect(value, self.integer_tensors[value].real)
 
 
-def _parse_exact_scales(told: object) -> np.ndarray:
-    """Return scales that the metadata hold as an array, an empty one where they are none."""
+def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
+    """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point."""
+    if np.size(step) == 0:
+        raise ModelError(f"{label}: its scale is empty; it must be a positive number")
+    if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
+        actual = str(zero.dtype) if np.size(zero) else "empty"
+        raise ModelError(f"{label}: its zero point is {actual}; it must be an integer")
+    if not ((step > _MIN_SCALE) & (step < _MAX_SCALE)).all():
+        raise ModelError(
+            f"{label}: its scale is {np.ravel(step)[0]:g}; it must be a number from "
+            f"{_MIN_SCALE:g} to {_MAX_SCALE:g}"
+        )
+
+
+def _parse_exact_scales(value: object) -> np.ndarray:
+    """Convert scales of the metadata to an array; an empty one if they are malformed."""
     try:
-        return np.asarray(told, np.float32)
+        return np.asarray(value, np.float32)
     except (ValueError, TypeError, OverflowError):
         return np.zeros(0, np.float32)
 
@@ -424,74 +475,85 @@ def _parse_exact_scales(told: object) -> np.ndarray:
 def make_file_qparams(
     scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, signed: bool, axis: int
 ) -> Affine:
-    """Return how integers of a file are held.
+    """Create the quantization parameters of integers in a file, which round ties to even.
 
-    A scale along `axis` where there are several, else one; ties to even.
+    Parameters
+    ----------
+    scale
+        Integer steps per unit, one or one per channel.
+    zero
+        Zero points, one or one per channel; None is 0.
+    bits, signed
+        Integer type.
+    axis
+        Channel axis; used if there are several scales.
+
+    Raises
+    ------
+    ModelError
+        If the parameters are inconsistent.
     """
-    scales, zeros = (
-        np.ravel(scale),
-        np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64),
-    )
-    many = len(scales) > 1
-    axes = PerAxis(axis) if many else PerTensor()
+    scales = np.ravel(scale)
+    zeros = np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64)
+    is_per_channel = len(scales) > 1
+    granularity = PerAxis(axis) if is_per_channel else PerTensor()
     zeros = zeros if len(zeros) == len(scales) > 1 else zeros[0]
     try:
-        return Affine(scales if many else scales[0], bits, axes, zeros, signed, Rounding.HALF_EVEN)
+        return Affine(
+            scales if is_per_channel else scales[0],
+            bits,
+            granularity,
+            zeros,
+            signed,
+            Rounding.HALF_EVEN,
+        )
     except ValueError as error:
         raise ModelError(
-            f"scales and zero points in the file: {error}; the file is damaged"
+            f"scales and zero points in the file: {error}; the file is malformed"
         ) from error
 
 
 def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Return what DequantizeLinear gives for integers, float32.
-
-    Step : the y_scale that stands in the file.
-    """
-    off = integers.astype(np.int64) - qparams.centre(integers.shape)
-    held = (
-        step if step.ndim > 1 else np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
-    )
-    steps = qparams.changed(held).broadcast(integers.shape)
-    return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
+    """Dequantize integers to float32 as DequantizeLinear does; `step` is the y_scale in the file."""
+    centered = integers.astype(np.int64) - qparams.centre(integers.shape)
+    if step.ndim <= 1:
+        step = np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
+    steps = qparams.changed(step).broadcast(integers.shape)
+    return np.asarray(centered.astype(np.float32) * np.asarray(steps, np.float32))
 
 
-def _integer_type_of(grid: Affine) -> ir.DataType:
-    return next(
-        kind
-        for kind in ir.DataType
-        if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}"
-    )
+def _integer_type_of(qparams: Affine) -> ir.DataType:
+    """Return the ONNX type of the integers of quantization parameters."""
+    name = f"{'INT' if qparams.low < 0 else 'UINT'}{qparams.bits}"
+    return next(dtype for dtype in ir.DataType if dtype.name == name)
 
 
-def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
-    """Raise ModelError where a constant has another number of channels than its grid has scales."""
-    if grid.axis is None or isinstance(grid.granularity, PerGroup):  # looked at where it was read
+def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
+    """Raise ModelError if a constant has not as many channels as scales."""
+    if qparams.axis is None or isinstance(qparams.granularity, PerGroup):  # checked when read
         return
-    size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
-    if size != grid.scales.size:
+    axis = qparams.axis
+    channels = array.shape[axis] if -array.ndim <= axis < array.ndim else "no"
+    if channels != qparams.scales.size:
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels "
-            f"along axis {grid.axis}; "
-            "the file is damaged, export it again"
+            f"{node.op_type} {node.name}: it has {qparams.scales.size} scales for {channels} "
+            f"channels along axis {axis}; the file is malformed, export it again"
         )
 
 
 def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant, also one behind nodes that only move or convert it."""
+    """Return the value of a constant, also through data movement and Cast; None if it is computed."""
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array
-    found = (
-        _resolve_constant(node.inputs[0])
-        if node.op_type in operators.PERMUTATION_OPS | {"Cast"}
-        else None
-    )
-    if found is None or node.op_type in operators.IDENTITY_OPS:
-        return found
+    if node.op_type not in operators.PERMUTATION_OPS | {"Cast"}:
+        return None
+    source = _resolve_constant(node.inputs[0])
+    if source is None or node.op_type in operators.IDENTITY_OPS:
+        return source
     if node.op_type == "Cast":
-        return found.astype(ir.DataType(ir.get_attr(node, "to")).numpy())
+        return source.astype(ir.DataType(ir.get_attr(node, "to")).numpy())
     if node.op_type == "Transpose":
-        return transpose_constant(found, node)
+        return transpose_constant(source, node)
     shape = _resolve_constant(node.inputs[1]) if node.op_type == "Reshape" else None
-    return None if shape is None else reshape_constant(found, shape, node)
+    return None if shape is None else reshape_constant(source, shape, node)

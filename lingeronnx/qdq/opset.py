@@ -1,7 +1,7 @@
-"""Standard nodes of one opset, or of none in particular, written as a newer opset has them.
+"""Upgrade standard nodes to a newer opset.
 
-Integer graphs are of opset 12 and may carry axes as attributes in any. What changed its form
-between 7 and 21 and may stand in them is here; operators that mean the same in both are left.
+Integer graphs have opset 12, and may have axes as attributes in any opset. Handles the operators
+that changed between opsets 7 and 21 and may occur in these graphs; other nodes are unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ __all__ = ["upgrade_nodes"]
 def upgrade_nodes(
     model: ir.Model, before: int, after: int, already_current: Collection[ir.Node]
 ) -> None:
-    """Write the standard nodes of `model` as opset `after` has them, in place.
+    """Upgrade the standard nodes of a model in place.
 
-    What they were of opset `before`.
-    already_current : nodes that mean already what `after` says; they may have attributes where that
-    has inputs.
+    Parameters
+    ----------
+    model
+        Model to upgrade.
+    before, after
+        Opset of its nodes, and the target opset.
+    already_current
+        Nodes with the semantics of `after`, although some may have attributes that are inputs in
+        `after`.
     """
     for node in list(model.graph):
         if node.domain:
@@ -36,22 +42,22 @@ def upgrade_nodes(
                 for value in values
             ]
             convert_attributes_to_inputs(model, node, arrays, names)
-        if (
-            node.op_type in operators.SOFTMAX_FAMILY_OPS
-            and before < 13
-            and node not in already_current
-        ):
+        is_old_softmax = before < 13 and node.op_type in operators.SOFTMAX_FAMILY_OPS
+        if is_old_softmax and node not in already_current:
             _upgrade_row_op(model, node)
 
 
 def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
-    """Rows of all axes from `axis` on, 1 by default: flattened, and brought back to the shape."""
+    """Upgrade a softmax before opset 13, whose rows are all axes from `axis` (1 by default) on.
+
+    Unless only the last axis is a row, the input is flattened and the output reshaped.
+    """
     axis, shape = int(ir.get_attr(node, "axis", 1)), ir.get_shape(node.inputs[0])
     if axis == -1 or (shape is not None and axis % len(shape) == len(shape) - 1):
         ir.set_attr(node, "axis", -1)
         return
     x, name = ir.require_input(node), str(node.outputs[0].name)
-    size = ir.make_node(
+    shape_node = ir.make_node(
         "Shape",
         [x],
         output=ir.unique_tensor_name(model, f"{name}_shape"),
@@ -74,7 +80,6 @@ def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
         origin=node,
         suffix="shares",
     )
-    back = ir.make_node(
-        "Reshape", [row.outputs[0], size.outputs[0]], output="", origin=node, like=node.outputs[0]
-    )
-    ir.replace_nodes(model, [node], [size, flat, row, back])
+    reshape_inputs = [row.outputs[0], shape_node.outputs[0]]
+    reshaped = ir.make_node("Reshape", reshape_inputs, output="", origin=node, like=node.outputs[0])
+    ir.replace_nodes(model, [node], [shape_node, flat, row, reshaped])

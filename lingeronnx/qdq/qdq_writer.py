@@ -1,20 +1,19 @@
-"""An integer graph written in standard ONNX.
+"""Write an integer graph in standard ONNX: float operators between QDQ nodes.
 
-QuantizeLinear and DequantizeLinear around operators on real numbers.
-Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``, the
-operator between as its format means it. Weights stand in integers behind a DequantizeLinear, biases
-in int32 at the product of both scales.
+Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``; the format
+of an operator defines the float operator between. Weights are stored as integers with a
+DequantizeLinear, biases as int32 at the product of both scales.
 
-    y_scale = float32(1 / scale)        the tensor's zero point, int8; int4 and int16 where it has
-    such integers
+    y_scale = float32(1 / scale)        with the tensor's zero point; int8, or int4 and int16
 
-The opset is 13, 17 with layer normalisation, 21 with integers of 4 or 16 bits, or that of the
-graph's float nodes where it is higher. `SCALES_KEY` in the metadata has the scales that cannot be
-read back from y_scale to the last bit.
+The opset is 13, 17 with layer normalization, 21 with integers of 4 or 16 bits, or that of the
+graph's float nodes if it is higher. The metadata `SCALES_KEY` contains the scales that cannot be
+recovered from y_scale to the last bit.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,27 +40,36 @@ from .opset import upgrade_nodes
 
 __all__ = ["PLATFORM_KEY", "QdqGraph", "QdqWriter", "SCALES_KEY", "scale_from_step", "write_qdq"]
 
-#: Metadata: {initializer with y_scale: the scale in counts per unit, or a list; of groups the products' scales}.
+#: Metadata: name of a y_scale -> scale in integer steps per unit, one or a list; for groups the
+#: scales of the products.
 SCALES_KEY = "lingeronnx.scales"
 
-#: Metadata: the platform that the integers were made for.
+#: Metadata: the platform that the graph was quantized for.
 PLATFORM_KEY = "lingeronnx.platform"
 
 _IR_VERSIONS = {13: 7, 17: 8, 21: 10}
 
 
 def scale_from_step(step: np.ndarray) -> np.ndarray:
-    """Return the scale, counts per unit in float32, that a y_scale says."""
-    with np.errstate(all="ignore"):  # a step that is no positive number is refused where it is read
+    """Return the scale of a y_scale, in integer steps per unit, float32."""
+    with np.errstate(all="ignore"):  # invalid values are rejected when they are read
         return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
 
 
 @dataclass(frozen=True)
 class QdqGraph:
-    """A graph of QuantizeLinear and DequantizeLinear.
+    """A QDQ graph that was written for an integer graph.
 
-    quantized_names : {integer tensor of the old graph: the tensor that holds it here}.
-    formats : {integer tensor: what computes it}. notes : what is held otherwise.
+    Attributes
+    ----------
+    graph
+        The QDQ graph.
+    quantized_names
+        Integer tensor of the integer graph -> name of its integers in the QDQ graph.
+    formats
+        Integer tensor of the integer graph -> format of the operator that computes it.
+    notes
+        Messages about tensors that are stored in another form.
     """
 
     graph: ir.Model
@@ -71,16 +79,27 @@ class QdqGraph:
 
 
 def write_qdq(model: ir.Model) -> QdqGraph:
-    """Return the integer graph `model`, which is left as it is, in standard ONNX.
+    """Write an integer graph in standard ONNX.
 
-    Raises ModelError where an operator has no counterpart.
+    Parameters
+    ----------
+    model
+        Integer graph; not modified.
+
+    Raises
+    ------
+    ModelError
+        If an operator has no counterpart in standard ONNX.
     """
     return QdqWriter(ir.clone(model)).run()
 
 
 @dataclass
 class _HeldTensor:
-    """An integer tensor: its real value here, how it is held, and its integers where they are a tensor here."""
+    """The QDQ form of an integer tensor: float value, quantization parameters and integers.
+
+    `integers` is None if the QDQ graph has the float value only.
+    """
 
     real: ir.Value
     q: Affine
@@ -89,9 +108,16 @@ class _HeldTensor:
 
 @dataclass
 class QdqWriter:
-    """Writes one graph; `write_node` is what a subclass may do otherwise.
+    """Converts one integer graph in place; a subclass may override `write_node`.
 
-    integer_values : integer tensors that `write_node` gave in place of real ones.
+    Attributes
+    ----------
+    held
+        Integer tensor of the graph -> its QDQ form.
+    integer_values
+        Integer tensors that `write_node` returned in place of float ones.
+    unsigned
+        Whether weights are stored as uint8.
     """
 
     model: ir.Model
@@ -101,245 +127,281 @@ class QdqWriter:
 
     def __post_init__(self) -> None:
         self.side = ArithmeticSide.resolve(self.model, detect_target(self.model), None)
-        self.sizes: dict[ir.Value, tuple[int | None, ...]] = {}
-        for value in ir.iter_values(self.model):
-            shape = ir.get_shape(value)
-            if shape is None:
-                self.sizes = infer_shapes(self.model)
-                break
-        if any(f.domain == ir.FUNCTION_DOMAIN for f in self.model.functions.values()):
+        self.inferred_shapes: dict[ir.Value, tuple[int | None, ...]] = {}
+        if any(ir.get_shape(value) is None for value in ir.iter_values(self.model)):
+            self.inferred_shapes = infer_shapes(self.model)
+        functions = self.model.functions.values()
+        if any(function.domain == ir.FUNCTION_DOMAIN for function in functions):
             ir.inline_functions(self.model)
         self.held: dict[ir.Value, _HeldTensor] = {}
         self.integer_values: set[ir.Value] = set()
         self.unsigned = False
-        self.taken = ir.get_tensor_names(self.model)
-        self.named: set[ir.Value] = set()
+        self.reserved_names = ir.get_tensor_names(self.model)
+        self.renamed_values: set[ir.Value] = set()
         self.new_nodes: set[ir.Node] = set()
         self.opset = max(MIN_OPSET, ir.get_opset(self.model))
-        self.steps: dict[str, float | Sequence[float]] = {}
+        self.scales_by_y_scale: dict[str, float | Sequence[float]] = {}
 
     def run(self) -> QdqGraph:
-        """Replace every integer node, then give the file its opset and metadata."""
-        model, before = self.model, ir.get_opset(self.model)
-        old = []
+        """Convert every integer node, then set the opset and metadata of the model."""
+        model, original_opset = self.model, ir.get_opset(self.model)
+        converted = []
         for node in list(model.graph):
-            form = self._integer_format(node)
-            if form is not None:
-                self._convert_node(form, node)
-                old.append(node)
-        self._check_readers(old)
-        for node in reversed(old):
+            op_format = self._integer_format(node)
+            if op_format is not None:
+                self._convert_node(op_format, node)
+                converted.append(node)
+        self._check_consumers(converted)
+        for node in reversed(converted):
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
             model.graph.remove(node, safe=True)
         model.graph.sort()
         ir.remove_unused(model)
-        upgrade_nodes(model, before, self.opset, self.new_nodes)
+        upgrade_nodes(model, original_opset, self.opset, self.new_nodes)
         opsets = {"": self.opset}
         ir.import_opsets(opsets, model.graph, model)
         model.graph.opset_imports.clear()
         model.graph.opset_imports.update(opsets)
         model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
-        kept = (PLATFORM_KEY, CALIBRATION)
-        for key in [
-            key for key in model.metadata_props if key.startswith("lingeronnx.") and key not in kept
-        ]:
-            del model.metadata_props[key]
-        if exact := {
-            name: scale
-            for name, scale in self.steps.items()
-            if not _is_recoverable_scale(model, name, scale)
-        }:
-            model.metadata_props[SCALES_KEY] = json.dumps(exact)
+        self._update_metadata()
         ir.assign_node_names(model)
         return QdqGraph(model, self.quantized_names, self.formats, tuple(self.notes))
 
+    def _update_metadata(self) -> None:
+        """Remove the metadata of integer graphs, and store the scales that y_scale rounds."""
+        model = self.model
+        for key in list(model.metadata_props):
+            if key.startswith("lingeronnx.") and key not in (PLATFORM_KEY, CALIBRATION):
+                del model.metadata_props[key]
+        exact_scales = {
+            name: scale
+            for name, scale in self.scales_by_y_scale.items()
+            if not _is_recoverable_scale(model, name, scale)
+        }
+        if exact_scales:
+            model.metadata_props[SCALES_KEY] = json.dumps(exact_scales)
+
     @staticmethod
-    def _check_readers(replaced: Sequence[ir.Node]) -> None:
-        """Raise ModelError where a node that stays reads the integers of one that goes."""
-        gone = set(replaced)
-        for node in replaced:
+    def _check_consumers(converted: Sequence[ir.Node]) -> None:
+        """Raise ModelError if a node that is not converted reads integers of one that is."""
+        removed = set(converted)
+        for node in converted:
             for value in node.outputs:
-                reader = next((use.node for use in value.uses() if use.node not in gone), None)
-                if reader is not None:
+                consumers = [use.node for use in value.uses() if use.node not in removed]
+                if consumers:
                     raise ModelError(
-                        f"{reader.op_type} {reader.name}: it reads the integers '{value.name}', "
-                        "and is no integer "
-                        "operator; put a Dequant before it"
+                        f"{consumers[0].op_type} {consumers[0].name}: it reads the integers "
+                        f"'{value.name}', but is not an integer operator; insert a Dequant before "
+                        "it"
                     )
 
     def _integer_format(self, node: ir.Node) -> Format | None:
-        form = require_integer_op(node)
+        """Return the format of an integer node, or None for a float node."""
+        op_format = require_integer_op(node)
         if is_quantized_domain(node):
-            return form
-        if form is None or form.domain or not node.inputs or node.inputs[0] is None:
+            return op_format
+        if op_format is None or op_format.domain or not node.inputs or node.inputs[0] is None:
             return None
-        return (
-            form
-            if self._is_held(node.inputs[0])
-            or (ir.const_value(node.inputs[0]) is not None and _is_quantized_table(node))
-            else None
-        )
-
-    def _is_held(self, value: ir.Value) -> bool:
-        return value in self.held
+        source = node.inputs[0]
+        if source in self.held or (ir.const_value(source) is not None and _has_integer_table(node)):
+            return op_format
+        return None
 
     def _convert_node(self, op_format: Format, node: ir.Node) -> None:
+        """Insert the QDQ form of an integer node before it, and record its outputs."""
         attrs = read_attributes(op_format, node)
-        consts = {
-            i: a
-            for i, value in enumerate(node.inputs)
-            if (a := ir.find_constant(value)) is not None
-        }
-        told = op_format.input_qparams(attrs)
+        declared_qparams = op_format.input_qparams(attrs)
         for index in op_format.kernel_inputs(node):
-            self._check_input(node.inputs[index], told.get(index))
+            self._check_input(node.inputs[index], declared_qparams.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
-        read = [
-            told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)
-        ]
-        bound = KernelInfo(
+        info = KernelInfo(
             node,
             attrs,
-            consts,
+            _get_constants(node),
             self.side.arithmetic(op_format, node),
             [self._shape(value) for value in node.inputs],
-            input_dtypes=[
-                None if v is None or v.dtype is None else np.dtype(v.dtype.numpy())
-                for v in node.inputs
-            ],
+            input_dtypes=[_get_numpy_dtype(value) for value in node.inputs],
         )
-        real = FloatNodeBuilder(
+        writer = FloatNodeBuilder(
             self.model,
-            bound,
-            [None if f is None else f.real for f in inputs],
-            read,
-            self.taken,
+            info,
+            [None if form is None else form.real for form in inputs],
+            [
+                declared_qparams.get(index) if form is None else form.q
+                for index, form in enumerate(inputs)
+            ],
+            self.reserved_names,
             self.unsigned,
         )
-        out = op_format.all_output_qparams(bound, [None if f is None else f.q for f in inputs])
-        widths = op_format.bits(attrs) or (
-            inputs[0].q.bits if inputs and inputs[0] is not None else 8
+        output_qparams = op_format.all_output_qparams(
+            info, [None if form is None else form.q for form in inputs]
         )
-        standard = self.write_node(op_format, real, out, widths)
-        self.opset = max(self.opset, real.opset)
-        fresh = {value for new_node in real.nodes for value in new_node.outputs}
-        for index, (old, new) in enumerate(zip(node.outputs, standard, strict=False)):
+        bits = op_format.bits(attrs)
+        if not bits:
+            bits = inputs[0].q.bits if inputs and inputs[0] is not None else 8
+        outputs = self.write_node(op_format, writer, output_qparams, bits)
+        self.opset = max(self.opset, writer.opset)
+        self._bind_outputs(op_format, writer, outputs, output_qparams, bits)
+        self.new_nodes.update(writer.nodes)
+        self.scales_by_y_scale.update(writer.scales_by_y_scale)
+        self.model.graph.insert_before(node, writer.nodes)
+
+    def _bind_outputs(
+        self,
+        op_format: Format,
+        writer: FloatNodeBuilder,
+        outputs: Sequence[ir.Value],
+        output_qparams: Sequence[Affine | None],
+        bits: int,
+    ) -> None:
+        """Quantize the new outputs of a node, or rename float ones; adds nodes to `writer`.
+
+        Parameters
+        ----------
+        op_format
+            Format of the integer node.
+        writer
+            Builder with the new nodes so far.
+        outputs
+            New float outputs, or integer ones in `integer_values`.
+        output_qparams
+            Quantization parameters of the outputs; None for a float output.
+        bits
+            Width of the integers, except for int32 outputs after the first.
+        """
+        new_values = set(itertools.chain.from_iterable(node.outputs for node in writer.nodes))
+        for index, (old, new) in enumerate(zip(writer.node.outputs, outputs, strict=False)):
             if not old.name or not (old.uses() or old.is_graph_output()):
                 continue
-            bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
-            q = out[index]
-            if q is None:
-                real.nodes += self._bind_real_output(op_format, old, new, new in fresh)
+            is_new, qparams = new in new_values, output_qparams[index]
+            if qparams is None:
+                writer.nodes += self._bind_real_output(op_format, old, new, is_new)
+                continue
+            if index and old.dtype == ir.DataType.INT32:
+                qparams = qparams.changed(bits=32)
             else:
-                self.formats[str(old.name)] = op_format
-                real.nodes += self._append_quantize(
-                    real, old, new, new in fresh, q.changed(bits=bits)
-                )
-        self.new_nodes.update(real.nodes)
-        self.steps.update(real.scales_by_y_scale)
-        self.model.graph.insert_before(node, real.nodes)
+                qparams = qparams.changed(bits=bits)
+            self.formats[str(old.name)] = op_format
+            writer.nodes += self._append_quantize(writer, old, new, is_new, qparams)
 
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Return the real values of a node's outputs, or integers that are `integer_values`.
+        """Write the nodes of an integer operator.
 
-        Out, bits : how these are held.
+        Parameters
+        ----------
+        op_format
+            Format of the operator.
+        writer
+            Builder that collects the new nodes.
+        out
+            Quantization parameters of the outputs; None for a float output.
+        bits
+            Width of the output integers.
+
+        Returns
+        -------
+        list of ir.Value
+            Float values of the outputs, or integer ones, which are added to `integer_values`.
         """
         return op_format.build_float_nodes(writer)
 
     def _check_input(self, value: ir.Value | None, qparams: Affine | None) -> None:
-        """Give a graph input that is fed in integers its real value."""
+        """Raise ModelError if an operand is a graph input that is fed in integers."""
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
         raise ModelError(
-            f"input '{value.name}' is fed in integers at scale {qparams.scale:g}; QuantizeLinear "
-            "starts from real "
-            "numbers: "
-            "give the graph a Quant"
+            f"input '{value.name}' is fed in integers at scale {qparams.scale:g}, but "
+            "QuantizeLinear requires float inputs; add a Quant to the graph"
         )
 
     def _shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        """Return the shape of a tensor, with 1 for unknown dimensions."""
         if value is None:
             return ()
         shape = ir.get_shape(value)
-        shape = self.sizes.get(value) if shape is None else shape
-        return tuple(1 if d is None else d for d in shape or ())
+        shape = self.inferred_shapes.get(value) if shape is None else shape
+        return tuple(1 if size is None else size for size in shape or ())
 
     def _bind_real_output(
-        self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool
+        self, op_format: Format, old: ir.Value, new: ir.Value, is_new: bool
     ) -> list[ir.Node]:
-        """Let `new` stand for the real tensor `old`, under its name.
+        """Replace the float tensor `old` by `new`, under its name; return additional nodes.
 
-        Return the nodes that this takes.
+        `is_new` is whether a new node produces `new`.
         """
-        more = []
-        free = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
-        if not fresh and not (op_format is DEQUANT and free and new not in self.named):
-            more.append(ir.make_node("Identity", [new], output="", name=f"{old.name}_Identity"))
-            new = more[0].outputs[0]
+        added = []
+        is_internal = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
+        can_rename = op_format is DEQUANT and is_internal and new not in self.renamed_values
+        if not is_new and not can_rename:
+            added.append(ir.make_node("Identity", [new], output="", name=f"{old.name}_Identity"))
+            new = added[0].outputs[0]
         new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.named.add(new)
+        self.renamed_values.add(new)
         ir.replace_all_uses(old, new)
-        return more
+        return added
 
     def _append_quantize(
-        self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, fresh: bool, qparams: Affine
+        self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, is_new: bool, qparams: Affine
     ) -> list[ir.Node]:
-        """Quantize `new`, which stands for the integer tensor `old`, as `qparams`.
+        """Quantize and dequantize `new`, the float form of the integer tensor `old`.
 
-        Return the nodes that this takes.
+        Returns the new nodes. `is_new` is whether a new node produces `new`.
         """
         name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
         if new in self.integer_values:
             new.name = integer_name
             return self._append_dequantize(writer, old, new, qparams)
-        if fresh:
+        if is_new:
             new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
             new.name = f"{name}_real" if old.is_graph_output() else name
         if bits > 16:
             if old.is_graph_output():
                 raise ModelError(
-                    f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot "
-                    "write; "
-                    f"quantize with --override '{name}=out_bits:float'"
+                    f"output '{name}' has integers of {bits} bits, but QuantizeLinear writes at "
+                    f"most 16; quantize with --override '{name}=out_bits:float'"
                 )
             self.notes.append(
-                f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most"
+                f"'{name}' has {bits} bits and stays float: QuantizeLinear writes at most 16 bits"
             )
             self.held[old] = _HeldTensor(new, qparams)
             return []
-        kind, added = integer_storage_type(bits), []
-        if kind.bitwidth != bits:
-            ends = [
-                writer.add_constant(np.float32(end), what)
-                for end, what in zip(qparams.ends, ("least", "most"), strict=True)
+        dtype, added = integer_storage_type(bits), []
+        if dtype.bitwidth != bits:
+            bounds = [
+                writer.add_constant(np.float32(bound), suffix)
+                for bound, suffix in zip(qparams.ends, ("least", "most"), strict=True)
             ]
             added.append(
                 ir.make_node(
                     "Clip",
-                    [new, *ends],
+                    [new, *bounds],
                     output=self._name(f"{name}_cut"),
                     origin=writer.node,
                     suffix="cut",
                 )
             )
             new = added[-1].outputs[0]
-        inputs = [
-            new,
-            writer.step(name, qparams.scale),
-            *writer.zero_point_inputs(kind, zero_point=qparams.zero_point),
-        ]
-        added.append(
-            ir.make_node(
-                "QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"
-            )
+        parameters = self._make_parameters(writer, name, qparams)
+        quantize = ir.make_node(
+            "QuantizeLinear",
+            [new, *parameters],
+            output=integer_name,
+            name=f"{name}_QuantizeLinear",
         )
-        return added + self._append_dequantize(
-            writer, old, added[-1].outputs[0], qparams, inputs[1:]
-        )
+        dequantize = self._append_dequantize(writer, old, quantize.outputs[0], qparams, parameters)
+        return [*added, quantize, *dequantize]
+
+    def _make_parameters(
+        self, writer: FloatNodeBuilder, name: str, qparams: Affine
+    ) -> list[ir.Value]:
+        """Return y_scale and zero point of the QDQ nodes of a tensor."""
+        dtype = integer_storage_type(qparams.bits)
+        zero_point = writer.zero_point_inputs(dtype, zero_point=qparams.zero_point)
+        return [writer.step(name, qparams.scale), *zero_point]
 
     def _append_dequantize(
         self,
@@ -349,17 +411,14 @@ class QdqWriter:
         qparams: Affine,
         parameters: Sequence[ir.Value] = (),
     ) -> list[ir.Node]:
-        """Let `integers` stand for the tensor `old`; return the node of their real value.
+        """Dequantize `integers`, the QDQ form of the integer tensor `old`; return the new node.
 
-        parameters : y_scale and zero point, where there are some already.
+        `parameters` are y_scale and zero point if they exist already.
         """
-        name, kind = str(old.name), integer_storage_type(qparams.bits)
-        parameters = parameters or [
-            writer.step(name, qparams.scale),
-            *writer.zero_point_inputs(kind, zero_point=qparams.zero_point),
-        ]
+        name = str(old.name)
+        parameters = parameters or self._make_parameters(writer, name, qparams)
         self.opset = max(self.opset, writer.opset)
-        integers.shape, integers.type = old.shape, ir.TensorType(kind)
+        integers.shape, integers.type = old.shape, ir.TensorType(integer_storage_type(qparams.bits))
         node = ir.make_node(
             "DequantizeLinear",
             [integers, *parameters],
@@ -375,22 +434,37 @@ class QdqWriter:
         return [node]
 
     def _name(self, base: str) -> str:
-        return ir.reserve_name(base, self.taken)
+        """Reserve a tensor name that begins with `base`."""
+        return ir.reserve_name(base, self.reserved_names)
+
+
+def _get_constants(node: ir.Node) -> dict[int, np.ndarray]:
+    """Return the constant inputs of a node by index."""
+    constants = {}
+    for index, value in enumerate(node.inputs):
+        array = ir.find_constant(value)
+        if array is not None:
+            constants[index] = array
+    return constants
+
+
+def _get_numpy_dtype(value: ir.Value | None) -> np.dtype | None:
+    """Return the NumPy type of a tensor, or None if it is unknown."""
+    return None if value is None or value.dtype is None else np.dtype(value.dtype.numpy())
 
 
 def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[float]) -> bool:
-    """Whether the y_scale in initializer `name` gives back `scale`.
-
-    One that is not used needs not.
-    """
+    """Whether the y_scale `name` gives back `scale` exactly; also true if it is not used."""
     array = ir.const_value(model.graph.initializers.get(name))
-    if array is not None and array.ndim > 1:  # of groups: told is the scale of their products
+    if array is None:
+        return True
+    if array.ndim > 1:  # groups: `scale` is that of their products
         return False
-    return array is None or np.array_equal(scale_from_step(array), np.asarray(scale, np.float32))
+    return np.array_equal(scale_from_step(array), np.asarray(scale, np.float32))
 
 
-def _is_quantized_table(node: ir.Node) -> bool:
-    """Whether `node` chooses from integers that it holds itself."""
+def _has_integer_table(node: ir.Node) -> bool:
+    """Whether `node` selects from a constant of quantized integers."""
     array = ir.const_value(node.inputs[0])
     return (
         array is not None

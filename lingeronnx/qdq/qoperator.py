@@ -1,11 +1,11 @@
-"""QuantizeLinear and DequantizeLinear around a node, taken up by the standard operator on integers where there is one.
+"""Convert QDQ nodes to the integer operators of standard ONNX.
 
-    DequantizeLinear, Conv, QuantizeLinear      -> QLinearConv
-    DequantizeLinear, MatMul, QuantizeLinear    -> QLinearMatMul
-    the same around what only moves int8        -> the operator itself on int8
+    DequantizeLinear, Conv, QuantizeLinear             -> QLinearConv
+    DequantizeLinear, MatMul, QuantizeLinear           -> QLinearMatMul
+    DequantizeLinear, data movement, QuantizeLinear    -> the data movement on int8
 
-The standard has no others; everything else keeps its QuantizeLinear and DequantizeLinear. The
-numbers stay the same.
+The standard has no others; all other nodes keep their QuantizeLinear and DequantizeLinear. Results
+do not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..graph import ir, operators
 
 __all__ = ["MOVES", "to_qoperator"]
 
-#: Operators that only move or choose elements, whatever these are: input 0 is what they move.
+#: Operators that only move or select elements of input 0, of any type.
 MOVES = (
     operators.RESHAPING_OPS
     | operators.SELECTION_OPS
@@ -29,7 +29,7 @@ _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def to_qoperator(model: ir.Model) -> int:
-    """Rewrite `model` in place; return how many nodes became operators on integers."""
+    """Convert QDQ nodes of `model` to integer operators in place; return their number."""
     count = 0
     for node in list(model.graph):
         if node.domain:
@@ -43,78 +43,76 @@ def to_qoperator(model: ir.Model) -> int:
 
 
 def _find_dequantize_input(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the DequantizeLinear that gives input `index`."""
-    maker = ir.producer(node.inputs[index]) if index < len(node.inputs) else None
-    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+    """Return the DequantizeLinear that produces input `index`, or None."""
+    producer = ir.producer(node.inputs[index]) if index < len(node.inputs) else None
+    return producer if producer is not None and producer.op_type == "DequantizeLinear" else None
 
 
 def _find_quantize_output(node: ir.Node) -> ir.Node | None:
-    """Return the QuantizeLinear that alone reads the only output of `node`."""
-    reader = ir.sole_consumer(node.outputs[0]) if len(node.outputs) == 1 else None
-    quantizes = (
-        reader is not None
-        and reader.op_type == "QuantizeLinear"
-        and reader.inputs[0] is node.outputs[0]
-    )
-    return reader if quantizes else None
+    """Return the QuantizeLinear that is the sole consumer of the only output of `node`, or None."""
+    consumer = ir.sole_consumer(node.outputs[0]) if len(node.outputs) == 1 else None
+    if consumer is None or consumer.op_type != "QuantizeLinear":
+        return None
+    return consumer if consumer.inputs[0] is node.outputs[0] else None
 
 
-def _fuse_product(model: ir.Model, node: ir.Node) -> int:
-    before, after = (
-        [_find_dequantize_input(node, index) for index in range(2)],
-        _find_quantize_output(node),
-    )
-    bias = _find_dequantize_input(node, 2)
-    if (
-        after is None
-        or any(dequantize is None for dequantize in before)
-        or (len(node.inputs) > 2 and bias is None)
-    ):
-        return 0
-    dequantizes = [dequantize for dequantize in before if dequantize is not None]
-    kinds = [ir.require_input(dequantize).dtype for dequantize in dequantizes] + [
-        after.outputs[0].dtype
-    ]
-    step = ir.const_value(dequantizes[0].inputs[1])
-    wide = any(kind not in _EIGHT_BIT_TYPES for kind in kinds)
-    if (
-        wide
-        or step is None
-        or step.size > 1
-        or any(len(dequantize.inputs) < 3 for dequantize in [*dequantizes, after])
-    ):
-        return 0
-    inputs: list[ir.Value | None] = [
-        value for dequantize in dequantizes for value in dequantize.inputs[:3]
-    ]
-    inputs += after.inputs[1:3]
+def _fuse_product(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a Conv or MatMul between QDQ nodes by its integer operator; return whether it was."""
+    x, weight, bias = (_find_dequantize_input(node, index) for index in range(3))
+    quantize = _find_quantize_output(node)
+    if x is None or weight is None or quantize is None:
+        return False
+    has_float_bias = len(node.inputs) > 2 and bias is None
+    if has_float_bias or not _is_int8_product(x, weight, quantize):
+        return False
+    inputs: list[ir.Value | None] = [*x.inputs[:3], *weight.inputs[:3], *quantize.inputs[1:3]]
     if bias is not None:
         inputs.append(bias.inputs[0])
     attributes = {key: ir.get_attr(node, key) for key in node.attributes}
-    product = ir.make_node(
-        _PRODUCTS[node.op_type], inputs, attributes, output="", origin=node, like=after.outputs[0]
-    )
-    ir.replace_nodes(model, [node, after], [product])
-    return 1
+    op_type, result = _PRODUCTS[node.op_type], quantize.outputs[0]
+    product = ir.make_node(op_type, inputs, attributes, output="", origin=node, like=result)
+    ir.replace_nodes(model, [node, quantize], [product])
+    return True
 
 
-def _fuse_move(model: ir.Model, node: ir.Node) -> int:
-    before, after = _find_dequantize_input(node, 0), _find_quantize_output(node)
-    if before is None or after is None or ir.require_input(before).dtype not in _EIGHT_BIT_TYPES:
-        return 0
-    if len(before.inputs) != len(after.inputs) or not all(
-        np.array_equal(a, b) and a.dtype == b.dtype
-        for a, b in (
-            (ir.const_value(x), ir.const_value(y))
-            for x, y in zip(before.inputs[1:], after.inputs[1:], strict=True)
-        )
-        if a is not None and b is not None
-    ):
-        return 0
-    integers, result = ir.require_input(before), after.outputs[0]
+def _is_int8_product(x: ir.Node, weight: ir.Node, quantize: ir.Node) -> bool:
+    """Whether operands and result have 8 bits and zero points, and x has one constant scale."""
+    scale = ir.const_value(x.inputs[1])
+    if scale is None or scale.size > 1:
+        return False
+    if any(len(node.inputs) < 3 for node in (x, weight, quantize)):
+        return False
+    integers = ir.require_input(x), ir.require_input(weight), quantize.outputs[0]
+    return all(value.dtype in _EIGHT_BIT_TYPES for value in integers)
+
+
+def _fuse_move(model: ir.Model, node: ir.Node) -> bool:
+    """Let a data movement between QDQ nodes of equal parameters move the integers.
+
+    Returns whether the node was replaced.
+    """
+    dequantize, quantize = _find_dequantize_input(node, 0), _find_quantize_output(node)
+    if dequantize is None or quantize is None:
+        return False
+    integers, result = ir.require_input(dequantize), quantize.outputs[0]
+    if integers.dtype not in _EIGHT_BIT_TYPES or not _has_same_qparams(dequantize, quantize):
+        return False
     attributes = {key: ir.get_attr(node, key) for key in node.attributes}
     moved = ir.make_node(
         node.op_type, [integers, *node.inputs[1:]], attributes, output="", origin=node, like=result
     )
-    ir.replace_nodes(model, [node, after], [moved])
-    return 1
+    ir.replace_nodes(model, [node, quantize], [moved])
+    return True
+
+
+def _has_same_qparams(dequantize: ir.Node, quantize: ir.Node) -> bool:
+    """Whether two QDQ nodes have equal scales and zero points, as far as these are constants."""
+    if len(dequantize.inputs) != len(quantize.inputs):
+        return False
+    for first, second in zip(dequantize.inputs[1:], quantize.inputs[1:], strict=True):
+        a, b = ir.const_value(first), ir.const_value(second)
+        if a is None or b is None:
+            continue
+        if not np.array_equal(a, b) or a.dtype != b.dtype:
+            return False
+    return True

@@ -1,10 +1,10 @@
-"""onnxruntime's operators on integers, written as QuantizeLinear, DequantizeLinear and the operator on real numbers.
+"""Expand onnxruntime's integer operators to float operators between QDQ nodes.
 
-    QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)  ->  QuantizeLinear(Conv(DequantizeLinear(x), ...),
-    ys, yz)
+    QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
+        ->  QuantizeLinear(Conv(DequantizeLinear(x), ...), ys, yz)
 
-The bias of a product is int32 at both scales. An operator that is not here stays, and is refused
-later.
+The bias of a product is int32 at the product of both scales. Other operators are unchanged; they
+are rejected later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "transpose_constant",
 ]
 
-#: Scales of activations are worked out at run time: a file has none.
+#: Operators whose activation scales are computed at run time, so that a file has none.
 _DYNAMIC_OPS = operators.DYNAMIC_QUANTIZATION_OPS | {
     "DynamicQuantizeMatMul",
     "DynamicQuantizeLSTM",
@@ -34,25 +34,33 @@ _DYNAMIC_OPS = operators.DYNAMIC_QUANTIZATION_OPS | {
 
 
 def is_dynamic(node: ir.Node) -> bool:
-    """Whether a node belongs to a model whose activations get their scales at run time."""
+    """Whether a node quantizes activations with scales that are computed at run time."""
     return node.op_type in _DYNAMIC_OPS
 
 
 @dataclass(frozen=True)
 class _QOperatorForm:
-    """How an operator on integers is read.
+    """Inputs and attributes of an integer operator.
 
-    kind : the operator on real numbers. operands : where (tensor, scale, zero point) begin. result
-    : where the output's scale and zero point are. bias : where an int32 bias is, or None. kept :
-    attributes that the operator on
-    real numbers has, too.
+    Attributes
+    ----------
+    float_op_type
+        The corresponding float operator.
+    operands
+        Input indices at which (tensor, scale, zero point) of the operands begin.
+    result
+        Input index of the output's scale; the zero point follows.
+    bias
+        Input index of an int32 bias, or None.
+    attribute_names
+        Attributes that the float operator has, too.
     """
 
-    kind: str
+    float_op_type: str
     operands: tuple[int, ...]
     result: int
     bias: int | None = None
-    kept: tuple[str, ...] = ()
+    attribute_names: tuple[str, ...] = ()
 
 
 _CONCAT = "QLinearConcat"
@@ -83,12 +91,15 @@ _QOPERATOR_FORMS: Mapping[str, _QOperatorForm] = {
 
 
 def is_qoperator(node: ir.Node) -> bool:
-    """Whether a node is an operator on integers that `expand_qoperators` rewrites."""
+    """Whether a node is an integer operator that `expand_qoperators` expands."""
     return node.op_type in _QOPERATOR_FORMS or node.op_type == _CONCAT
 
 
 def expand_qoperators(model: ir.Model) -> int:
-    """Rewrite the operators on integers of `model` in place; return how many."""
+    """Expand the integer operators of `model` in place; return their number.
+
+    Raises ModelError for scales and options that are not supported.
+    """
     count = 0
     for node in list(model.graph):
         if node.op_type == _CONCAT:
@@ -101,114 +112,137 @@ def expand_qoperators(model: ir.Model) -> int:
             continue
         if ir.get_attr(node, "channels_last", 0):
             raise ModelError(
-                f"{node.op_type} {node.name}: channels_last = 1 is not read; write the model "
-                "without"
+                f"{node.op_type} {node.name}: channels_last = 1 is not supported; export the model "
+                "without it"
             )
-        _expand_node(model, node, form)
+        _QOperatorExpander(model, node, form).run()
         count += 1
     return count
 
 
-def _expand_node(model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
-    nodes: list[ir.Node] = []
-    taken = ir.get_tensor_names(model)
+class _QOperatorExpander:
+    """Expands one integer operator."""
 
-    def name(what: str) -> str:
-        return ir.reserve_name(f"{node.outputs[0].name}_{what}", taken)
+    def __init__(self, model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
+        self.model, self.node, self.form = model, node, form
+        self.new_nodes: list[ir.Node] = []
+        self.reserved_names = ir.get_tensor_names(model)
 
-    def make(kind: str, inputs: list[ir.Value | None], what: str, **attributes: int) -> ir.Value:
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        nodes.append(
-            ir.make_node(kind, inputs, attributes, output=name(what), origin=node, suffix=what)
+    def run(self) -> None:
+        """Replace the node in the model."""
+        node, form = self.node, self.form
+        inputs: list[ir.Value | None] = []
+        for position, index in enumerate(form.operands):
+            inputs.append(self._dequantize_operand(index, f"real{position}"))
+        bias = None if form.bias is None else self._get_input(form.bias)
+        if bias is not None:
+            inputs.append(self._dequantize_bias(bias))
+        names = [key for key in form.attribute_names if key in node.attributes]
+        attributes = {key: ir.get_attr(node, key) for key in names}
+        float_node = ir.make_node(
+            form.float_op_type,
+            inputs,
+            attributes,
+            output=self._reserve_name("real"),
+            origin=node,
+            like=None,
         )
-        return nodes[-1].outputs[0]
-
-    def get_input(index: int) -> ir.Value | None:
-        return node.inputs[index] if index < len(node.inputs) else None
-
-    def channels(index: int) -> int:
-        scale = ir.const_value(get_input(index + 1))
-        return 1 if scale is None else scale.size
-
-    inputs: list[ir.Value | None] = []
-    for number, index in enumerate(form.operands):
-        weight = ir.const_value(get_input(index))
-        axis = (
-            0
-            if form.bias == 8 or weight is None
-            else 0
-            if ir.get_attr(node, "transB", 0)
-            else weight.ndim - 1
+        result_qparams = [self._get_input(form.result), self._get_input(form.result + 1)]
+        quantize = ir.make_node(
+            "QuantizeLinear",
+            [float_node.outputs[0], *result_qparams],
+            {},
+            output="",
+            origin=node,
+            suffix="integers",
+            like=node.outputs[0],
         )
-        along: dict[str, int] = {"axis": axis} if channels(index) > 1 else {}
-        inputs.append(
-            make(
-                "DequantizeLinear",
-                [get_input(index), get_input(index + 1), get_input(index + 2)],
-                f"real{number}",
-                **along,
-            )
-        )
-    bias = None if form.bias is None else get_input(form.bias)
-    if bias is not None:
-        scales = [
-            np.ravel(scale)
-            for index in form.operands
-            if (scale := ir.const_value(get_input(index + 1))) is not None
-        ]
-        if len(scales) < len(form.operands):
-            raise ModelError(
-                f"{node.op_type} {node.name}: its scales are computed at run time; store them as "
-                "constants"
-            )
+        ir.replace_nodes(self.model, [node], [*self.new_nodes, float_node, quantize])
+
+    def _dequantize_operand(self, index: int, suffix: str) -> ir.Value:
+        """Dequantize the operand whose tensor, scale and zero point begin at input `index`."""
+        scale, weight = self._get_scale(index), ir.const_value(self._get_input(index))
+        attributes = {}
+        if scale is not None and scale.size > 1:
+            is_output_first = self.form.bias == 8 or ir.get_attr(self.node, "transB", 0)
+            attributes["axis"] = 0 if is_output_first or weight is None else weight.ndim - 1
+        inputs = [self._get_input(index + offset) for offset in range(3)]
+        return self._add_dequantize(inputs, suffix, attributes)
+
+    def _dequantize_bias(self, bias: ir.Value) -> ir.Value:
+        """Dequantize an int32 bias with the product of the operands' scales."""
+        node = self.node
+        scales: list[np.ndarray] = []
+        for index in self.form.operands:
+            scale = self._get_scale(index)
+            if scale is None:
+                raise ModelError(
+                    f"{node.op_type} {node.name}: its scales are computed at run time; store them "
+                    "as constants"
+                )
+            scales.append(np.ravel(scale))
         counts = {scale.size for scale in scales} - {1}
         if len(counts) > 1 or 0 in counts:
             raise ModelError(
-                f"{node.op_type} {node.name}: its scales have {sorted(counts)} values; they do not "
-                "fit"
+                f"{node.op_type} {node.name}: its scales have {sorted(counts)} values; all must "
+                "have one value, or one per channel"
             )
         step = np.asarray(np.prod(np.broadcast_arrays(*scales), axis=0), np.float32)
-        value = ir.add_initializer(
-            model, name("bias_scale"), step.reshape(-1) if step.size > 1 else step.reshape(())
+        is_per_channel = step.size > 1
+        bias_scale = ir.add_initializer(
+            self.model,
+            self._reserve_name("bias_scale"),
+            step.reshape(-1) if is_per_channel else step.reshape(()),
         )
-        inputs.append(
-            make(
-                "DequantizeLinear", [bias, value], "bias", **({"axis": 0} if step.size > 1 else {})
-            )
+        return self._add_dequantize(
+            [bias, bias_scale], "bias", {"axis": 0} if is_per_channel else {}
         )
-    kept = {key: ir.get_attr(node, key) for key in form.kept if key in node.attributes}
-    real = ir.make_node(form.kind, inputs, kept, output=name("real"), origin=node, like=None)
-    nodes.append(real)
-    ends = [real.outputs[0], get_input(form.result), get_input(form.result + 1)]
-    last = ir.make_node(
-        "QuantizeLinear", ends, {}, output="", origin=node, suffix="integers", like=node.outputs[0]
-    )
-    ir.replace_nodes(model, [node], [*nodes, last])
+
+    def _add_dequantize(
+        self, inputs: list[ir.Value | None], suffix: str, attributes: Mapping[str, int]
+    ) -> ir.Value:
+        """Add a DequantizeLinear without trailing absent inputs; return its output."""
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        node = ir.make_node(
+            "DequantizeLinear",
+            inputs,
+            attributes,
+            output=self._reserve_name(suffix),
+            origin=self.node,
+            suffix=suffix,
+        )
+        self.new_nodes.append(node)
+        return node.outputs[0]
+
+    def _reserve_name(self, suffix: str) -> str:
+        return ir.reserve_name(f"{self.node.outputs[0].name}_{suffix}", self.reserved_names)
+
+    def _get_input(self, index: int) -> ir.Value | None:
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def _get_scale(self, index: int) -> np.ndarray | None:
+        """Return the scale of the operand at input `index`, or None if it is not a constant."""
+        return ir.const_value(self._get_input(index + 1))
 
 
 def transpose_constant(array: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Return a constant with its axes as the Transpose `node` has them.
-
-    ModelError where they are others.
-    """
+    """Transpose a constant as the Transpose `node` does; ModelError if perm does not match it."""
     order = ir.get_attr(node, "perm", range(array.ndim)[::-1])
     if sorted(order) != [*range(array.ndim)]:
         raise ModelError(
-            f"Transpose {node.name}: perm = {[*order]}; its constant has {array.ndim} axes"
+            f"Transpose {node.name}: perm = {[*order]} does not match its constant with "
+            f"{array.ndim} axes"
         )
     return array.transpose(order)
 
 
 def reshape_constant(array: np.ndarray, shape: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Return a constant with the sizes that the Reshape `node` gives it.
-
-    ModelError where they do not hold it.
-    """
+    """Reshape a constant to `shape` as the Reshape `node` does; ModelError if it does not match."""
     try:
         return array.reshape(shape.tolist())
     except (TypeError, ValueError) as error:
         raise ModelError(
-            f"Reshape {node.name}: its constant of the sizes {list(array.shape)} has not those of "
+            f"Reshape {node.name}: its constant {list(array.shape)} cannot be reshaped to "
             f"{shape.tolist()}"
         ) from error

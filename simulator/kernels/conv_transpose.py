@@ -113,7 +113,7 @@ class ConvTranspose(ClampableKernel):
         return (TensorSpec(shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a convolution, with the flipped kernel and no padding, of x with inserted zeros."""
+        """Return a loop that inserts zeros into x and convolves it with the flipped kernel."""
         (x,), (y,) = specs, self.infer(*specs)
         window, source, target = self._window(), image_size(x.shape[2:]), image_size(y.shape[2:])
         reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
@@ -164,7 +164,7 @@ class ConvTranspose(ClampableKernel):
 
 
 def _placement_slices(count: int, stride: int, first: int, size: int) -> tuple[slice, slice]:
-    """Return the slice of elements that are placed within 0..size-1, and the slice of their indices.
+    """Return the slice of elements placed within 0..size-1, and the slice of their target indices.
 
     Element i of `count` elements is placed at index first + i * stride.
     """

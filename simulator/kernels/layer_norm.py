@@ -123,7 +123,7 @@ class LayerNorm(Kernel):
 
     @staticmethod
     def scale_epsilon(epsilon: float, scale: float, count: int) -> int:
-        """Return the field `epsilon` for a float epsilon and rows of `count` elements at `scale`."""
+        """Convert a float epsilon to the field, for rows of `count` elements at `scale`."""
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -161,9 +161,9 @@ class MatMul(ClampableKernel):
         if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):
             x_in, y_in = (InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs))
             target = OutputRef(0, (-1, *y.shape[-2:]))
-            instructions = _conv_simd.active_instruction_set() if bound < 1 << 31 else None
-            is_wide = max(spec.dtype.itemsize for spec in specs) > 2
-            if instructions is None or is_wide or 0 in y.shape:
+            is_narrow = bound < 1 << 31 and max(spec.dtype.itemsize for spec in specs) <= 2
+            instructions = _conv_simd.active_instruction_set() if is_narrow else None
+            if instructions is None or 0 in y.shape:
                 return NativeLoop(_matmul, (x_in, y_in, zero, form, target))
             simd_arguments = _make_simd_arguments(instructions, specs, y, form)
             return NativeLoop(_matmul_simd, (x_in, y_in, *simd_arguments, target))

@@ -25,9 +25,9 @@ __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 @jit
 def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
-    """Copy rows x [A, S] to columns first..first+S of out [N, T], rescaled unless `rescale` is None.
+    """Copy x [A, S] to columns first..first+S of out [N, T]; if A < N, the rows of x repeat.
 
-    If A < N, the rows of x repeat.
+    The elements are rescaled unless `rescale` is None.
     """
     size = x.shape[1]
     for row in range(out.shape[0]):
@@ -73,16 +73,14 @@ class Concat(Kernel):
         for spec in specs:
             require_signed_integer(spec, "Concat")
             require(len(spec.shape) == rank, f"ranks differ: {', '.join(map(str, specs))}")
-        shape = [max(spec.shape[a] for spec in specs) for a in range(rank)]
-        for spec in specs:
-            for index in range(rank):
-                broadcasts = index == 0 and spec.shape[0] == 1
-                is_equal = spec.shape[index] == shape[index]
-                require(
-                    index == axis or is_equal or broadcasts,
-                    f"shapes differ: {', '.join(map(str, specs))}",
-                )
-        shape[axis] = sum(spec.shape[axis] for spec in specs)
+        shape = []
+        for index, sizes in enumerate(zip(*(spec.shape for spec in specs), strict=True)):
+            if index == axis:
+                shape.append(sum(sizes))
+                continue
+            allowed = {max(sizes), 1} if index == 0 else {max(sizes)}
+            require(set(sizes) <= allowed, f"shapes differ: {', '.join(map(str, specs))}")
+            shape.append(max(sizes))
         return (TensorSpec(tuple(shape), dtypes.pop()),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> tuple[RunFunction, ...]:

@@ -23,7 +23,7 @@ __all__ = ["ZeroPointKernel", "subtract_zero_points"]
 class ZeroPointKernel(Kernel):
     """Applies `kernel` to int8 inputs minus their zero points.
 
-    `zero_points` has one entry per input; an input with 0 is passed unchanged and may have any type.
+    `zero_points` has one entry per input; an input with 0 is passed unchanged, of any type.
     """
 
     kernel: Kernel

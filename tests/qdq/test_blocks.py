@@ -61,7 +61,8 @@ def test_other_ratios_stay():
 )
 def test_what_is_refused(made, step, zero):
     with pytest.raises(
-        lo.ModelError, match="n: it has a scale for each block; read are those of a constant matrix"
+        lo.ModelError,
+        match="n: it has one scale per block; this is supported only for a constant matrix",
     ):
         read_block_qparams(made, ir.DataType.INT8, np.float32(step), zero, NONE)
 

@@ -179,7 +179,7 @@ def test_a_relu_that_was_left_to_saturation_comes_back(tmp_path):
     assert "Relu" not in {node.op_type for node in onnx.load(path).graph.node}
     found = import_quantized_model(ir.load(path))
     assert "Relu" in {node.op_type for node in found.graph.graph}
-    assert any("Relu written out" in note for note in found.notes)
+    assert any("Relu restored" in note for note in found.notes)
 
 
 def read_with_quantizer(body, **arrays):
@@ -350,7 +350,7 @@ def test_integers_in_and_out():
         w=few(3, 2, 1, 1),
     )
     found = import_quantized_model(graph)
-    assert found.notes == ("output 'y' was in integers; it is real now",)
+    assert found.notes == ("output 'y' is float now; it was integer",)
     feed = {"x": np.random.default_rng(0).integers(0, 255, (3, 2, 4, 4)).astype(np.uint8)}
     [(_, got, _)] = FloatRunner(found.graph, {"y"}).run(feed)
     real = (feed["x"].astype(np.float32) - 128) * STEP
@@ -371,7 +371,7 @@ def test_channels_of_an_activation():
     )
     found = import_quantized_model(graph)
     assert found.activations["x"].scale == 2.0
-    assert "each of 3 channels" in found.notes[0]
+    assert "one scale per channel (3)" in found.notes[0]
 
 
 def test_wider_and_narrower_integers():
@@ -410,7 +410,7 @@ PAIR = "xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)"
                 "g (float[N,4] x) => (float[N,4] y) { q, a, b = DynamicQuantizeLinear(x)  y = "
                 "DequantizeLinear(q, a, b) }"
             ),
-            "DynamicQuantizeLinear .*the activations get their scales at run time",
+            "DynamicQuantizeLinear .*dynamic quantization: activation scales are computed at run time",
         ),
         (
             (
@@ -431,14 +431,14 @@ PAIR = "xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)"
                 "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, s, z)  y = "
                 "DequantizeLinear(q, t, z) }"
             ),
-            "DequantizeLinear .*its scale is not the one that its integers were written with",
+            "DequantizeLinear .*its scale differs from the QuantizeLinear that wrote",
         ),
         (
             (
                 "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, n, z)  y = "
                 "DequantizeLinear(q, n, z) }"
             ),
-            "QuantizeLinear .*its scale is -1; it is a number from 3e-39",
+            "QuantizeLinear .*its scale is -1; it must be a number from 3e-39",
         ),
     ),
     ids=("dynamic", "computed", "integers", "other-scale", "negative"),
@@ -460,7 +460,7 @@ def test_float8_is_refused():
         s=STEP,
     )
     with pytest.raises(
-        lo.ModelError, match="its integers are float8e4m3fn; int4 to int32 are read"
+        lo.ModelError, match="its integer type is float8e4m3fn; int4 to int32 are supported"
     ):
         import_quantized_model(graph)
 

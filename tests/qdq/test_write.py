@@ -302,7 +302,7 @@ def test_commands(tmp_path):
     given = ["quantize", source, "--platform", "generic", "--effort", "fast"]
     done = run(*given, "-o", straight, "--format", "qdq")
     assert done.exit_code == 0, done.output
-    assert "at most 1 count from the simulator" in " ".join(done.output.split())
+    assert "at most 1 step from the simulator" in " ".join(done.output.split())
     assert run(*given, "-o", first).exit_code == 0
     done = run("convert", first, "-o", second, "--to", "qdq", "--json")
     assert done.exit_code == 0, done.output

@@ -111,7 +111,7 @@ def test_argmax(seed, axis, size):
         (IndexSelect((None, np.array([-1]))), [np.zeros((1, 2), np.int8)], "out of range"),
         (Gather(1, np.array(2)), [np.zeros((1, 2), np.int8)], "out of range"),
         (Gather(2, np.array(2)), [np.zeros((1, 2), np.int8)], "axis 2 does not exist"),
-        (Split(1, [1, 2]), [np.zeros((1, 2), np.int8)], "parts of"),
+        (Split(1, [1, 2]), [np.zeros((1, 2), np.int8)], "slices of"),
         (ArgMax(1), [np.zeros((2, 2), np.int8)], "a single row"),
     ],
 )

@@ -21,7 +21,7 @@ CHIPS = ("venus", "arcs", "venusA")
 
 def states(kernel, x, **more):
     """Run one layer and return all its outputs."""
-    names, feeds = tuple(f"y{i}" for i in kernel.kept), {"x": x, **more}
+    names, feeds = tuple(f"y{i}" for i in kernel.output_indices), {"x": x, **more}
     specs = {
         n: TensorSpec((1, *a.shape[1:]) if kernel.is_per_sample else a.shape, a.dtype)
         for n, a in feeds.items()
@@ -101,7 +101,7 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
         shifted(shift_h),
         out,
         forward,
-        kept=(0, 1, 2),
+        output_indices=(0, 1, 2),
         arithmetic=arithmetic,
         table=chip,
     )
@@ -135,7 +135,7 @@ def test_lstm_of_any_scales(seed, forward, ratio_x, ratio_h, bits, scale):
     x, w, r, b, d = layer(seed, 4, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio_x, ratio_h))
     out = Lstm.make_output_rescale("q27", scale * (1 if bits == 8 else 256), bits)
-    kernel = Lstm(w, r, b, d, to_x, to_h, out, forward, kept=(0, 2))
+    kernel = Lstm(w, r, b, d, to_x, to_h, out, forward, output_indices=(0, 2))
     y, c = states(kernel, x)
     want = naive.lstm(
         x, w, r, b, d, triple(to_x), triple(to_h), triple(out), "q27", "arcs", forward
@@ -245,12 +245,12 @@ def test_lstm_of_given_states(seed, forward, what, bits):
     to = Rescale.from_ratio(3000.0, 32)
     out = Lstm.make_output_rescale("q27", 100.0 * (1 if bits == 8 else 256), bits)
     parts = (w, r, b, d, to, to, out, forward)
-    have = states(Lstm(*parts, kept=(0, 1, 2), given=tuple(what)), x, **more)
+    have = states(Lstm(*parts, output_indices=(0, 1, 2), state_inputs=tuple(what)), x, **more)
     how = (w, r, b, d, triple(to), triple(to), triple(out), "q27", "arcs", forward)
     want = naive.lstm(x, *how, more.get("h"), more.get("c"), more.get("lengths"))
     assert [a.tolist() for a in have] == list(want)
     fixed = {key: array[:1] for key, array in more.items()}
-    alone = states(Lstm(*parts, kept=(0, 1, 2), fixed=fixed), x[:1])
+    alone = states(Lstm(*parts, output_indices=(0, 1, 2), constant_states=fixed), x[:1])
     assert [a.tolist() for a in alone] == [rows[:1] for rows in want]
 
 
@@ -280,7 +280,7 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
         forward,
         reset_after=reset_after,
         gate_bits=gates,
-        given=tuple(what),
+        state_inputs=tuple(what),
     )
     have = states(kernel, x, **more)
     want = naive.gru(
@@ -316,14 +316,14 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
         else Gru.make_output_rescale(100.0, 8)
     )
     parts, kept = (w, r, b, d, to, to, out), tuple(range(1 + len(keys)))
-    whole = states(build(*parts, kept=kept), x)
+    whole = states(build(*parts, output_indices=kept), x)
     ends = {
         key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys
     }
     pieces = []
     for piece in (x[:, :cut], x[:, cut:]):
         if piece.shape[1]:
-            y, *last = states(build(*parts, kept=kept, given=keys), piece, **ends)
+            y, *last = states(build(*parts, output_indices=kept, state_inputs=keys), piece, **ends)
             ends = dict(zip(keys, last, strict=True))
             pieces.append(y)
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole[0])
@@ -344,14 +344,14 @@ def test_given_states_that_do_not_fit():
         Gru.make_output_rescale(100.0, 8),
     )
     units = r.shape[1]
-    with pytest.raises(SimulatorError, match="has no 'c'"):
-        Gru(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
+    with pytest.raises(SimulatorError, match="has no state 'c'"):
+        Gru(*parts, constant_states={"c": np.zeros((1, 1, units), np.int32)})
     with pytest.raises(SimulatorError, match="'h' must be int8"):
-        states(Gru(*parts, given=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
+        states(Gru(*parts, state_inputs=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
     with pytest.raises(SimulatorError, match="'lengths' must be integers"):
-        states(Gru(*parts, given=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
-    with pytest.raises(SimulatorError, match="it takes x, h"):
-        states(Gru(*parts, given=("h",)), x)
+        states(Gru(*parts, state_inputs=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
+    with pytest.raises(SimulatorError, match="expected inputs x, h"):
+        states(Gru(*parts, state_inputs=("h",)), x)
 
 
 @pytest.mark.parametrize("forward", (True, False))
@@ -368,9 +368,9 @@ def test_time_first(forward):
         Lstm.make_output_rescale("q27", 128.0, 8),
         forward,
     )
-    first = states(Lstm(*parts, kept=(0, 1, 2)), x)
+    first = states(Lstm(*parts, output_indices=(0, 1, 2)), x)
     second = states(
-        Lstm(*parts, time_axis=0, kept=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1))
+        Lstm(*parts, time_axis=0, output_indices=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1))
     )
     for one, other in zip(first, second, strict=True):
         assert one.swapaxes(0, 1).tolist() == other.tolist()
@@ -380,9 +380,9 @@ def test_what_does_not_fit():
     """Weights and inputs of other sizes are errors."""
     x, w, r, b, d = layer(5, 4)
     parts = (b, d, shifted(-10), shifted(-10), Lstm.make_output_rescale("q27", 128.0, 8))
-    with pytest.raises(SimulatorError, match="do not fit together"):
+    with pytest.raises(SimulatorError, match="inconsistent weights"):
         Lstm(w[:-1], r, *parts)
-    with pytest.raises(SimulatorError, match="does not take"):
+    with pytest.raises(SimulatorError, match="requires integers"):
         states(Lstm(w, r, *parts), np.concatenate([x, x], axis=2))
     with pytest.raises(NotImplementedError):
         RecurrentKernel(
@@ -403,7 +403,7 @@ def test_same_integers_for_any_batch_and_threads():
         shifted(-14),
         shifted(-14),
         Lstm.make_output_rescale("q27", 128.0, 8),
-        kept=(0,),
+        output_indices=(0,),
     )
     x = integers(rng, (7, 5, 4))
     results = []
@@ -428,7 +428,16 @@ def test_plain_python_gives_the_same_integers(monkeypatch, chip):
     arithmetic = "q11" if chip == "venus" else "q27"
     out = Lstm.make_output_rescale(arithmetic, 2.0**7, 8)
     kernel = Lstm(
-        w, r, b, d, shifted(-6), shifted(-6), out, kept=(0, 1, 2), arithmetic=arithmetic, table=chip
+        w,
+        r,
+        b,
+        d,
+        shifted(-6),
+        shifted(-6),
+        out,
+        output_indices=(0, 1, 2),
+        arithmetic=arithmetic,
+        table=chip,
     )
     compiled = states(kernel, x)
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")

@@ -222,13 +222,15 @@ def test_recurrent_layers_of_more_samples_than_walk_together(layer, name):
     to = Rescale.from_shift(3, 32) if layer == "q11" else Rescale.from_ratio(3000.0, 32)
     if layer == "gru":
         parts = tuple(a[: 3 * units] for a in (*weights, *bias))
-        kernel = Gru(*parts, to, to, Gru.make_output_rescale(100.0, 8), kept=(0,))
+        kernel = Gru(*parts, to, to, Gru.make_output_rescale(100.0, 8), output_indices=(0,))
     else:
         table, out = (
             {"q27": "venusA", "q11": "venus"}[layer],
             Lstm.make_output_rescale(layer, 100.0, 8),
         )
-        kernel = Lstm(*weights, *bias, to, to, out, kept=(0,), arithmetic=layer, table=table)
+        kernel = Lstm(
+            *weights, *bias, to, to, out, output_indices=(0,), arithmetic=layer, table=table
+        )
     same(*both(name, kernel, x), np.int8)
 
 

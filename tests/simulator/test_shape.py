@@ -115,7 +115,7 @@ def test_transpose(perm):
         (
             Concat(1, (SAME, Rescale.from_shift(0, 16))),
             [np.zeros((1, 2), np.int8)] * 2,
-            "different widths",
+            "rescales of the same width",
         ),
         (Constant(np.zeros(3, np.int8)), [np.zeros((1, 2), np.int8)], "no inputs"),
         (Relu(), [np.zeros((1, 2), bool)], "signed integers"),

@@ -68,7 +68,7 @@ def test_lstm(seed, arithmetic, times, units, scale, again, forward, wild):
         *(Rescale.from_shift(s, 32) for s in shifts),
         Rescale.from_shift(product - scale, 8),
         forward,
-        kept=(0, 1, 2),
+        output_indices=(0, 1, 2),
         arithmetic=arithmetic,
         feedback_rescale=Rescale.from_shift(again, 8),
     )
@@ -102,7 +102,7 @@ def test_gru(seed, kind, times, units, scale, again, forward, wild):
         *(Rescale.from_shift(s, 32) for s in shifts),
         Rescale.from_shift(14 - scale, 8),
         forward,
-        kept=(0, 1),
+        output_indices=(0, 1),
         arithmetic=arithmetic,
         table=chip,
         feedback_rescale=Rescale.from_shift(again, 8),
@@ -123,10 +123,12 @@ def test_states_go_on(times_first):
     if times_first:
         x = np.ascontiguousarray(x.swapaxes(0, 1))
     axis = 0 if times_first else 1
-    made = {"time_axis": axis, "kept": (0, 1, 2)}
+    made = {"time_axis": axis, "output_indices": (0, 1, 2)}
     shifts = [Rescale.from_shift(shift, 32) for shift in (1, -1)]
     whole = TrainedLstm(w, r, b, d, *shifts, Rescale.from_shift(25, 8), **made)
-    again = TrainedLstm(w, r, b, d, *shifts, Rescale.from_shift(25, 8), **made, given=("h", "c"))
+    again = TrainedLstm(
+        w, r, b, d, *shifts, Rescale.from_shift(25, 8), **made, state_inputs=("h", "c")
+    )
 
     def run(kernel, names, *arrays):
         feed = dict(zip(names, arrays, strict=True))

@@ -101,7 +101,7 @@ def _lstm(
         builder, kernel, xs, types, step, [kernel.rescale_o.dtype, np.dtype(np.int64)]
     )
     c = builder.narrow(_pack_cells(builder, c, units) if packed else c, np.dtype(np.int32))
-    return [[y, h, c][index] for index in kernel.kept]
+    return [[y, h, c][index] for index in kernel.output_indices]
 
 
 def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
@@ -166,7 +166,7 @@ def _gru(
         return [builder.narrow(builder.saturate(mixed, kernel.rescale_o.bits), kind)]
 
     found = _build_scan(builder, kernel, xs, types, step, [kind])
-    return [found[index] for index in kernel.kept]
+    return [found[index] for index in kernel.output_indices]
 
 
 def _executor_gru(
@@ -203,7 +203,7 @@ def _executor_gru(
         return [builder.narrow(builder.rescale(mixed, out), kind)]
 
     found = _build_scan(builder, kernel, xs, types, step, [kind])
-    return [found[index] for index in kernel.kept]
+    return [found[index] for index in kernel.output_indices]
 
 
 def _build_scan(
@@ -219,13 +219,13 @@ def _build_scan(
     kinds : the types of the states, of which the first is the sequence's. Layout of x, sequence and
     states: see `simulator.kernels.recurrent.layer`.
     """
-    if "lengths" in (*kernel.given, *kernel.fixed):
+    if "lengths" in (*kernel.state_inputs, *kernel.constant_states):
         raise NotExactError("it is given lengths")
     x = builder("Transpose", xs[0], perm=[1, 0, 2]) if kernel.time_axis else xs[0]
     sums = _gate_sums(builder, x, kernel.weight_x, kernel.bias_x, kernel.rescale_x, types[0])
     samples = builder("Slice", builder("Shape", x), np.array([1]), np.array([2]))
     size = builder("Concat", samples, np.array([kernel.units]), axis=0)
-    given = dict(zip(kernel.given, xs[1:], strict=True))
+    given = dict(zip(kernel.state_inputs, xs[1:], strict=True))
     first = []
     for name, kind in zip(("h", "c"), kinds, strict=False):
         if name in given:
@@ -236,7 +236,7 @@ def _build_scan(
             )
         else:
             start = np.reshape(
-                kernel.fixed.get(name, np.zeros(kernel.units)), (-1, kernel.units)
+                kernel.constant_states.get(name, np.zeros(kernel.units)), (-1, kernel.units)
             ).astype(kind)
             state = builder("Expand", builder.constant(start), size)
         first.append(state)

@@ -290,7 +290,7 @@ class ExactWriter(QdqWriter):
         shapes = [writer.info.input_shapes[index] for index in operands]
         name = f"{op_format.name}_{len(self.functions)}"
         written = build_kernel_function(kernel, name, shapes, types, self.opset)
-        kept = getattr(kernel, "kept", range(len(written.outputs)))
+        kept = getattr(kernel, "output_indices", range(len(written.outputs)))
         call = ir.node(
             name,
             inputs,

@@ -31,11 +31,13 @@ def _collect_states(
 
     States are counts. They come from the kernel, from parameters or from inputs.
     """
-    tensors = {key: context.get_parameter(key, array, x) for key, array in kernel.fixed.items()}
+    tensors = {
+        key: context.get_parameter(key, array, x) for key, array in kernel.constant_states.items()
+    }
     for key in recurrent.OPTIONAL_INPUTS:
         if key in context.parameters:
             tensors[key] = context.parameters[key]
-    tensors |= dict(zip(kernel.given, state_inputs, strict=True))
+    tensors |= dict(zip(kernel.state_inputs, state_inputs, strict=True))
     return {
         key: tensor.reshape(-1) if key == "lengths" else tensor.reshape(-1, kernel.units)
         for key, tensor in tensors.items()
@@ -63,8 +65,8 @@ def _bind_parameters(kernel: Any, parameters: Sequence[Any], context: FakeQuantC
         weight_h=to_integers(wh, kernel.weight_h.dtype),
         bias_x=to_flat_int64(bx),
         bias_h=to_flat_int64(bh),
-        fixed={**kernel.fixed, **fixed},
-        kept=tuple(range(1 + len(kernel.final_state_specs(1)))),
+        constant_states={**kernel.constant_states, **fixed},
+        output_indices=tuple(range(1 + len(kernel.final_state_specs(1)))),
     )
 
 
@@ -107,7 +109,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], context: FakeQuantContext) ->
     ]
     return tuple(
         straight_through(smooth[index].to(exact[index].dtype), exact[index])
-        for index in kernel.kept
+        for index in kernel.output_indices
     )
 
 

@@ -1,1 +1,1 @@
-"""What kernels are made of: loops over windows and rows, register tiles, curves."""
+"""Building blocks of kernels: loops over windows and rows, register tiles, function tables."""

@@ -341,7 +341,10 @@ def array_address(x: Any) -> Any:
 
 
 def run_record(words: Any) -> None:
-    """Run a nested loop by its record, see `native.NestedLoop`; uncompiled, `words` is a function."""
+    """Run a nested loop by its record `words`, see `native.NestedLoop`.
+
+    Uncompiled, `words` is a function without arguments.
+    """
     words()
 
 

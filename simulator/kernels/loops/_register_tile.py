@@ -245,7 +245,7 @@ class TileIrWriter:
                     self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Return total plus the products of the dwords of x and w, with a dot instruction if any."""
+        """Return total plus the sums of products of the dwords of x and w, lane by lane."""
         if self.shape.operands == "pairs":
             return self._emit_pairs_dot(total, x, w)
         name, lanes = self.target.dot_intrinsics[self.shape.operands], self.target.lanes
@@ -365,7 +365,10 @@ class TileIrWriter:
 
     @contextmanager
     def loop(self, count: Any, step: int) -> Iterator[Any]:
-        """Emit a loop whose body is written inside the context; yield the index 0, step, .. < count."""
+        """Emit a loop over 0, step, .. < count whose body is written in the context.
+
+        Yields the loop index.
+        """
         b, start = self.b, self.b.block
         head, body, end = (b.append_basic_block(name) for name in ("head", "body", "end"))
         b.branch(head)

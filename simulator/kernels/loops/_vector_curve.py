@@ -196,8 +196,9 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
         return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
 
     zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD
+    entries = [load_splat(index) for index in range(5 * _PIECES)]
     borders, slopes, biases, shifts, negative_biases = (
-        [load_splat(group * _PIECES + j) for j in range(_PIECES)] for group in range(5)
+        entries[start : start + _PIECES] for start in range(0, 5 * _PIECES, _PIECES)
     )
     parameters = [slopes, biases]
     if not mirrors_bias:

@@ -1,1 +1,1 @@
-"""Recurrent layers: step by step over a sequence, with the arithmetic of each chip and of the training side."""
+"""Recurrent layers over sequences, in the arithmetic of each chip and of training libraries."""

@@ -1,4 +1,4 @@
-"""Gated recurrent unit (GRU) with gates r, z, n: as defined, and as the chips' executor computes it.
+"""Gated recurrent unit (GRU), gates r, z, n: as defined, and as the chips' executor computes it.
 
 a and b are the gate sums of the input and of the state (see `layer`) for the respective gate.
 

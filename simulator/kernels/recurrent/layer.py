@@ -201,7 +201,7 @@ class RecurrentKernel(Kernel):
         return self.time_axis == 1
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the outputs after the sequence, as [samples, 1, H] for any time axis."""
+        """Return the specs of the outputs after the sequence, each [samples, 1, H]."""
         return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -211,7 +211,7 @@ class RecurrentKernel(Kernel):
         is_compatible = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == inputs
         require(
             is_compatible,
-            f"a recurrent layer of {inputs} inputs requires integers of rank 3, not {x}",
+            f"a recurrent layer requires integers [.., .., {inputs}], not {x}",
         )
         require(
             len(state_specs) == len(self.state_inputs),
@@ -270,7 +270,7 @@ class RecurrentKernel(Kernel):
     def _initial_states(
         self, state_arrays: Sequence[np.ndarray], samples: int, times: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] int64 in 0..T."""
+        """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] in 0..T."""
         inputs = dict(zip(self.state_inputs, state_arrays, strict=True))
         values = {**self.constant_states, **inputs}
         h = np.zeros((samples, self.units), self.rescale_o.dtype)
@@ -286,8 +286,8 @@ class RecurrentKernel(Kernel):
     def make_step_function(self) -> Any:
         """Return a function that computes all steps, of arguments (sums, lengths, y, h, c).
 
-        sums : int32 [N, T, G*H]. lengths : int64 [N]. y : [N, T, H], to be filled. h, c : states [N,
-        H], which are updated to the final ones. The function returns the final states that are
+        sums : int32 [N, T, G*H]. lengths : int64 [N]. y : [N, T, H], to be filled. h, c : states
+        [N, H], which are updated to the final ones. The function returns the final states that are
         outputs, each [N, 1, H].
         """
         raise NotImplementedError

@@ -26,7 +26,7 @@ def outputs(kernel, *arrays):
     """What the simulator computes for all outputs of a kernel."""
     names = [f"x{i}" for i in range(len(arrays))]
     feed = dict(zip(names, arrays, strict=True))
-    wanted = tuple(f"y{i}" for i in range(len(kernel.kept)))
+    wanted = tuple(f"y{i}" for i in range(len(kernel.output_indices)))
     specs = {name: TensorSpec(a.shape, a.dtype) for name, a in feed.items()}
     return [
         array
@@ -57,8 +57,8 @@ def test_lstm(arithmetic, chip, forward):
             rescale_o=out,
             arithmetic=arithmetic,
             table=chip,
-            kept=(0, 1, 2),
-            given=given_,
+            output_indices=(0, 1, 2),
+            state_inputs=given_,
             is_forward=forward,
         )
         arrays = (x, *states[: len(given_)])
@@ -71,7 +71,10 @@ def test_lstm(arithmetic, chip, forward):
 @pytest.mark.parametrize("time_axis", (0, 1))
 def test_gru(time_axis):
     """As it is defined, both places of the reset gate, and as the executor computes it."""
-    out, kept = k.Gru.make_output_rescale(64.0, 8), {"kept": (0, 1), "time_axis": time_axis}
+    out, kept = (
+        k.Gru.make_output_rescale(64.0, 8),
+        {"output_indices": (0, 1), "time_axis": time_axis},
+    )
     made = [
         recurrent(k.Gru, 3, -12, rescale_o=out, reset_after=after, **kept)
         for after in (True, False)
@@ -97,7 +100,11 @@ def test_gru(time_axis):
 
 def test_lengths_have_no_function():
     kernel, x, *_ = recurrent(
-        k.Lstm, 4, -12, rescale_o=k.Lstm.make_output_rescale("q27", 64.0, 8), given=("lengths",)
+        k.Lstm,
+        4,
+        -12,
+        rescale_o=k.Lstm.make_output_rescale("q27", 64.0, 8),
+        state_inputs=("lengths",),
     )
     with pytest.raises(NotExactError, match="lengths"):
         called(kernel, x, np.array([1, 2, 3]))

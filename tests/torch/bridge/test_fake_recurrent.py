@@ -46,7 +46,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         "bias_x": integers(rng, (gates * units,), np.int16).astype(np.int64),
         "bias_h": integers(rng, (gates * units,), np.int16).astype(np.int64),
         "time_axis": time_axis,
-        "kept": draw(st.sampled_from(((0,), (0, 1), (1,)))),
+        "output_indices": draw(st.sampled_from(((0,), (0, 1), (1,)))),
     }
     coarse = kind is k.ExecutorGru or (kind is k.Lstm and draw(st.booleans()))
     if kind is k.ExecutorGru:
@@ -61,7 +61,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
             "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA"))),
         }
         whole["rescale_o"] = k.Lstm.make_output_rescale(arithmetic, 2.0 ** (bits - 1), bits)
-        whole["kept"] = draw(st.sampled_from((whole["kept"], (0, 1, 2), (2,))))
+        whole["output_indices"] = draw(st.sampled_from((whole["output_indices"], (0, 1, 2), (2,))))
     if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
         whole["rescale_o"] = k.Gru.make_output_rescale(
@@ -79,7 +79,7 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         for way, count in (("given", 3), ("fixed", 1))
     )
     check_exact_and_differentiable(
-        replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values()
+        replace(kernel, state_inputs=tuple(run_time), constant_states=held), x, *run_time.values()
     )
 
 
@@ -125,11 +125,13 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
         states = {key: beginning(made, rng, key, 1) for key in keys(made)[1:]}
         layers.append((made, held, states))
     (kernel, _, first), (other, held, states) = layers
-    kernel = kernel if zero else replace(kernel, fixed=first)
+    kernel = kernel if zero else replace(kernel, constant_states=first)
     x = integers(rng, (3, 6, 4) if time_axis else (6, 3, 4))
     given = {key: tensor(array) for key, array in {**held, **states}.items()}
     results = get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype], given))
-    for got, want in zip(results, simulated(replace(other, fixed=states), [x]), strict=True):
+    for got, want in zip(
+        results, simulated(replace(other, constant_states=states), [x]), strict=True
+    ):
         equal(got, want)
     sum(r.double().sum() for r in results).backward()
     for key, t in given.items():
@@ -154,8 +156,8 @@ def test_a_sample_waits_beyond_its_end():
             Rescale.from_shift(-4, 32),
             out,
             forward,
-            kept=(0, 1, 2),
-            given=("lengths", "h", "c"),
+            output_indices=(0, 1, 2),
+            state_inputs=("lengths", "h", "c"),
         )
         arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
         arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
