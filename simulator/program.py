@@ -329,22 +329,22 @@ class Program:
         """Check names, shapes and dtypes of the feeds, and return the number of samples."""
         if feed.keys() != self.inputs.keys():
             raise SimulatorError(f"feeds must be exactly {sorted(self.inputs)}, got {sorted(feed)}")
-        batch_sizes = set()
         for name, spec in self.inputs.items():
-            x = feed[name]
-            if x.dtype != spec.dtype:
-                raise SimulatorError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
-            if not self.accepts_batches and x.shape != spec.shape:
-                raise SimulatorError(f"{name} must be exactly {spec}, not {list(x.shape)}")
-            if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
-                raise SimulatorError(
-                    f"{name} must be {spec} with any batch size, not {list(x.shape)}"
-                )
-            if self.accepts_batches:
-                batch_sizes.add(len(x))
-        if len(batch_sizes) > 1:
-            raise SimulatorError(f"feeds have different batch sizes: {sorted(batch_sizes)}")
-        return batch_sizes.pop() if batch_sizes else 1
+            self._check_feed(name, spec, feed[name])
+        if not self.accepts_batches or not feed:
+            return 1
+        batch_sizes = {len(x) for x in feed.values()}
+        require(len(batch_sizes) == 1, f"feeds have different batch sizes: {sorted(batch_sizes)}")
+        return batch_sizes.pop()
+
+    def _check_feed(self, name: str, spec: TensorSpec, x: Array) -> None:
+        """Raise `SimulatorError` unless an array is valid for the input `name` of `spec`."""
+        if x.dtype != spec.dtype:
+            raise SimulatorError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
+        if not self.accepts_batches and x.shape != spec.shape:
+            raise SimulatorError(f"{name} must be exactly {spec}, not {list(x.shape)}")
+        if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
+            raise SimulatorError(f"{name} must be {spec} with any batch size, not {list(x.shape)}")
 
     def _check_forced(self, force: Mapping[str, Array], samples: int) -> dict[str, Array]:
         """Check names, shapes and dtypes of the forced arrays, and return them contiguous."""

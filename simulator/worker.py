@@ -124,10 +124,7 @@ class Worker:
             Trigger buffer id -> {buffer id: value}. As soon as the trigger is computed, the listed
             buffers take these values; for a fed tensor, from the start.
         """
-        values = [
-            self._caller_array(buffer_id, arrays, block) if value is None else value
-            for buffer_id, value in enumerate(self._values)
-        ]
+        values = self._resolve_arrays(range(len(self._values)), arrays, block)
         last_writers: dict[int, BuiltStep] = {}
         for step in self._steps:
             last_writers.update(dict.fromkeys(step.output_buffers, step))

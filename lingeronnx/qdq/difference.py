@@ -10,7 +10,7 @@ Rounding causes one step: the simulator rounds ties up, QuantizeLinear to even.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,11 @@ class SimulatorDifference:
     computes_in_float: bool
     max_steps: int
     mean: float
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether the difference is more than one of rounding."""
+        return self.computes_in_float or self.max_steps > 1
 
 
 def measure_differences(
@@ -140,6 +145,17 @@ def _sample_input(
     return values.astype(dtype)
 
 
+def _format_operator(operator: str, group: Sequence[SimulatorDifference], data: str) -> str:
+    """Format the differences of all tensors of an operator as one line; `data` names the inputs."""
+    worst = max(group, key=lambda difference: difference.max_steps)
+    prefix = "computed in float, " if worst.computes_in_float else ""
+    mean = np.mean([difference.mean for difference in group])
+    return (
+        f"{len(group)} {operator}: {prefix}at most {worst.max_steps} steps from the simulator on "
+        f"{data} ('{worst.tensor}'), {mean:.2g} on average"
+    )
+
+
 def format_differences(
     model: ir.Model, standard: QdqGraph, samples: Mapping[str, np.ndarray] | None = None
 ) -> list[str]:
@@ -165,18 +181,12 @@ def format_differences(
     except ConfigError as error:
         return [f"not compared with the simulator: {error}"]
     data = "calibration data" if samples else "random inputs"
-    notable = [d.operator for d in differences if d.computes_in_float or d.max_steps > 1]
+    notable = [d.operator for d in differences if d.is_notable]
     lines = []
     for operator in dict.fromkeys(notable):
         group = [difference for difference in differences if difference.operator == operator]
-        worst = max(group, key=lambda difference: difference.max_steps)
-        prefix = "computed in float, " if worst.computes_in_float else ""
-        mean = np.mean([difference.mean for difference in group])
-        lines.append(
-            f"{len(group)} {operator}: {prefix}at most {worst.max_steps} steps from the "
-            f"simulator on {data} ('{worst.tensor}'), {mean:.2g} on average"
-        )
-    others = [d for d in differences if not d.computes_in_float and d.max_steps <= 1]
+        lines.append(_format_operator(operator, group, data))
+    others = [difference for difference in differences if not difference.is_notable]
     if others:
         max_steps = max(difference.max_steps for difference in others)
         lines.append(

@@ -153,7 +153,7 @@ class _ModelImporter:
         )
 
     def _prepare(self) -> None:
-        """Reject dynamic quantization, inline functions with QDQ nodes, expand integer operators."""
+        """Reject dynamic quantization, inline functions of QDQ nodes, expand integer operators."""
         model = self.model
         for node in _iter_all_nodes(model):
             if is_dynamic(node):
@@ -197,7 +197,7 @@ class _ModelImporter:
     # ---- quantization parameters of a node -------------------------------------------------------
 
     def _read_qparams(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
-        """Return the quantization parameters of a node with integers of type `kind`, and y_scale."""
+        """Return the quantization parameters of a QDQ node with integers of `kind`, and y_scale."""
         label, scale_value = f"{node.op_type} {node.name}", node.inputs[1]
         assert scale_value is not None
         step = _resolve_constant(scale_value)
@@ -286,7 +286,7 @@ class _ModelImporter:
         return activation.outputs[0]
 
     def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:
-        """Whether a tensor provably has no negative elements, looking up to `depth` nodes upstream."""
+        """Whether a tensor provably has no negative elements, from up to `depth` nodes upstream."""
         integer_tensor = self.integer_tensors.get(value)
         producer = ir.producer(value if integer_tensor is None else integer_tensor.real)
         if producer is None or not depth:
@@ -303,7 +303,7 @@ class _ModelImporter:
         return all(x is None or self._is_nonnegative(x, depth - 1) for x in inputs)
 
     def _remove_dequantize(self, node: ir.Node) -> None:
-        """Replace the output of a DequantizeLinear by the float tensor or constant it represents."""
+        """Replace the output of a DequantizeLinear by its float tensor or constant."""
         source, out = ir.require_input(node), node.outputs[0]
         if source in self.integer_tensors:
             real, written = self.integer_tensors[source]
@@ -413,26 +413,19 @@ class _ModelImporter:
 
     def _move_real_values(self, node: ir.Node) -> None:
         """Replace a data movement of integers by the same movement of the float tensors."""
-        integer_inputs = {
-            value: self.integer_tensors[value]
-            for value in node.inputs
-            if value is not None and value in self.integer_tensors
-        }
-        input_qparams = [tensor.qparams for tensor in integer_inputs.values()]
+        inputs: list[ir.Value | None] = []
+        input_qparams: list[Affine] = []
+        for value in node.inputs:
+            if value is not None and value in self.integer_tensors:
+                value, qparams = self.integer_tensors[value]
+                input_qparams.append(qparams)
+            inputs.append(value)
         qparams, op_type = input_qparams[0], node.op_type
-        is_movement = op_type in operators.DATA_MOVEMENT_OPS or op_type in ("MaxPool", "Resize")
-        is_relu = op_type == "Relu" and not qparams.shifted
-        has_common_qparams = all(other == qparams for other in input_qparams)
-        if node.domain or not (is_movement or is_relu) or not has_common_qparams:
+        if not _moves_integers(node, qparams) or input_qparams.count(qparams) < len(input_qparams):
             raise ModelError(
                 f"{op_type} {node.name}: it computes with integers; only data movement of integers "
                 "is supported"
             )
-        inputs: list[ir.Value | None] = []
-        for value in node.inputs:
-            if value is not None and value in integer_inputs:
-                value = integer_inputs[value].real
-            inputs.append(value)
         moved = ir.node(op_type, inputs, {}, num_outputs=len(node.outputs), name=node.name)
         moved.attributes.update(node.attributes)
         self.model.graph.insert_before(node, moved)
@@ -448,6 +441,15 @@ class _ModelImporter:
             if value in self.integer_tensors:
                 self.notes.append(f"output '{value.name}' is float now; it was integer")
                 self._reconnect(value, self.integer_tensors[value].real)
+
+
+def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
+    """Whether a node computes the same function on integers as on float values."""
+    if node.domain:
+        return False
+    if node.op_type == "Relu":
+        return not qparams.shifted
+    return node.op_type in operators.DATA_MOVEMENT_OPS or node.op_type in ("MaxPool", "Resize")
 
 
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
@@ -514,7 +516,7 @@ def make_file_qparams(
 
 
 def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Dequantize integers to float32 as DequantizeLinear does; `step` is the y_scale in the file."""
+    """Dequantize integers to float32 as DequantizeLinear does, with the y_scale `step`."""
     centered = integers.astype(np.int64) - qparams.centre(integers.shape)
     if step.ndim <= 1:
         step = np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
@@ -542,7 +544,7 @@ def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
 
 
 def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the value of a constant, also through data movement and Cast; None if it is computed."""
+    """Return the value of a constant, also through data movement and Cast; else None."""
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array

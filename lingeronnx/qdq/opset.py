@@ -34,17 +34,22 @@ def upgrade_nodes(
     for node in list(model.graph):
         if node.domain:
             continue
-        names, since = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
-        if since <= after and any(name in node.attributes for name in names):
-            values = [ir.get_attr(node, name) for name in names]
-            arrays = [
-                None if value is None else np.asarray(value, np.int64).reshape(-1)
-                for value in values
-            ]
-            convert_attributes_to_inputs(model, node, arrays, names)
+        _upgrade_attributes(model, node, after)
         is_old_softmax = before < 13 and node.op_type in operators.SOFTMAX_FAMILY_OPS
         if is_old_softmax and node not in already_current:
             _upgrade_row_op(model, node)
+
+
+def _upgrade_attributes(model: ir.Model, node: ir.Node, opset: int) -> None:
+    """Convert attributes that are inputs in `opset` to constant inputs."""
+    names, first_opset = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
+    if first_opset > opset or not any(name in node.attributes for name in names):
+        return
+    arrays: list[np.ndarray | None] = []
+    for name in names:
+        value = ir.get_attr(node, name)
+        arrays.append(None if value is None else np.asarray(value, np.int64).reshape(-1))
+    convert_attributes_to_inputs(model, node, arrays, names)
 
 
 def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:

@@ -159,15 +159,7 @@ class MatMul(ClampableKernel):
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # gives the accumulator type
         (y,) = self.infer(*specs)
         if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):
-            x_in, y_in = (InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs))
-            target = OutputRef(0, (-1, *y.shape[-2:]))
-            is_narrow = bound < 1 << 31 and max(spec.dtype.itemsize for spec in specs) <= 2
-            instructions = _conv_simd.active_instruction_set() if is_narrow else None
-            if instructions is None or 0 in y.shape:
-                return NativeLoop(_matmul, (x_in, y_in, zero, form, target))
-            simd_arguments = _make_simd_arguments(instructions, specs, y, form)
-            return NativeLoop(_matmul_simd, (x_in, y_in, *simd_arguments, target))
-
+            return self._build_stacked(specs, y, zero, form)
         loop = NativeLoop(_matmul, (InputRef(0), InputRef(1), zero, form, OutputRef(0)))
 
         def run_expanded(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -175,6 +167,22 @@ class MatMul(ClampableKernel):
             loop(operands, [outs[0].reshape(-1, *outs[0].shape[-2:])])
 
         return run_expanded
+
+    def _build_stacked(
+        self, specs: Sequence[TensorSpec], y: TensorSpec, zero: np.ndarray, form: RescaleForm
+    ) -> NativeLoop:
+        """Return the loop for operands whose leading axes match, except for the batch.
+
+        `y` is the output, `zero` an array of the accumulator's type.
+        """
+        operands = [InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs)]
+        target = OutputRef(0, (-1, *y.shape[-2:]))
+        is_narrow = zero.dtype == np.int32 and max(spec.dtype.itemsize for spec in specs) <= 2
+        instructions = _conv_simd.active_instruction_set() if is_narrow else None
+        if instructions is None or 0 in y.shape:
+            return NativeLoop(_matmul, (*operands, zero, form, target))
+        simd_arguments = _make_simd_arguments(instructions, specs, y, form)
+        return NativeLoop(_matmul_simd, (*operands, *simd_arguments, target))
 
 
 def _broadcast_batches(x: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:

@@ -144,7 +144,7 @@ def test_what_is_real_between_is_named(name, between):
     notes = lo.convert(made.graph, "qdq").notes
     for operator in {row.operator for row in rows if row.computes_in_float}:
         assert any(
-            operator in note and "real numbers" in note and "counts" in note for note in notes
+            operator in note and "computed in float" in note and "steps" in note for note in notes
         )
 
 

@@ -1,11 +1,16 @@
-"""An integer graph in standard ONNX that gives the simulator's integers bit for bit.
+"""Write an integer graph in standard ONNX that computes the simulator's integers bit-exactly.
 
-    amounts    what is added in front of a QuantizeLinear so that ties go up; proved by bounds, or
-    refused with a reason nodes      standard operators on 64-bit integers: shifts, saturation,
-    requantization, tables layers     what kernels with sums, tables and pools compute, in such
-    nodes; rows: softmax and layer normalisation; recurrent  recurrent layers, a Scan for the steps
-    functions  a kernel's nodes as a model-local function
-    write      the file: `qdq.write` with amounts, and functions where they are wanted
+    tie_offsets   offsets added before a QuantizeLinear so that ties round up; proved by bounds, or
+                  rejected with a reason
+    nodes         standard operators on 64-bit integers: shifts, saturation, requantization, tables
+    layers        kernels with sums, tables and pools, in such nodes
+    rows          softmax and layer normalization
+    recurrent     recurrent layers, with a Scan over the steps
+    functions     a kernel's nodes as a model-local function
+    write         the graph: `qdq_writer` with tie offsets, and functions if requested
+    batch_axis    data movement along axis 0 of a sample, rewritten for batches
+    verification  comparison with the simulator
+    exact_file    the verified file and its report
 
-Knows kernels of the simulator, whatever operator or chip they belong to.
+Works on kernels of the simulator, independent of operators and chips.
 """

@@ -1,8 +1,7 @@
-"""Nodes that move what lies along axis 0 within a sample, written for a batch.
+"""Rewrite data movement along axis 0 of a sample for batches, with one more leading axis.
 
-With one more axis in front.
-An integer graph is made for one sample, and may see it as a matrix that it turns, cuts and joins.
-In a batch the matrices of all samples lie one behind the other along axis 0.
+An integer graph is made for one sample, and may treat it as a matrix that it transposes, slices and
+concatenates. In a batch the matrices of all samples are stacked along axis 0.
 """
 
 from __future__ import annotations
@@ -18,67 +17,77 @@ __all__ = ["separate_batch_axis"]
 
 
 def separate_batch_axis(model: ir.Model) -> None:
-    """Let nodes of the standard graph `model`, made for one sample, move numbers within samples alone, in place.
+    """Rewrite data movement along axis 0 so that it stays within samples, in place.
 
-    What is no such node, or has sizes that are not known, stays as it is.
+    Parameters
+    ----------
+    model
+        Standard graph for one sample. Other nodes, nodes of constants and nodes with unknown
+        dimensions are not changed.
     """
-    taken = ir.get_tensor_names(model)
+    reserved_names = ir.get_tensor_names(model)
     for node in list(model.graph):
-        within = None if node.domain else _shift_axes(model, node)
-        data = [
-            value
-            for value in node.inputs[: None if node.op_type == "Concat" else 1]
-            if value is not None
-        ]
-        sizes = [ir.get_shape(value) for value in (*data, *node.outputs)]
-        if (
-            within is None
-            or any(value.is_initializer() for value in data)
-            or any(None in (s or (None,)) for s in sizes)
-        ):
+        attributes = None if node.domain else _shift_axes(model, node)
+        if attributes is None:
             continue
-        given = [
-            _make_reshape(model, value, (-1, *(ir.get_shape(value) or ())), taken) for value in data
+        data_inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        data = [value for value in data_inputs if value is not None]
+        shapes = [ir.get_shape(value) for value in data]
+        output_shape = ir.get_shape(node.outputs[0])
+        is_static = all(_is_static(ir.get_shape(value)) for value in (*data, *node.outputs))
+        if not is_static or any(value.is_initializer() for value in data):
+            continue
+        separated = [
+            _make_reshape(model, value, (-1, *(shape or ())), reserved_names)
+            for value, shape in zip(data, shapes, strict=True)
         ]
-        inputs = [*(one.outputs[0] for one in given), *node.inputs[len(data) :]]
-        name = ir.reserve_name(f"{node.outputs[0].name}_apart", taken)
-        moved = ir.make_node(node.op_type, inputs, within, output=name, origin=node)
-        back = _make_reshape(
-            model, moved.outputs[0], (-1, *(ir.get_shape(node.outputs[0]) or ())[1:]), taken
-        )
-        ir.replace_nodes(model, [node], [*given, moved, back])
+        inputs = [*(reshape.outputs[0] for reshape in separated), *node.inputs[len(data) :]]
+        name = ir.reserve_name(f"{node.outputs[0].name}_apart", reserved_names)
+        moved = ir.make_node(node.op_type, inputs, attributes, output=name, origin=node)
+        stacked_shape = (-1, *(output_shape or ())[1:])
+        stacked = _make_reshape(model, moved.outputs[0], stacked_shape, reserved_names)
+        ir.replace_nodes(model, [node], [*separated, moved, stacked])
+
+
+def _is_static(shape: Sequence[int | None] | None) -> bool:
+    """Whether a shape has axes, and all its dimensions are known."""
+    return bool(shape) and None not in (shape or ())
 
 
 def _shift_axes(model: ir.Model, node: ir.Node) -> Mapping[str, Any] | None:
-    """Return the node's attributes behind one more axis; None for one that leaves axis 0 as it is.
+    """Return a node's attributes for inputs with one more leading axis, or None.
 
-    The axes of a Slice are a constant, which is written anew.
+    None is for a node that does not rearrange axis 0. The axes of a Slice are a constant input,
+    which is replaced.
     """
-    told = {key: ir.get_attr(node, key) for key in node.attributes}
+    attributes = {key: ir.get_attr(node, key) for key in node.attributes}
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     if not shape:
         return None
+    rank = len(shape)
     if node.op_type == "Transpose":
-        perm = told.get("perm") or list(range(len(shape)))[::-1]
-        return None if perm[0] == 0 else {**told, "perm": [0, *(axis + 1 for axis in perm)]}
+        perm = attributes.get("perm") or list(range(rank))[::-1]
+        if perm[0] == 0:
+            return None
+        return {**attributes, "perm": [0, *(axis + 1 for axis in perm)]}
     if node.op_type in ("Concat", "Gather"):
-        axis = int(told.get("axis", 0)) % len(shape)
-        return None if axis else {**told, "axis": 1}
-    axes = (
-        ir.const_value(node.inputs[3]) if node.op_type == "Slice" and len(node.inputs) > 3 else None
-    )
-    if axes is None or 0 not in axes % len(shape):
+        axis = int(attributes.get("axis", 0)) % rank
+        return None if axis else {**attributes, "axis": 1}
+    if node.op_type != "Slice" or len(node.inputs) <= 3:
         return None
-    ir.set_constant_input(model, node, 3, axes % len(shape) + 1, "apart")
-    return told
+    axes = ir.const_value(node.inputs[3])
+    if axes is None or 0 not in axes % rank:
+        return None
+    ir.set_constant_input(model, node, 3, axes % rank + 1, "apart")
+    return attributes
 
 
 def _make_reshape(
-    model: ir.Model, value: ir.Value, sizes: Sequence[int | None], taken: set[str]
+    model: ir.Model, value: ir.Value, shape: Sequence[int | None], reserved_names: set[str]
 ) -> ir.Node:
-    """Return the node that gives `value` these sizes; taken : names that are in use."""
-    name = ir.reserve_name(f"{value.name}_seen", taken)
-    held = ir.add_initializer(
-        model, ir.reserve_name(f"{name}_sizes", taken), np.array(sizes, np.int64)
+    """Return a Reshape of `value` to a constant shape; updates `reserved_names`."""
+    name = ir.reserve_name(f"{value.name}_seen", reserved_names)
+    constant = ir.add_initializer(
+        model, ir.reserve_name(f"{name}_sizes", reserved_names), np.array(shape, np.int64)
     )
-    return ir.make_node("Reshape", [value, held], output=name, name=name)
+    return ir.make_node("Reshape", [value, constant], output=name, name=name)

@@ -1,4 +1,4 @@
-"""A file that is exact, or named where it is not, with what a user should know of it."""
+"""An exact standard graph, compared with the simulator, and its report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,32 @@ from .write import ExactGraph, write_exact
 __all__ = ["ExactFile"]
 
 _SAMPLES = 16
-_INPUT_KINDS = {True: "like calibration data", False: "all over the range, half of them ties"}
+_INPUT_KINDS = {
+    True: "like calibration data",
+    False: "over the full range, half of them ties",
+}
 
 
 class ExactFile:
-    """What was written for an integer graph, which is left as it is.
+    """The standard graph that was written for an integer graph, which is not modified.
 
-    See `write_exact` for what it raises.
-    graph : the file. written : how its operators are written. compared : beside the simulator, by
-    what the inputs are like; empty where sizes of inputs are open. batch : why the file has batch
-    1; "" where it takes any.
+    Parameters
+    ----------
+    model
+        The integer graph.
+    functions
+        See `write_exact`, also for errors.
+
+    Attributes
+    ----------
+    graph
+        The standard graph.
+    written
+        How its operators are written.
+    compared
+        Kind of inputs -> comparison with the simulator; empty if input dimensions are unknown.
+    batch
+        Reason why the graph has batch 1; "" if it accepts any batch size.
     """
 
     def __init__(self, model: ir.Model, functions: bool) -> None:
@@ -37,56 +53,68 @@ class ExactFile:
         self.compared: dict[str, MatchCount] = {}
         self.batch = ""
         session = open_as_user(self.graph)
-        for like, what in _INPUT_KINDS.items():
-            feeds = random_feeds(model, like, _SAMPLES)
+        for like_calibration, label in _INPUT_KINDS.items():
+            feeds = random_feeds(model, like_calibration, _SAMPLES)
             if feeds is None:
                 continue
-            self.compared[what] = compare_with_simulator(model, session, feeds)
-            if like:
-                free = make_batch_dynamic(model, self.graph, feeds[:3])
-                self.graph, self.batch = (self.graph, free) if isinstance(free, str) else (free, "")
+            self.compared[label] = compare_with_simulator(model, session, feeds)
+            if like_calibration:
+                dynamic = make_batch_dynamic(model, self.graph, feeds[:3])
+                if isinstance(dynamic, str):
+                    self.batch = dynamic
+                else:
+                    self.graph, self.batch = dynamic, ""
 
     @property
     def all_equal(self) -> bool:
-        """Whether all that was compared is equal."""
-        return all(one.equal == one.count for one in self.compared.values())
+        """Whether all compared outputs are equal."""
+        return all(matches.equal == matches.count for matches in self.compared.values())
 
     def lines(self) -> list[str]:
-        """Return what a user should know."""
-        written, told = self.written, list(self.written.standard.notes)
+        """Format the report of the graph, one line per topic."""
+        batch = f"batch 1, as the integer graph: {self.batch}" if self.batch else "any batch size"
+        return [
+            *self.written.standard.notes,
+            *self._format_operators(),
+            *self._format_comparison(),
+            batch,
+        ]
+
+    def _format_operators(self) -> list[str]:
+        """Format how operators are written: tie offsets, functions, and inexact operators."""
+        written, lines = self.written, []
         if written.tie_offsets:
-            told.append(
+            lines.append(
                 f"half a step of the sum is added before {len(written.tie_offsets)} "
-                "QuantizeLinear, so that ties go "
-                "up; "
-                f"proved to change nothing else: sums below {FLOAT32_EXACT_LIMIT} steps, and "
-                "shifts that leave float32 "
-                "room for it"
+                "QuantizeLinear, so that ties round up; proved to change nothing else: sums are "
+                f"below {FLOAT32_EXACT_LIMIT} steps, and float32 can represent half a step"
             )
         if written.function_of:
-            calls = Counter(
-                name.rpartition("_")[0] for name in dict.fromkeys(written.function_of.values())
+            function_names = dict.fromkeys(written.function_of.values())
+            calls = Counter(name.rpartition("_")[0] for name in function_names)
+            counts = ", ".join(f"{count} {name}" for name, count in calls.items())
+            lines.append(f"functions of integer operators (domain {DOMAIN}): {counts}")
+        tensors_by_reason: dict[tuple[str, str], list[str]] = {}
+        for tensor, key in written.inexact.items():
+            tensors_by_reason.setdefault(key, []).append(tensor)
+        for (operator, reason), tensors in tensors_by_reason.items():
+            lines.append(f"NOT exact: {len(tensors)} {operator} ('{tensors[0]}'): {reason}")
+        if tensors_by_reason and not written.function_of:
+            lines.append("`--functions` writes operators that are exact in integers as functions")
+        return lines
+
+    def _format_comparison(self) -> list[str]:
+        """Format the comparison with the simulator."""
+        if not self.compared:
+            return ["not compared with the simulator: input dimensions are unknown"]
+        counts = ", ".join(
+            f"{matches.equal} of {matches.count} samples {label}"
+            for label, matches in self.compared.items()
+        )
+        lines = [f"outputs bit-exactly equal to the simulator's in onnxruntime: {counts}"]
+        if not self.all_equal and not self.written.inexact:
+            lines.append(
+                "WARNING: this onnxruntime deviates from the proven bounds, or a float operator "
+                "does"
             )
-            names = ", ".join(f"{count} {name}" for name, count in calls.items())
-            told.append(f"functions of operators on integers (domain {DOMAIN}): {names}")
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for tensor, reason in written.inexact.items():
-            reasons.setdefault(reason, []).append(tensor)
-        for (operator, why), tensors in reasons.items():
-            told.append(f"NOT exact: {len(tensors)} {operator} ('{tensors[0]}'): {why}")
-        if reasons and not written.function_of:
-            told.append("`--functions` writes what has an exact form in integer operators so")
-        if self.compared:
-            counts = ", ".join(
-                f"{one.equal} of {one.count} samples {what}" for what, one in self.compared.items()
-            )
-            told.append(f"outputs equal to the simulator's, bit for bit, in onnxruntime: {counts}")
-            if not self.all_equal and not reasons:
-                told.append(
-                    "WARNING: this onnxruntime computes otherwise than the bounds say; or a float "
-                    "operator does"
-                )
-        else:
-            told.append("not compared with the simulator: sizes of inputs are open")
-        told.append(f"batch 1, as the integer graph: {self.batch}" if self.batch else "any batch")
-        return told
+        return lines

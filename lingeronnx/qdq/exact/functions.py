@@ -1,4 +1,4 @@
-"""What a kernel computes as a model-local function of standard operators on integers."""
+"""Write a kernel as a model-local function of standard operators on integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rows import ROW_WRITERS
 
 __all__ = ["DOMAIN", "build_kernel_function"]
 
-#: The domain of the functions.
+#: Domain of the functions.
 DOMAIN = "lingeronnx.integers"
 
 _WRITERS: Mapping[type[Kernel], KernelWriter] = {
@@ -29,18 +29,32 @@ _WRITERS: Mapping[type[Kernel], KernelWriter] = {
 def build_kernel_function(
     kernel: Kernel, name: str, shapes: Shapes, types: Sequence[np.dtype], opset: int
 ) -> ir.Function:
-    """Return the function `name` that maps integers of `types` as `kernel` does.
+    """Build a function that computes the same integers as a kernel.
 
-    Raises NotExactError where there is none.
-    shapes : of the inputs; the first size, of the batch, is not looked at where the kernel works
-    sample by sample.
+    Parameters
+    ----------
+    kernel
+        Kernel of the simulator.
+    name
+        Name of the function.
+    shapes
+        Shapes of the inputs; the batch dimension is ignored if the kernel works sample by sample.
+    types
+        Types of the inputs.
+    opset
+        Opset of the function's nodes.
+
+    Raises
+    ------
+    NotExactError
+        If the kernel has no exact form in integer operators.
     """
     if type(kernel) not in _WRITERS:
         raise NotExactError(f"{type(kernel).__name__} has no form in integer operators")
-    do = IntegerNodes()
-    inputs = [ir.Value(name=f"x{number}") for number in range(len(types))]
-    outputs = _WRITERS[type(kernel)](do, kernel, inputs, shapes, types)
-    for number, value in enumerate(outputs):
-        value.name = f"y{number}"
-    body = ir.Graph(inputs, outputs, nodes=do.nodes, opset_imports={"": opset}, name=name)
+    builder = IntegerNodes()
+    inputs = [ir.Value(name=f"x{index}") for index in range(len(types))]
+    outputs = _WRITERS[type(kernel)](builder, kernel, inputs, shapes, types)
+    for index, value in enumerate(outputs):
+        value.name = f"y{index}"
+    body = ir.Graph(inputs, outputs, nodes=builder.nodes, opset_imports={"": opset}, name=name)
     return ir.Function(DOMAIN, name, graph=body, attributes=[])

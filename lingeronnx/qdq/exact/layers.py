@@ -1,8 +1,8 @@
-"""Kernels whose results depend on few numbers, in nodes on integers.
+"""Write layers, sums, products, pools and tables in integer operators.
 
-Layers, sums, products, pools, tables.
-Each function takes the nodes so far, the kernel, the inputs (integers of their own types) and their
-shapes, and returns the outputs in the kernel's types. Raises NotExact where there is no form.
+Each writer takes the builder, the kernel, the inputs (integers of their own types), their shapes
+and their types, and returns the outputs in the kernel's types. It raises NotExactError if the
+kernel has no exact form.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ KernelWriter = Callable[
 _FLOAT = int(ir.DataType.FLOAT)
 _UINT8 = int(ir.DataType.UINT8)
 
-#: Sums of a pool are made by a float convolution with ones: float32 counts so far.
+#: Sums of a pool are computed by a float convolution with ones, exact up to this magnitude.
 _FLOAT32_EXACT_LIMIT = 1 << 24
 
 
 def max_magnitude(dtype: np.dtype) -> int:
-    """Return the largest absolute value of an integer type."""
+    """Return the largest |value| of a signed integer type, 2^(bits-1)."""
     return 1 << (8 * dtype.itemsize - 1)
 
 
 def _bias_and_sum_bound(
     weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int
 ) -> tuple[np.ndarray, int]:
-    """Return the bias int64 [O], and the largest |sum| of weights [O, ...] on inputs up to `reach` less `zero`."""
+    """Return the bias, int64 [O], and a bound of |sum (x - zero) * w + bias| for |x| <= reach."""
     wide = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
     biases = np.zeros(len(weight), np.int64) if bias is None else np.asarray(bias).astype(np.int64)
     return biases, int((wide * (reach + abs(zero)) + np.abs(biases)).max(initial=0))
 
 
 def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
-    """Return int8 x as uint8, 128 higher.
+    """Convert int8 x to uint8 by adding 128.
 
-    onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions
-    for them; those of uint8 by uint8 are exact everywhere.
+    onnxruntime's products of uint8 by int8 saturate at 16 bits on processors without dot
+    instructions; those of uint8 by uint8 are exact everywhere.
     """
     if isinstance(x, np.ndarray):
         return builder.constant((x.astype(np.int16) + 128).astype(np.uint8))
@@ -66,7 +66,7 @@ def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
 
 
 def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
-    """Return the zero point of what `_to_uint8` gives."""
+    """Return the zero point, as a uint8 constant, of int8 values that `_to_uint8` converted."""
     return builder.constant(np.array(128 + zero, np.uint8))
 
 
@@ -77,9 +77,9 @@ def _conv(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """ConvInteger pads with the zero point."""
+    """Write a convolution; ConvInteger pads with the zero point, as the kernel does."""
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
-        raise NotExactError("ONNX has no integer convolution of 16 bits")
+        raise NotExactError("ONNX has no 16-bit integer convolution")
     spatial = kernel.weight.ndim - 2
     settings = {
         "strides": list(kernel.strides or [1] * spatial),
@@ -98,18 +98,14 @@ def _conv(
     bias, bound = _bias_and_sum_bound(kernel.weight, kernel.bias, kernel.zero, 128)
     view = (1, -1, *[1] * spatial)
     acc = builder("Add", builder.to_int64(sums), bias.reshape(view))
-    return [
-        builder.narrow(
-            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds), view),
-            kernel.rescale.dtype,
-        )
-    ]
+    form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(acc, form, view), kernel.rescale.dtype)]
 
 
 def integer_matmul(
     builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0
 ) -> ir.Value:
-    """Return the sums of x [..., I] less `zero` with weight [I, O]."""
+    """Return (x - zero) @ weight, int64 [..., O], for x [..., I] of type `dtype`, weight [I, O]."""
     if dtype == weight.dtype == np.int8:
         return builder.to_int64(
             builder(
@@ -168,25 +164,21 @@ def _sum(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Both operands are requantized, then their sum."""
+    """Write a sum: both operands are requantized, then the sum."""
     if isinstance(kernel, k.AddShift):
-        *each, out = (
+        *operand_rescales, out = (
             Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0)
         )
     else:
-        *each, out = kernel.rescale_x, kernel.rescale_y, kernel.out
-    bounds = [max_magnitude(dtype) for dtype in types]
-    parts = [
-        builder.rescale(builder.to_int64(x), r.compile_for_bound(bound))
-        for x, r, bound in zip(xs, each, bounds, strict=True)
-    ]
-    total = builder("Add" if kernel.sign > 0 else "Sub", *parts)
-    whole = sum(r.output_bound(bound) for r, bound in zip(each, bounds, strict=True))
-    return [
-        builder.narrow(
-            builder.rescale(total, out.compile_for_bound(whole, kernel.clip_bounds)), out.dtype
-        )
-    ]
+        *operand_rescales, out = kernel.rescale_x, kernel.rescale_y, kernel.out
+    operands, sum_bound = [], 0
+    for x, rescale, dtype in zip(xs, operand_rescales, types, strict=True):
+        bound = max_magnitude(dtype)
+        operands.append(builder.rescale(builder.to_int64(x), rescale.compile_for_bound(bound)))
+        sum_bound += rescale.output_bound(bound)
+    total = builder("Add" if kernel.sign > 0 else "Sub", *operands)
+    form = out.compile_for_bound(sum_bound, kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(total, form), out.dtype)]
 
 
 def _mul(
@@ -196,14 +188,10 @@ def _mul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    form = kernel.rescale.compile_for_bound(
-        math.prod(map(max_magnitude, types)), kernel.clip_bounds
-    )
-    return [
-        builder.narrow(
-            builder.rescale(builder("Mul", *map(builder.to_int64, xs)), form), kernel.rescale.dtype
-        )
-    ]
+    bound = math.prod(map(max_magnitude, types))
+    form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
+    product = builder("Mul", *map(builder.to_int64, xs))
+    return [builder.narrow(builder.rescale(product, form), kernel.rescale.dtype)]
 
 
 def _affine(
@@ -218,17 +206,10 @@ def _affine(
     bias, bound = _bias_and_sum_bound(
         weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0])
     )
-    acc = builder(
-        "Add",
-        builder("Mul", builder.to_int64(xs[0], kernel.zero), weight.reshape(view)),
-        bias.reshape(view),
-    )
-    return [
-        builder.narrow(
-            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)),
-            kernel.rescale.dtype,
-        )
-    ]
+    product = builder("Mul", builder.to_int64(xs[0], kernel.zero), weight.reshape(view))
+    acc = builder("Add", product, bias.reshape(view))
+    form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
+    return [builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)]
 
 
 def _requant(
@@ -241,12 +222,8 @@ def _requant(
     right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
-    return [
-        builder.narrow(
-            builder.rescale(x, kernel.rescale.compile_for_bound(max_magnitude(types[0]))),
-            kernel.rescale.dtype,
-        )
-    ]
+    form = kernel.rescale.compile_for_bound(max_magnitude(types[0]))
+    return [builder.narrow(builder.rescale(x, form), kernel.rescale.dtype)]
 
 
 def _concat(
@@ -256,31 +233,33 @@ def _concat(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    parts = [
+    operands = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
     ]
-    return [builder.narrow(builder("Concat", *parts, axis=kernel.axis), kernel.rescales[0].dtype)]
+    joined = builder("Concat", *operands, axis=kernel.axis)
+    return [builder.narrow(joined, kernel.rescales[0].dtype)]
 
 
-def _centered(
+def _subtract_zero_points(
     builder: IntegerNodes,
     kernel: k.ZeroPointKernel,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    moved = [
-        builder.narrow(builder.to_int64(x, zero), np.dtype(np.int16)) if zero else x
-        for x, zero in zip(xs, kernel.zero_points, strict=True)
-    ]
-    kinds = [
-        np.dtype(np.int16) if zero else dtype
-        for dtype, zero in zip(types, kernel.zero_points, strict=True)
-    ]
+    """Write a kernel of int8 inputs minus their zero points, which are stored as int16."""
+    centered, centered_types = [], []
+    for x, dtype, zero in zip(xs, types, kernel.zero_points, strict=True):
+        if zero:
+            dtype = np.dtype(np.int16)
+            x = builder.narrow(builder.to_int64(x, zero), dtype)
+        centered.append(x)
+        centered_types.append(dtype)
     if type(kernel.kernel) not in LAYER_WRITERS:
         raise NotExactError(f"{type(kernel.kernel).__name__} with a zero point")
-    return LAYER_WRITERS[type(kernel.kernel)](builder, kernel.kernel, moved, shapes, kinds)
+    write = LAYER_WRITERS[type(kernel.kernel)]
+    return write(builder, kernel.kernel, centered, shapes, centered_types)
 
 
 def _average(
@@ -290,16 +269,16 @@ def _average(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """The window's sum by a convolution with ones, exact in float32.
+    """Write average pooling: sums by a convolution with ones, exact in float32.
 
-    A division is a table of all sums.
+    A division is a table of the quotients of all sums.
     """
     spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
     if kernel.ceil_mode:
-        raise NotExactError("windows may reach beyond the padding (ceil_mode)")
+        raise NotExactError("windows may extend beyond the padding (ceil_mode)")
     if bound >= _FLOAT32_EXACT_LIMIT:
         raise NotExactError(
-            f"sums up to {bound} of a pool; float32 counts to {_FLOAT32_EXACT_LIMIT}"
+            f"sums of a pool up to {bound}; float32 is exact up to {_FLOAT32_EXACT_LIMIT}"
         )
     channels = shapes[0][1]
     ones = builder.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
@@ -314,20 +293,14 @@ def _average(
     )
     acc, rule = builder.to_int64(sums), kernel.rule
     if isinstance(rule, Rescale | ChainedRescale):
-        return [
-            builder.narrow(
-                builder.rescale(acc, rule.compile_for_bound(bound, kernel.clip_bounds)), rule.dtype
-            )
-        ]
-    return [
-        builder.gather(
-            build_quotient_table(rule, bound, kernel.clip_bounds), builder("Add", acc, bound)
-        )
-    ]
+        form = rule.compile_for_bound(bound, kernel.clip_bounds)
+        return [builder.narrow(builder.rescale(acc, form), rule.dtype)]
+    table = build_quotient_table(rule, bound, kernel.clip_bounds)
+    return [builder.gather(table, builder("Add", acc, bound))]
 
 
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
-    """Return what `rule` makes of every sum from -bound to bound, in its type."""
+    """Return the results of a division for all sums from -bound to bound, in its type."""
     form = rule.compile_for_bound(bound, clip)
     if rule.shift < 0:
         values = np.full(2 * bound + 1, form.low)
@@ -362,14 +335,8 @@ def _glu(
         "Split", builder.to_int64(xs[0]), np.array([half, half]), outputs=2, axis=axis
     )
     gates = builder.gather(np.asarray(kernel.sigmoid_table, np.int64), builder("Add", gate, 128))
-    return [
-        builder.narrow(
-            builder.rescale(
-                builder("Mul", value, gates), kernel.rescale.compile_for_bound(128 << 15)
-            ),
-            kernel.rescale.dtype,
-        )
-    ]
+    product, form = builder("Mul", value, gates), kernel.rescale.compile_for_bound(128 << 15)
+    return [builder.narrow(builder.rescale(product, form), kernel.rescale.dtype)]
 
 
 LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {
@@ -382,7 +349,7 @@ LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {
     k.ChannelAffine: _affine,
     k.Requant: _requant,
     k.Concat: _concat,
-    k.ZeroPointKernel: _centered,
+    k.ZeroPointKernel: _subtract_zero_points,
     k.AvgPool: _average,
     k.Table: _table,
     k.Glu: _glu,

@@ -1,10 +1,10 @@
-"""Standard operators on 64-bit integers: the body of a function, or of a loop in one.
+"""Build standard operators on 64-bit integers: the body of a function, or of a loop in one.
 
-The counterpart of `simulator.fixed_point` in ONNX. All values are int64 unless said otherwise. ONNX
-has no arithmetic shift;
+The counterpart of `simulator.fixed_point` in ONNX. All values are int64 unless another type is
+given. ONNX has no arithmetic shift:
 
-    v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division
-    leaves no rest
+    v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division is
+                                              exact
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...graph import ir
 
 __all__ = ["IntegerNodes", "NotExactError", "Operand"]
 
-#: What an operator is given: a value made before, or constant integers.
+#: Operand of a node: an existing value, or constant integers.
 Operand: TypeAlias = "ir.Value | int | np.ndarray"
 
 _INT64, _BOOL = int(ir.DataType.INT64), int(ir.DataType.BOOL)
 
 
 class NotExactError(Exception):
-    """Why something has no exact form here."""
+    """Reason why an operator has no exact form in standard ONNX."""
 
 
 class IntegerNodes:
-    """Makes nodes one after another.
+    """Builder of nodes on integers, collected in `nodes`.
 
-    `names` numbers their outputs, across a function and the loops in it.
+    `names` yields unique numbers for the names of outputs, shared by a function and its loops.
     """
 
     def __init__(self, names: Iterator[int] | None = None) -> None:
@@ -45,17 +45,14 @@ class IntegerNodes:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
     def __call__(self, op_type: str, *inputs: Operand | None, **attributes: Any) -> ir.Value:  # noqa: ANN401 - as `ir.set_attr`
-        """Append a node; return its output. Numbers become int64 constants."""
+        """Append a node with one output and return the output; numbers become int64 constants."""
         return self.add_multi_output(op_type, *inputs, outputs=1, **attributes)[0]
 
     def add_multi_output(
         self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any
     ) -> list[ir.Value]:  # noqa: ANN401
-        """Append a node with so many outputs; return these."""
-        values = [
-            v if v is None or isinstance(v, ir.Value) else self.constant(np.asarray(v, np.int64))
-            for v in inputs
-        ]
+        """Append a node with several outputs, and return them; numbers become int64 constants."""
+        values = [self._to_value(operand) for operand in inputs]
         node = ir.node(op_type, values, {}, num_outputs=outputs)
         for key, attribute in attributes.items():
             ir.set_attr(node, key, attribute)
@@ -64,41 +61,47 @@ class IntegerNodes:
         self.nodes.append(node)
         return list(node.outputs)
 
+    def _to_value(self, operand: Operand | None) -> ir.Value | None:
+        """Return an operand as a value; numbers become int64 constants."""
+        if operand is None or isinstance(operand, ir.Value):
+            return operand
+        return self.constant(np.asarray(operand, np.int64))
+
     def constant(self, array: np.ndarray) -> ir.Value:
-        """Return a constant, one for equal arrays."""
+        """Return a constant node's output; equal arrays share one node."""
         array = np.asarray(array, order="C")
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
             self._constants[key] = self("Constant", value=ir.tensor(array))
         return self._constants[key]
 
-    # ---- types and sizes -----------------------------------------------------------------------------------------
+    # ---- types and shapes ------------------------------------------------------------------------
 
     def to_int64(self, x: ir.Value, zero: int = 0) -> ir.Value:
-        """Return integers of any type less their zero point."""
+        """Return x - zero as int64, for integers of any type."""
         cast = self("Cast", x, to=_INT64)
         return self("Sub", cast, zero) if zero else cast
 
     def narrow(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
-        """Return x in the integer type `dtype`; what does not fit loses its top bits."""
+        """Cast x to the integer type `dtype`; values that do not fit lose their top bits."""
         return x if dtype == np.int64 else self("Cast", x, to=int(ir.DataType.from_numpy(dtype)))
 
     def unsqueeze(self, x: ir.Value, axis: int = -1) -> ir.Value:
-        """Return x with one more axis of size 1."""
+        """Return x with an additional axis of size 1."""
         return self("Unsqueeze", x, np.array([axis]))
 
     def reduce_sum(self, x: ir.Value, keep: bool = True) -> ir.Value:
-        """Return the sums along the last axis."""
+        """Return the sums along the last axis, which is removed unless `keep`."""
         return self("ReduceSum", x, np.array([-1]), keepdims=int(keep))
 
-    # ---- arithmetic ----------------------------------------------------------------------------------------------
+    # ---- arithmetic ------------------------------------------------------------------------------
 
     def multiply_by_power_of_two(self, x: Operand, exponent: ir.Value) -> ir.Value:
         """Return x * 2^exponent for exponents from 0 to 62."""
         return self("Mul", x, self.gather(1 << np.arange(63), exponent))
 
     def shift_right_floor(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
-        """Return x >> shift, from 0 to 62: rounded down."""
+        """Return x >> shift, rounded down, for shifts from 0 to 62."""
         if isinstance(shift, ir.Value):
             power: Operand = self.gather(1 << np.arange(63), shift)
         elif not np.any(shift):
@@ -108,66 +111,71 @@ class IntegerNodes:
         return self("Div", self("Sub", x, self("Mod", x, power)), power)
 
     def shift_right_round(self, x: ir.Value, shift: int) -> ir.Value:
-        """Return x shifted right by `shift`, rounded half up; a negative shift goes to the left."""
+        """Return x shifted right by a constant, rounded half up; negative shifts are to the left."""
         if shift <= 0:
             return self("Mul", x, 1 << -shift) if shift else x
         return self.shift_right_floor(self("Add", x, 1 << (shift - 1)), shift)
 
     def shift_right_round_by(self, x: ir.Value, shift: ir.Value) -> ir.Value:
-        """The same for a computed shift from 0 to 62."""
+        """Return x shifted right by a computed shift from 0 to 62, rounded half up."""
         halves = np.concatenate([[0], 1 << np.arange(62)])
         return self.shift_right_floor(self("Add", x, self.gather(halves, shift)), shift)
 
     def clamp(self, x: ir.Value, low: int | np.ndarray, high: int | np.ndarray) -> ir.Value:
-        """Return x between two bounds."""
+        """Return x clamped to [low, high]."""
         return self.clamp_max(self.clamp_min(x, low), high)
 
     def clamp_min(self, x: ir.Value, low: Operand) -> ir.Value:
-        """Return x, `low` where it is less.
-
-        (Max of int64 is wrong near 2^31 in onnxruntime 1.22, and so is Min.).
-        """
+        """Return max(x, low); Max and Min of int64 are wrong near 2^31 in onnxruntime 1.22."""
         return self("Where", self("Less", x, low), low, x)
 
     def clamp_max(self, x: ir.Value, high: Operand) -> ir.Value:
-        """Return x, `high` where it is more."""
+        """Return min(x, high)."""
         return self("Where", self("Greater", x, high), high, x)
 
     def saturate(self, x: ir.Value, bits: int) -> ir.Value:
         """Return x clamped to the signed integers of `bits` bits."""
         return self.clamp(x, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
-    def bit_length(self, x: ir.Value, most: int = 62) -> ir.Value:
-        """Return how many bits x >= 0 has, at most `most` <= 62."""
-        reached = self("GreaterOrEqual", self.unsqueeze(x), 1 << np.arange(most))
+    def bit_length(self, x: ir.Value, max_bits: int = 62) -> ir.Value:
+        """Return the bit length of x >= 0, at most `max_bits` <= 62."""
+        reached = self("GreaterOrEqual", self.unsqueeze(x), 1 << np.arange(max_bits))
         return self.reduce_sum(self("Cast", reached, to=_INT64), keep=False)
 
     def gather(self, table: np.ndarray, index: ir.Value) -> ir.Value:
-        """Return the entries of a table of one axis."""
+        """Return table[index] for a table with one axis."""
         return self("Gather", self.constant(np.asarray(table)), index, axis=0)
 
-    def gather_last(self, x: ir.Value, places: np.ndarray) -> ir.Value:
-        """Return these elements of the last axis."""
-        return self("Gather", x, places, axis=-1)
+    def gather_last(self, x: ir.Value, indices: np.ndarray) -> ir.Value:
+        """Return x[..., indices]."""
+        return self("Gather", x, indices, axis=-1)
 
-    # ---- requantization ------------------------------------------------------------------------------------------
+    # ---- requantization --------------------------------------------------------------------------
 
     def rescale(
         self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()
     ) -> ir.Value:
-        """Return accumulators as `form` brings them to another scale.
+        """Requantize accumulators.
 
-        View : the shape of one number for each channel.
-        Raises NotExactError for a form that rounds otherwise than half up.
+        Parameters
+        ----------
+        acc
+            Accumulators.
+        form
+            Compiled form of a rescale.
+        view
+            Shape in which values per channel broadcast against `acc`.
+
+        Raises
+        ------
+        NotExactError
+            If the form does not round half up.
         """
         if isinstance(form, ChainedForm):
             return self.rescale(self.rescale(acc, form.first, view), form.second, view)
         if isinstance(form, ShiftForm):
-            return self.clamp(
-                self.shift_right_floor(self("Add", acc, int(form.half)), int(form.shift)),
-                int(form.low),
-                int(form.high),
-            )
+            y = self.shift_right_floor(self("Add", acc, int(form.half)), int(form.shift))
+            return self.clamp(y, int(form.low), int(form.high))
         if isinstance(form, WideScaleForm):
             return self._rescale_wide(acc, form)
         if isinstance(form, ChannelScaleForms) and not form.wide.any():
@@ -179,37 +187,31 @@ class IntegerNodes:
         else:
             raise NotExactError("its results are not rounded half up")
         product = self("Mul", self.clamp(acc, -limit, limit), multiplier)
-        return self.clamp(
-            self.shift_right_floor(self("Add", product, half), shift), form.low, form.high
-        )
+        rounded = self.shift_right_floor(self("Add", product, half), shift)
+        return self.clamp(rounded, form.low, form.high)
 
     def _rescale_wide(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
-        """As `simulator.fixed_point` does it: in two halves of 32 bits."""
+        """Requantize in two halves of 32 bits, as `simulator.fixed_point` does."""
         acc = self.clamp(acc, -form.limit, form.limit)
-        whole = self.shift_right_floor(acc, 32)
-        upper = self("Mul", whole, form.multiplier)
+        upper = self("Mul", self.shift_right_floor(acc, 32), form.multiplier)
         lower = self("Mul", self("Mod", acc, 1 << 32), form.multiplier)
         if form.shift <= 32:
-            y = self(
-                "Add",
-                self("Mul", upper, 1 << (32 - form.shift)),
-                self.shift_right_round(lower, form.shift),
-            )
+            shifted_upper = self("Mul", upper, 1 << (32 - form.shift))
+            y = self("Add", shifted_upper, self.shift_right_round(lower, form.shift))
         else:
-            y = self.shift_right_round(
-                self("Add", upper, self.shift_right_floor(lower, 32)), form.shift - 32
-            )
+            total = self("Add", upper, self.shift_right_floor(lower, 32))
+            y = self.shift_right_round(total, form.shift - 32)
         return self.clamp(self("Add", y, form.zero_point), form.low, form.high)
 
     def apply_piecewise(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
-        """Return the value of a curve at integers x, with `bits` bits.
+        """Evaluate a piecewise linear function at integers x, with results of `bits` bits.
 
-        `simulator.piecewise.evaluate_curve`.
+        The same as `simulator.piecewise.evaluate_curve`.
         """
         curve = table.curve(bits)
         if curve.values.size:
-            place = self("Add", self.clamp(x, -32768, 32768), 32768)
-            return self.to_int64(self.gather(curve.values, place))
+            index = self("Add", self.clamp(x, -32768, 32768), 32768)
+            return self.to_int64(self.gather(curve.values, index))
         rows = np.asarray(curve.rows, np.int64)
         x = self.clamp_min(x, int(curve.min_input))
         beyond = self("Greater", self.unsqueeze(self("Abs", x)), rows[:15])
@@ -217,9 +219,5 @@ class IntegerNodes:
         negative = self("Cast", self("Less", x, 0), to=_INT64)
         bias = self.gather(rows[32:64], self("Add", piece, self("Mul", negative, 16)))
         line = self("Add", self("Mul", self.gather(rows[16:32], piece), x), bias)
-        return self.saturate(
-            self.shift_right_round(
-                self.shift_right_floor(line, self.gather(rows[64:80], piece)), curve.shift
-            ),
-            bits,
-        )
+        y = self.shift_right_floor(line, self.gather(rows[64:80], piece))
+        return self.saturate(self.shift_right_round(y, curve.shift), bits)

@@ -1,22 +1,22 @@
-"""What is added to a real sum so that QuantizeLinear rounds ties up, and the proof that nothing else changes.
+"""Offsets of float sums with which QuantizeLinear rounds ties up, and the proof of exactness.
 
 A layer's sum is A / u, with A an integer (the accumulator) and u = scale_x * scale_w a power of
 two. The chip computes floor(A / 2^s + 1/2), with 2^s = u / scale_o; QuantizeLinear rounds A / 2^s
 to the nearest integer, ties to even. With half a step of the sum added it rounds (A + 1/2) / 2^s:
 
-    s >= 1       A = m * 2^s + r: (r + 1/2) / 2^s lies below 1/2 for r < 2^(s-1), else above: never
-    a tie, and the
-                 nearest integer is the chip's.
-    s <= 0       A / 2^s is an integer: nothing is rounded, nothing added.
+    s >= 1       A = m * 2^s + r: (r + 1/2) / 2^s is below 1/2 for r < 2^(s-1), else above: it is
+                 never a tie, and the nearest integer is the chip's.
+    s <= 0       A / 2^s is an integer: nothing is rounded, and nothing is added.
 
-In float32 this holds where
+In float32 this holds if
 
-    sum |w| * max|x| + |b| < 2^24     all sums on the way are integers over u of at most 24 bits, so
-    exact in any order; s <= 24 - b                       A + 1/2 has at most 24 bits where |A| <
-    2^23. Beyond that |A| / 2^s is 2^(b-1) at
-                                      least, and results of b bits saturate either way.
+    sum |w| * max|x| + |b| < 2^24     all partial sums are integers over u of at most 24 bits, so
+                                      they are exact in any order;
+    s <= 24 - b                       A + 1/2 has at most 24 bits for |A| < 2^23. For larger |A|,
+                                      |A| / 2^s is at least 2^(b-1), and results of b bits saturate
+                                      in both cases.
 
-Otherwise the result has no exact form of this kind.
+Otherwise there is no exact form of this kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "check_float32_sum",
 ]
 
-#: Float32 holds all integers up to here.
+#: All integers up to this magnitude are exact in float32.
 FLOAT32_EXACT_LIMIT = 1 << 24
 _MANTISSA_BITS = 24
 
@@ -53,7 +53,7 @@ _Layer: TypeAlias = k.Conv | k.ConvTranspose | k.Linear | k.ChannelAffine | Floa
 
 @dataclass(frozen=True)
 class IntegerSum:
-    """A real sum: integers of at most `bound`, `unit` of which make one real unit."""
+    """A float sum that is an integer of magnitude up to `bound`, divided by `unit`."""
 
     bound: int
     unit: float
@@ -61,89 +61,103 @@ class IntegerSum:
 
 @dataclass(frozen=True)
 class TieOffset:
-    """What is added before a QuantizeLinear, in real units; 0: nothing is rounded.
+    """The offset added before a QuantizeLinear.
 
-    Bound : of the sum's integers.
+    value : offset in float units; 0 if nothing is rounded. bound : magnitude of the sum's integers.
     """
 
     value: float
     bound: int
 
 
-def _exact_exponent(ratio: float, what: str) -> int:
+def _exact_exponent(ratio: float, label: str) -> int:
+    """Return log2 of a ratio; NotExactError, naming `label`, if it is not a power of two."""
     mantissa, exponent = math.frexp(ratio)
     if mantissa != 0.5:
-        raise NotExactError(f"{what} is {ratio:g}, no power of two")
+        raise NotExactError(f"{label} is {ratio:g}, which is not a power of two")
     return exponent - 1
 
 
 def tie_offset_for_sum(total: IntegerSum, rescale: object, scale: float, bits: int) -> TieOffset:
-    """Return the amount for a sum that `rescale` brings to `scale`.
+    """Compute the offset for a sum that is requantized.
 
-    Raises NotExactError where there is none.
+    Parameters
+    ----------
+    total
+        The sum.
+    rescale
+        Requantization of the kernel.
+    scale, bits
+        Scale and width of the result.
+
+    Raises
+    ------
+    NotExactError
+        If no offset makes the result exact.
     """
     right = rescale.pow2_shift if isinstance(rescale, Rescale) else None
     if right is None:
-        raise NotExactError("its scales make a ratio that is no power of two")
+        raise NotExactError("the ratio of its scales is not a power of two")
     if right != _exact_exponent(total.unit / scale, "the ratio of its scales"):
-        raise NotExactError(f"its shift of {right} is not that of its scales")
-    if total.bound >= FLOAT32_EXACT_LIMIT:
-        raise NotExactError(
-            f"its sums reach {total.bound}, float32 counts to {FLOAT32_EXACT_LIMIT}"
-        )
+        raise NotExactError(f"its shift of {right} does not match its scales")
+    _check_exact_in_float32(total)
     if right <= 0:
         return TieOffset(0.0, total.bound)
-    if right > _MANTISSA_BITS - bits:
+    max_shift = _MANTISSA_BITS - bits
+    if right > max_shift:
         raise NotExactError(
-            f"its shift is {right}; up to {_MANTISSA_BITS - bits} float32 has room for half a step"
+            f"its shift is {right}; float32 can represent half a step up to a shift of {max_shift}"
         )
     half = 0.5 / total.unit
     if float(np.float32(half)) != half:
-        raise NotExactError(f"half a step of its sum is {half:g}, beyond float32")
+        raise NotExactError(f"half a step of its sum is {half:g}, which float32 cannot represent")
     return TieOffset(half, total.bound)
 
 
+def _check_exact_in_float32(total: IntegerSum) -> None:
+    """Raise NotExactError if a sum exceeds the integers that are exact in float32."""
+    if total.bound >= FLOAT32_EXACT_LIMIT:
+        raise NotExactError(
+            f"its sums reach {total.bound}; float32 is exact up to {FLOAT32_EXACT_LIMIT}"
+        )
+
+
 def _layer_sum(
-    kernel: _Layer, scales: Sequence[float], types: Sequence[np.dtype], outer: float | None
+    kernel: _Layer,
+    scales: Sequence[float],
+    types: Sequence[np.dtype],
+    weight_scale: float | None,
 ) -> IntegerSum:
-    """`outer` : the scale of the weight."""
-    if outer is None:
-        raise NotExactError("its weight has a scale for each channel")
+    """Return the sum of a layer with weights and bias; `scales` and `types` are of its inputs."""
+    if weight_scale is None:
+        raise NotExactError("its weight has one scale per channel")
     if kernel.zero:
         raise NotExactError("its input has a zero point")
     weight = np.abs(kernel.weight.astype(np.int64))
     if isinstance(kernel, k.ConvTranspose):
-        # every output reads at most all taps of its channel: the bound over all inputs and taps of
-        # an output
-        per = (
-            weight.reshape(kernel.group, -1, *weight.shape[1:])
-            .sum(axis=1)
-            .reshape(-1, *weight.shape[2:])
-        )
-        sums = per.reshape(len(per), -1).sum(axis=1)
-    else:
-        sums = weight.reshape(len(weight), -1).sum(axis=1)
-    bias = (
-        np.zeros(1, np.int64)
-        if kernel.bias is None
-        else np.abs(np.asarray(kernel.bias).astype(np.int64))
-    )
-    return IntegerSum(
-        int((sums * max_magnitude(types[0]) + bias).max(initial=0)), scales[0] * outer
-    )
+        # an output reads at most all taps of its channel: sum over all inputs and taps
+        by_group = weight.reshape(kernel.group, -1, *weight.shape[1:]).sum(axis=1)
+        weight = by_group.reshape(-1, *weight.shape[2:])
+    sums = weight.reshape(len(weight), -1).sum(axis=1)
+    bias = np.zeros(1, np.int64)
+    if kernel.bias is not None:
+        bias = np.abs(np.asarray(kernel.bias).astype(np.int64))
+    bound = int((sums * max_magnitude(types[0]) + bias).max(initial=0))
+    return IntegerSum(bound, scales[0] * weight_scale)
 
 
 def check_float32_sum(kernel: FloatLinear, scales: Sequence[float], weight: float | None) -> None:
-    """Raise NotExactError unless the real results of `kernel` are sums that float32 holds."""
+    """Raise NotExactError unless a layer with float results computes sums that float32 represents.
+
+    `scales` are those of its inputs, `weight` is the scale of its weight or None for several.
+    """
     total = _layer_sum(kernel, scales, [np.dtype(np.int8)], weight)
     _exact_exponent(total.unit, "the product of its scales")
-    if total.bound >= FLOAT32_EXACT_LIMIT:
-        raise NotExactError(
-            f"its sums reach {total.bound}, float32 counts to {FLOAT32_EXACT_LIMIT}"
-        )
+    _check_exact_in_float32(total)
 
 
 def _product_sum(scales: Sequence[float], types: Sequence[np.dtype], inner: int) -> IntegerSum:
+    """Return the sum of `inner` products of two inputs."""
     return IntegerSum(inner * math.prod(map(max_magnitude, types)), scales[0] * scales[1])
 
 
@@ -156,11 +170,23 @@ def compute_tie_offset(
     out: float,
     bits: int,
 ) -> TieOffset:
-    """Return what is added to the real result of `kernel`.
+    """Compute the offset that makes the float result of a kernel exact after QuantizeLinear.
 
-    Raises NotExactError where no amount makes it exact.
-    scales, shapes, types : of the integer inputs. weight : the scale of its constant factor. out,
-    bits : of the result.
+    Parameters
+    ----------
+    kernel
+        Kernel of the simulator.
+    scales, shapes, types
+        Of the integer inputs.
+    weight
+        Scale of the kernel's weight; None for several or none.
+    out, bits
+        Scale and width of the result.
+
+    Raises
+    ------
+    NotExactError
+        If no offset makes the result exact.
     """
     if isinstance(kernel, k.Conv | k.ConvTranspose | k.Linear | k.ChannelAffine):
         return tie_offset_for_sum(
@@ -173,43 +199,47 @@ def compute_tie_offset(
     if isinstance(kernel, k.Mul):
         return tie_offset_for_sum(_product_sum(scales, types, 1), kernel.rescale, out, bits)
     if isinstance(kernel, k.Requant):
-        reach, right = max_magnitude(types[0]), kernel.rescale.pow2_shift
-        if (
-            not kernel.saturate
-            and right is not None
-            and right < 0
-            and reach << -right > 1 << (bits - 1)
-        ):
-            raise NotExactError("what does not fit the wider type loses its top bits")
-        return tie_offset_for_sum(IntegerSum(reach, scales[0]), kernel.rescale, out, bits)
+        magnitude = max_magnitude(types[0])
+        if not kernel.saturate and _overflows(kernel.rescale, magnitude, bits):
+            raise NotExactError("values that do not fit the result lose their top bits")
+        return tie_offset_for_sum(IntegerSum(magnitude, scales[0]), kernel.rescale, out, bits)
     if isinstance(kernel, k.AvgPool):
         return _average_pool_offset(kernel, scales, types, out, bits)
     if isinstance(kernel, k.AddScaled):
         return _scaled_add_offset(kernel, scales, types, out, bits)
-    raise NotExactError("it computes in integers what real numbers only approximate")
+    raise NotExactError("its integer arithmetic only approximates the float operator")
+
+
+def _overflows(rescale: Rescale, magnitude: int, bits: int) -> bool:
+    """Whether a left shift of values up to `magnitude` exceeds `bits` bits."""
+    right = rescale.pow2_shift
+    return right is not None and right < 0 and magnitude << -right > 1 << (bits - 1)
 
 
 def _average_pool_offset(
     kernel: k.AvgPool, scales: Sequence[float], types: Sequence[np.dtype], out: float, bits: int
 ) -> TieOffset:
+    """Compute the offset of average pooling; arguments as for `compute_tie_offset`."""
     area, rule = math.prod(kernel.kernel), kernel.rule
     if kernel.ceil_mode:
-        raise NotExactError("its windows may reach beyond the padding (ceil_mode)")
+        raise NotExactError("its windows may extend beyond the padding (ceil_mode)")
     if area & (area - 1):
-        raise NotExactError(f"it divides by {area}, no power of two")
+        raise NotExactError(f"it divides by {area}, which is not a power of two")
     if isinstance(rule, ChainedRescale):
         if rule.first.pow2_shift != 0:
             raise NotExactError("it rounds twice")
         rule = rule.second
-    return tie_offset_for_sum(
-        IntegerSum(area * max_magnitude(types[0]), scales[0] * area), rule, out, bits
-    )
+    total = IntegerSum(area * max_magnitude(types[0]), scales[0] * area)
+    return tie_offset_for_sum(total, rule, out, bits)
 
 
 def _scaled_add_offset(
     kernel: k.AddScaled, scales: Sequence[float], types: Sequence[np.dtype], out: float, bits: int
 ) -> TieOffset:
-    """Operands at 2^16 times the output's scale: where none is finer, only the sum is rounded."""
+    """Compute the offset of an `AddScaled`; arguments as for `compute_tie_offset`.
+
+    Its operands have 2^16 times the output's scale: if none is finer, only the sum is rounded.
+    """
     finest = max(scales)
     for scale in scales:
         if not 16 + _exact_exponent(out / scale, "the ratio of its scales") >= 0:
@@ -218,20 +248,33 @@ def _scaled_add_offset(
         int(max_magnitude(dtype) * finest / scale)
         for dtype, scale in zip(types, scales, strict=True)
     )
-    return tie_offset_for_sum(
-        IntegerSum(bound, finest),
-        Rescale.from_shift(_exact_exponent(finest / out, "the ratio"), bits),
-        out,
-        bits,
-    )
+    rescale = Rescale.from_shift(_exact_exponent(finest / out, "the ratio"), bits)
+    return tie_offset_for_sum(IntegerSum(bound, finest), rescale, out, bits)
 
 
 def compute_operand_offsets(
     kernel: Kernel, scales: Sequence[float], out: float, bits: int
 ) -> list[TieOffset] | None:
-    """Return what is added to each operand, which is requantized alone.
+    """Compute the offset of each operand of a kernel that requantizes its operands separately.
 
-    None where the kernel has one rounding.
+    Parameters
+    ----------
+    kernel
+        Kernel of the simulator.
+    scales
+        Scales of the operands.
+    out, bits
+        Scale and width of the result.
+
+    Returns
+    -------
+    list of TieOffset or None
+        One per operand; None if the kernel does not requantize its operands.
+
+    Raises
+    ------
+    NotExactError
+        If no offset makes an operand exact.
     """
     shifts: Sequence[int | None]
     if isinstance(kernel, k.AddShift):
@@ -240,13 +283,10 @@ def compute_operand_offsets(
         shifts = [rescale.pow2_shift for rescale in kernel.rescales]
     else:
         return None
-    each = []
+    offsets = []
     for shift, scale in zip(shifts, scales, strict=True):
         if shift is None:
-            raise NotExactError("its scales make a ratio that is no power of two")
-        each.append(
-            tie_offset_for_sum(
-                IntegerSum(1 << 15, scale), Rescale.from_shift(shift, bits), out, bits
-            )
-        )
-    return each
+            raise NotExactError("the ratio of its scales is not a power of two")
+        rescale = Rescale.from_shift(shift, bits)
+        offsets.append(tie_offset_for_sum(IntegerSum(1 << 15, scale), rescale, out, bits))
+    return offsets

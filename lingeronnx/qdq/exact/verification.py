@@ -1,9 +1,8 @@
-"""A written file beside the simulator.
+"""Compare a standard graph with the simulator, and make its batch dynamic if that is exact.
 
-Outputs of single samples, bit for bit, and whether its batch may be open.
-onnxruntime opens the file with its own settings, all its fusions among them. An output that a
-Dequant makes is compared by the integers that it stands for: where a scale is no power of two,
-`1 / scale` in float32 is one unit off.
+onnxruntime opens the graph with its default settings, including all its fusions. Outputs of single
+samples are compared bit for bit; the output of a Dequant is compared by its integers, because
+`1 / scale` in float32 is one unit off if the scale is not a power of two.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 from ...formats import DEQUANT, read_attributes
 from ...graph import ir, operators
 from ...plan import Affine
+from ...run.data.inputs import InputSpec
 from ...run.integer.runner import IntegerRunner
 from ...run.runners.sessions import open_default_ort_session
 from ...run.session import Session
@@ -38,7 +38,7 @@ __all__ = [
 
 Feeds = Mapping[str, np.ndarray]
 
-#: Float operators of which each sample's numbers are its own, whatever stands beside it.
+#: Float operators that compute every sample independently of the others in the batch.
 _BATCH_SAFE_OPS = (
     operators.SOFTMAX_FAMILY_OPS
     | operators.DATA_MOVEMENT_OPS
@@ -49,146 +49,204 @@ _BATCH_SAFE_OPS = (
 
 @dataclass(frozen=True)
 class MatchCount:
-    """Of one kind of inputs: how many samples were compared, of how many all outputs are equal."""
+    """Number of samples that were compared, and of those with all outputs equal."""
 
     equal: int
     count: int
 
 
 def open_as_user(model: ir.Model) -> OrtSession:
-    """Return the standard graph as a user opens its file."""
+    """Open a standard graph in onnxruntime with default settings, as users do."""
     return open_default_ort_session(ir.to_bytes(model))
 
 
 def random_feeds(
     model: ir.Model, like_calibration: bool, count: int
 ) -> list[dict[str, np.ndarray]] | None:
-    """Return `count` inputs for the integer graph `model`; None where sizes are open.
+    """Generate random single samples for an integer graph.
 
-    like_calibration : normal, the range of the input's integers at four standard deviations; else
-    all over the range and a tenth beyond, with values half way between integers, where the
-    simulator and the standard round otherwise.
+    Parameters
+    ----------
+    model
+        The integer graph.
+    like_calibration
+        Normal distribution, with the range of the input's integers at four standard deviations;
+        otherwise uniform over 1.1 times the range, with half of the values at multiples of half a
+        step, where the simulator and the standard round differently.
+    count
+        Number of samples.
+
+    Returns
+    -------
+    list of dict or None
+        Inputs by name of each sample; None if input dimensions are unknown.
     """
-    runner, rng, found = IntegerRunner(model), np.random.default_rng(0), []
-    for spec in runner.inputs:
-        if spec.shape is None or any(
-            size is None for i, size in enumerate(spec.shape) if i != spec.axis
-        ):
-            return None
+    runner, rng = IntegerRunner(model), np.random.default_rng(0)
+    if any(_has_unknown_dimensions(spec) for spec in runner.inputs):
+        return None
+    feeds = []
     for _ in range(count):
         feed = {}
         for spec in runner.inputs:
             size = [int(n or 1) for n in spec.shape or ()]
-            q = runner.input_qparams.get(spec.name) or Affine(32.0)
-            if spec.dtype.kind != "f":
-                feed[spec.name] = np.zeros(size, spec.dtype)
-            elif like_calibration:
-                feed[spec.name] = (rng.standard_normal(size) * (q.high + 1) / 4 / q.scale).astype(
-                    spec.dtype
-                )
+            qparams = runner.input_qparams.get(spec.name) or Affine(32.0)
+            if spec.dtype.kind == "f":
+                values = _draw_values(rng, size, qparams, like_calibration)
+                feed[spec.name] = values.astype(spec.dtype)
             else:
-                top = (q.high + 1) * 1.1
-                counts = np.where(
-                    rng.random(size) < 0.5,
-                    np.rint(rng.uniform(-top, top, size) * 2) / 2,
-                    rng.uniform(-top, top, size),
-                )
-                feed[spec.name] = (counts / q.scale).astype(spec.dtype)
-        found.append(feed)
-    return found
+                feed[spec.name] = np.zeros(size, spec.dtype)
+        feeds.append(feed)
+    return feeds
+
+
+def _has_unknown_dimensions(spec: InputSpec) -> bool:
+    """Whether an input has unknown dimensions other than the batch."""
+    if spec.shape is None:
+        return True
+    return any(size is None for axis, size in enumerate(spec.shape) if axis != spec.axis)
+
+
+def _draw_values(
+    rng: np.random.Generator, size: list[int], qparams: Affine, like_calibration: bool
+) -> np.ndarray:
+    """Draw the values of one float input, see `random_feeds`."""
+    if like_calibration:
+        return np.asarray(rng.standard_normal(size) * (qparams.high + 1) / 4 / qparams.scale)
+    top = (qparams.high + 1) * 1.1
+    steps = np.where(
+        rng.random(size) < 0.5,
+        np.rint(rng.uniform(-top, top, size) * 2) / 2,
+        rng.uniform(-top, top, size),
+    )
+    return np.asarray(steps / qparams.scale)
 
 
 def compare_with_simulator(
     model: ir.Model, session: OrtSession, feeds: Iterable[Feeds]
 ) -> MatchCount:
-    """Compare the integer graph `model` with what was written for it, on samples one by one."""
+    """Compare an integer graph in the simulator with its standard graph, sample by sample."""
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
-    scales = output_qparams(model)
+    qparams = output_qparams(model)
     equal = count = 0
     for feed in feeds:
-        want, got = simulator.run(names, dict(feed)), session.run(names, dict(feed))
+        expected, actual = simulator.run(names, dict(feed)), session.run(names, dict(feed))
         count += 1
         equal += all(
-            outputs_match(a, b, scales.get(name))
-            for name, a, b in zip(names, want, got, strict=True)
+            outputs_match(a, b, qparams.get(name))
+            for name, a, b in zip(names, expected, actual, strict=True)
         )
     return MatchCount(equal, count)
 
 
 def output_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return how the integers are held that outputs of Dequants stand for."""
-    found = {}
+    """Return the quantization parameters of graph outputs that a Dequant produces, by name."""
+    qparams = {}
     for value in model.graph.outputs:
         node = ir.producer(value)
         if node is not None and node.op_type in DEQUANT.names:
             attrs = read_attributes(DEQUANT, node)
-            found[str(value.name)] = DEQUANT.input_qparams(attrs)[0]
-    return found
+            qparams[str(value.name)] = DEQUANT.input_qparams(attrs)[0]
+    return qparams
 
 
-def outputs_match(want: np.ndarray, got: np.ndarray, qparams: Affine | None) -> bool:
-    """Return whether two outputs are the same, to the last bit or, held as `qparams`, by their integers."""
-    if want.shape != got.shape:
+def outputs_match(expected: np.ndarray, actual: np.ndarray, qparams: Affine | None) -> bool:
+    """Whether two outputs are bit-exactly equal or, with `qparams`, represent the same integers."""
+    if expected.shape != actual.shape:
         return False
-    if qparams is None or np.array_equal(want, got):
-        return bool(np.array_equal(want, got, equal_nan=want.dtype.kind == "f"))
-    integers, counts = (np.rint(array.astype(np.float64) * qparams.scale) for array in (want, got))
-    return bool(np.array_equal(integers, counts) and np.allclose(want, got, rtol=1e-6, atol=0))
+    if qparams is None or np.array_equal(expected, actual):
+        equal_nan = expected.dtype.kind == "f"
+        return bool(np.array_equal(expected, actual, equal_nan=equal_nan))
+    expected_integers = np.rint(expected.astype(np.float64) * qparams.scale)
+    actual_integers = np.rint(actual.astype(np.float64) * qparams.scale)
+    if not np.array_equal(expected_integers, actual_integers):
+        return False
+    return bool(np.allclose(expected, actual, rtol=1e-6, atol=0))
 
 
 def make_batch_dynamic(
     model: ir.Model, standard: ir.Model, feeds: list[dict[str, np.ndarray]]
 ) -> ir.Model | str:
-    """Return the graph `standard`, written for the integer graph `model` of batch 1, for any batch; or why it has 1.
+    """Make the batch dimension of a standard graph dynamic, if results do not depend on it.
 
-    feeds : samples, which must give the same together.
+    Parameters
+    ----------
+    model
+        The integer graph, with batch 1.
+    standard
+        The standard graph that was written for it; not modified.
+    feeds
+        Samples, whose results must be the same one by one and as a batch.
+
+    Returns
+    -------
+    ir.Model or str
+        The graph for any batch size, or the reason why the batch must be 1; "" if it is not 1.
     """
-    ones = [value for value in standard.graph.inputs if (ir.get_shape(value) or (0,))[0] == 1]
-    if not ones or len(ones) < len(standard.graph.inputs):
-        return "" if not ones else "not all inputs have a batch of 1"
+    is_batch_one = [(ir.get_shape(value) or (0,))[0] == 1 for value in standard.graph.inputs]
+    if not any(is_batch_one):
+        return ""
+    if not all(is_batch_one):
+        return "not all inputs have a batch of 1"
+    reason = _find_mixed_samples(model, feeds[0])
+    if reason is not None:
+        return reason
+    dynamic = ir.clone(standard)
+    separate_batch_axis(dynamic)
+    if not _make_reshapes_dynamic(dynamic):
+        return "a shape is computed at run time"
+    _clear_static_shapes(dynamic)
+    names = [str(value.name) for value in standard.graph.outputs]
+    batch = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+    try:
+        session = open_as_user(dynamic)
+        single_outputs = [session.run(names, feed) for feed in feeds]
+        batch_outputs = session.run(names, batch)
+    except Exception as error:  # noqa: BLE001 - onnxruntime raises various classes; any is a reason
+        return f"onnxruntime does not run larger batches ({str(error).splitlines()[0][:80]})"
+    for index, batch_output in enumerate(batch_outputs):
+        stacked = np.concatenate([outputs[index] for outputs in single_outputs])
+        if not np.array_equal(stacked, batch_output):
+            return "samples give other results in a batch"
+    return dynamic
+
+
+def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | None:
+    """Return the reason why an integer graph may mix the samples of a batch, or None."""
     runner = IntegerRunner(model)
-    list(runner.run(feeds[0]))
+    list(runner.run(feed))
     if not runner.per_sample:
-        return "some operator mixes what lies along the first axis"
-    other = {
+        return "an operator mixes elements along the first axis"
+    float_ops = {
         node.op_type for node in model.graph if not node.domain and not ir.get_attr(node, "scale_o")
     }
-    if strange := sorted(other - _BATCH_SAFE_OPS - {"Constant"}):
-        return f"{', '.join(strange)} may mix samples"
-    found = ir.clone(standard)
-    separate_batch_axis(found)
-    for node in found.graph:
-        if node.op_type == "Reshape" and not node.domain:
-            target = ir.const_value(node.inputs[1])
-            if target is None or target.size == 0 or (target[0] > 1 and -1 in target):
-                return "a size is worked out at run time"
-            if target[0] > 0:  # heads of attention may stand on that axis, too
-                first = 0 if (target[1:] == -1).any() else -1
-                ir.set_constant_input(
-                    found, node, 1, np.array([first, *target[1:]], np.int64), "any_batch"
-                )
-    _clear_static_shapes(found)
-    names = [str(value.name) for value in standard.graph.outputs]
-    try:
-        session = open_as_user(found)
-        alone = [session.run(names, feed) for feed in feeds]
-        together = session.run(
-            names, {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
-        )
-    except Exception as error:  # noqa: BLE001 - onnxruntime raises classes of its own, and the answer is the same
-        return f"onnxruntime does not run it with more ({str(error).splitlines()[0][:80]})"
-    same = all(
-        np.array_equal(np.concatenate(parts), whole)
-        for parts, whole in zip(zip(*alone, strict=True), together, strict=True)
-    )
-    return found if same else "samples give other numbers together"
+    unsafe_ops = sorted(float_ops - _BATCH_SAFE_OPS - {"Constant"})
+    return f"{', '.join(unsafe_ops)} may mix samples" if unsafe_ops else None
+
+
+def _make_reshapes_dynamic(model: ir.Model) -> bool:
+    """Let the first dimension of all Reshapes follow the batch, in place.
+
+    Returns False if a target shape is not a suitable constant.
+    """
+    for node in model.graph:
+        if node.op_type != "Reshape" or node.domain:
+            continue
+        target = ir.const_value(node.inputs[1])
+        if target is None or target.size == 0 or (target[0] > 1 and -1 in target):
+            return False
+        if target[0] > 0:  # more than 1 if attention heads are merged with the batch
+            first = 0 if (target[1:] == -1).any() else -1
+            shape = np.array([first, *target[1:]], np.int64)
+            ir.set_constant_input(model, node, 1, shape, "any_batch")
+    return True
 
 
 def _clear_static_shapes(model: ir.Model) -> None:
-    """Give inputs and outputs a batch of any size, and leave the sizes of what lies between open."""
-    ends = {*model.graph.inputs, *model.graph.outputs}
+    """Make the batch of inputs and outputs dynamic, and clear the shapes of other tensors."""
+    io_tensors = {*model.graph.inputs, *model.graph.outputs}
     for value in ir.iter_values(model):
         if value.is_initializer() or value.shape is None:
             continue
-        sizes = list(ir.get_shape(value) or ())
-        value.shape = ir.make_shape(["batch", *sizes[1:]]) if value in ends and sizes else None
+        shape = list(ir.get_shape(value) or ())
+        is_batched = value in io_tensors and shape
+        value.shape = ir.make_shape(["batch", *shape[1:]]) if is_batched else None

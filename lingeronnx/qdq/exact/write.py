@@ -1,13 +1,13 @@
-"""An integer graph in standard ONNX that gives its integers bit for bit, as far as it can be proved.
+"""Write an integer graph in standard ONNX that computes its integers bit-exactly where provable.
 
-Each operator is written in the first of these ways that it has:
+Each operator is written in the first of these forms that applies:
 
-    plain      it moves or chooses: QuantizeLinear gets a number that stands for an integer exactly
-    amount     the real operator, and half a step of its sum added to the result (`amounts`)
-    table      a function of one number: Gather
-    floor      a Quant: floor(x * scale + 1/2) as the simulator rounds it, then QuantizeLinear of a
-    whole number function   a model-local function of operators on integers (`functions`), where
-    they are wanted real       as `qdq.write`: not exact, and named
+    plain      data movement or selection: the input of QuantizeLinear is exactly an integer
+    offset     the float operator, with half a step of its sum added to the result (`tie_offsets`)
+    table      an elementwise function: Gather
+    floor      a Quant: floor(x * scale + 1/2) as the simulator rounds, then QuantizeLinear
+    function   a model-local function of integer operators (`functions`), if requested
+    float      as `qdq_writer` does: not exact, and reported
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .tie_offsets import (
 
 __all__ = ["ExactGraph", "write_exact"]
 
-#: They move and choose integers, and round nothing.
+#: Kernels that move or select integers, and do not round.
 _EXACT_KERNELS = (
     k.Clip,
     k.MaxPool,
@@ -58,11 +58,18 @@ _DOUBLE = int(ir.DataType.DOUBLE)
 
 @dataclass(frozen=True)
 class ExactGraph:
-    """A graph with how its operators are written.
+    """A standard graph, and how its operators are written.
 
-    standard : the graph. amounts : {tensor: what was added before its QuantizeLinear, to each
-    operand where these are rounded}. functions : {tensor: what computes it}. approximate : {tensor:
-    (operator, why it is not exact)}.
+    Attributes
+    ----------
+    standard
+        The graph.
+    tie_offsets
+        Tensor -> offset before its QuantizeLinear, or offsets of the operands if these are rounded.
+    function_of
+        Tensor -> name of the function that computes it.
+    inexact
+        Tensor -> (operator, reason why it is not exact).
     """
 
     standard: QdqGraph
@@ -72,16 +79,25 @@ class ExactGraph:
 
 
 def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
-    """Return the integer graph `model`, which is left as it is, in standard ONNX, exact where it can be.
+    """Write an integer graph in standard ONNX, bit-exact where provable.
 
-    functions : whether operators that have no exact form in real numbers become functions of
-    operators on integers. Raises ModelError where an operator has no counterpart at all.
+    Parameters
+    ----------
+    model
+        Integer graph; not modified.
+    functions
+        Whether operators without an exact float form become functions of integer operators.
+
+    Raises
+    ------
+    ModelError
+        If an operator has no counterpart in standard ONNX.
     """
     writer = ExactWriter(ir.clone(model), with_functions=functions)
     standard = writer.run()
-    for written in writer.functions.values():
-        written.graph.opset_imports[""] = writer.opset
-        standard.graph.functions[written.identifier()] = written
+    for function in writer.functions.values():
+        function.graph.opset_imports[""] = writer.opset
+        standard.graph.functions[function.identifier()] = function
     if writer.functions:
         standard.graph.graph.opset_imports[DOMAIN] = 1
         standard.graph.ir_version = max(standard.graph.ir_version, 8)
@@ -90,7 +106,7 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
 
 @dataclass
 class ExactWriter(QdqWriter):
-    """`qdq.write` with exact forms; see the module."""
+    """A `QdqWriter` that writes exact forms; see the module."""
 
     with_functions: bool = False
     tie_offsets: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -105,7 +121,7 @@ class ExactWriter(QdqWriter):
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Return the outputs of a node in the first exact form that it has, else their real values."""
+        """Write a node in the first exact form that applies, else as the base class does."""
         if op_format is DEQUANT:
             return op_format.build_float_nodes(writer)
         kernel = op_format.make_kernel(writer.info)
@@ -113,7 +129,7 @@ class ExactWriter(QdqWriter):
             return self._write_quant_floor(writer, kernel)
         if isinstance(kernel, _EXACT_KERNELS):
             return op_format.build_float_nodes(writer)
-        where = str(writer.node.outputs[0].name)
+        tensor = str(writer.node.outputs[0].name)
         try:
             if isinstance(kernel, k.Table):
                 return self._write_table(writer, kernel)
@@ -125,10 +141,10 @@ class ExactWriter(QdqWriter):
                 return self._write_function_call(op_format, writer, kernel)
             except NotExactError as error:
                 reason = str(error)
-        self.inexact[where] = (op_format.name, reason)
+        self.inexact[tensor] = (op_format.name, reason)
         return op_format.build_float_nodes(writer)
 
-    # ---- with amounts --------------------------------------------------------------------------------------------
+    # ---- offsets ---------------------------------------------------------------------------------
 
     def _write_with_offset(
         self,
@@ -138,89 +154,96 @@ class ExactWriter(QdqWriter):
         out: Affine | None,
         bits: int,
     ) -> list[ir.Value]:
+        """Write the float operator with offsets that make it exact; NotExactError if none do.
+
+        `out` and `bits` are the quantization parameters and the width of the output.
+        """
+        operand_indices = op_format.kernel_inputs(writer.node)
         if isinstance(kernel, FloatLinear):
-            check_float32_sum(
-                kernel,
-                [q.scale for _, q in self._operand_qparams(op_format, writer)],
-                self._weight_scale(writer),
-            )
+            scales = [qparams.scale for qparams in self._operand_qparams(op_format, writer)]
+            check_float32_sum(kernel, scales, self._weight_scale(writer))
             return op_format.build_float_nodes(writer)
         if out is None or out.zero_point:
             raise NotExactError("its output has a zero point")
-        inputs = [q for _, q in self._operand_qparams(op_format, writer)]
-        if any(q.zero_point for q in inputs):
+        inputs = self._operand_qparams(op_format, writer)
+        if any(qparams.zero_point for qparams in inputs):
             raise NotExactError("an input has a zero point")
-        held = [q.scale for q in inputs]
-        each = compute_operand_offsets(kernel, held, out.scale, bits)
-        where = str(writer.node.outputs[0].name)
-        if each is not None:
-            added = [one.value for one in each]
-            if any(added):
-                self.tie_offsets[where] = tuple(added)
-            rounds_each = isinstance(kernel, k.AddShift)
-            operands = [
-                self._write_operand(writer, index, value, out, rounds_each)
-                for index, value in zip(op_format.kernel_inputs(writer.node), added, strict=True)
-            ]
-            for index, operand in zip(op_format.kernel_inputs(writer.node), operands, strict=True):
-                writer.set_input_value(index, operand)
-            return op_format.build_float_nodes(writer)
-        shapes = [writer.info.input_shapes[index] for index in op_format.kernel_inputs(writer.node)]
-        types = [
-            np.dtype("int8" if q.bits <= 8 else "int16" if q.bits <= 16 else "int32")
-            for q in inputs
-        ]
-        found = compute_tie_offset(
-            kernel, held, shapes, types, self._weight_scale(writer), out.scale, bits
+        scales = [qparams.scale for qparams in inputs]
+        operand_offsets = compute_operand_offsets(kernel, scales, out.scale, bits)
+        if operand_offsets is not None:
+            return self._write_with_operand_offsets(op_format, writer, kernel, out, operand_offsets)
+        shapes = [writer.info.input_shapes[index] for index in operand_indices]
+        types = [_integer_dtype(qparams.bits) for qparams in inputs]
+        offset = compute_tie_offset(
+            kernel, scales, shapes, types, self._weight_scale(writer), out.scale, bits
         )
-        if found.value:
-            self.tie_offsets[where] = (found.value,)
+        if offset.value:
+            self.tie_offsets[str(writer.node.outputs[0].name)] = (offset.value,)
         if isinstance(kernel, k.Linear) and len(shapes[0]) != 2:
-            return [self._write_row_product(op_format, writer, kernel, found)]
+            return [self._write_row_product(op_format, writer, kernel, offset)]
         (value,) = op_format.build_float_nodes(writer)
-        return [self._add_half_step(writer, value, found.value) if found.value else value]
+        return [self._add_half_step(writer, value, offset.value) if offset.value else value]
+
+    def _write_with_operand_offsets(
+        self,
+        op_format: Format,
+        writer: FloatNodeBuilder,
+        kernel: Kernel,
+        out: Affine,
+        offsets: Sequence[TieOffset],
+    ) -> list[ir.Value]:
+        """Write the float operator of a kernel that requantizes its operands separately."""
+        values = tuple(offset.value for offset in offsets)
+        if any(values):
+            self.tie_offsets[str(writer.node.outputs[0].name)] = values
+        operand_indices = op_format.kernel_inputs(writer.node)
+        rounds_operands = isinstance(kernel, k.AddShift)
+        operands = [
+            self._write_operand(writer, index, value, out, rounds_operands)
+            for index, value in zip(operand_indices, values, strict=True)
+        ]
+        for index, operand in zip(operand_indices, operands, strict=True):
+            writer.set_input_value(index, operand)
+        return op_format.build_float_nodes(writer)
 
     def _write_row_product(
-        self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, found: TieOffset
+        self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, offset: TieOffset
     ) -> ir.Value:
-        """Return a product of rows less the negative of its bias and amount, as one number each where that is exact.
+        """Write a MatMul and a Sub of the negated bias, which includes the offset if that is exact.
 
-        onnxruntime makes a Gemm of a product and a sum (some releases cannot open what comes out),
-        not of a difference.
+        onnxruntime fuses a product and a sum to a Gemm, which some releases cannot open, but not a
+        product and a difference.
         """
         assert isinstance(op_format, WeightedIntegerOp)
         unit = get_number(writer.attrs, "scale_x") * get_number(writer.attrs, "scale_w")
         x, weight = op_format.dequantize_inputs(writer, transposed=True)[:2]
-        value = writer("MatMul", x, weight)
-        bias = (
-            np.zeros(len(kernel.weight)) if kernel.bias is None else np.asarray(kernel.bias) / unit
-        )
-        together = 2 * found.bound < FLOAT32_EXACT_LIMIT  # half steps, too, are integers of 24 bits
-        value = writer(
-            "Sub",
-            value,
-            writer.add_constant((-bias - found.value * together).astype(np.float32), "minus_bias"),
-        )
-        return (
-            value
-            if together or not found.value
-            else self._add_half_step(writer, value, found.value)
-        )
+        product = writer("MatMul", x, weight)
+        bias = np.zeros(len(kernel.weight))
+        if kernel.bias is not None:
+            bias = np.asarray(kernel.bias) / unit
+        # half steps are integers of 24 bits, too
+        includes_offset = 2 * offset.bound < FLOAT32_EXACT_LIMIT
+        minus_bias = (-bias - offset.value * includes_offset).astype(np.float32)
+        value = writer("Sub", product, writer.add_constant(minus_bias, "minus_bias"))
+        if includes_offset or not offset.value:
+            return value
+        return self._add_half_step(writer, value, offset.value)
 
     def _weight_scale(self, writer: FloatNodeBuilder) -> float | None:
-        """Return the one scale of a node's weight, None where there are several or it has no weight."""
-        found = get_scales(writer.attrs, "scale_w") if "scale_w" in writer.attrs else None
-        return None if isinstance(found, Sequence) else found
+        """Return the scale of a node's weight, or None if it has several scales or no weight."""
+        scales = get_scales(writer.attrs, "scale_w") if "scale_w" in writer.attrs else None
+        return None if isinstance(scales, Sequence) else scales
 
     def _add_half_step(self, writer: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
+        """Add the constant `half` to a float value."""
         return writer("Add", value, writer.add_constant(np.float32(half), "half_step"))
 
     def _write_operand(
         self, writer: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool
     ) -> ir.Value:
-        """Return operand `index` with its amount.
+        """Return operand `index` with its offset `half`.
 
-        `rounded`: brought to the integers of the output first.
+        `rounded` is whether it is quantized to the integers of the output `out`, and dequantized.
         """
         value = writer.float_input(index)
         if not half:
@@ -235,101 +258,102 @@ class ExactWriter(QdqWriter):
         return writer("DequantizeLinear", writer("QuantizeLinear", value, *parameters), *parameters)
 
     def _write_quant_floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
-        """Return the real input, brought to the whole number that the simulator gives it.
+        """Round the float input of a Quant as the simulator does: floor(x * scale + 1/2) / scale.
 
-        See `kernels.borders`.
+        Quantization rules that have no such form return the input, and are recorded as inexact.
         """
         x = writer.raw_input(0)
         assert isinstance(kernel, k.Quant)
-        where = str(writer.node.outputs[0].name)
+        reason = None
         if kernel.rule == "single":
-            self.inexact[where] = (QUANT.name, "it rounds as the training side does")
+            reason = "it rounds as the training library does"
+        elif kernel.rule == "luna" and kernel.scale < 1:
+            reason = f"the executor computes a scale of {kernel.scale:g} wrongly"
+        if reason is not None:
+            self.inexact[str(writer.node.outputs[0].name)] = (QUANT.name, reason)
             return [x]  # type: ignore[list-item]
-        if kernel.rule == "luna" and kernel.scale < 1:
-            self.inexact[where] = (
-                QUANT.name,
-                f"the executor computes a scale of {kernel.scale:g} wrongly",
-            )
-            return [x]  # type: ignore[list-item]
-        single = kernel.rule == "luna"
-        kind = np.float32 if single else np.float64
-        scaled, half, back = (
-            writer.add_constant(np.asarray(value, kind), what)
-            for value, what in (
+        is_float32 = kernel.rule == "luna"
+        dtype = np.float32 if is_float32 else np.float64
+        scale, half, unit = (
+            writer.add_constant(np.asarray(value, dtype), suffix)
+            for value, suffix in (
                 (kernel.scale, "counts"),
                 (0.5, "half"),
                 (1.0 / kernel.scale, "unit"),
             )
         )
-        wide = x if single else writer("Cast", x, to=_DOUBLE)
-        whole = writer("Floor", writer("Add", writer("Mul", wide, scaled), half))
-        value = writer("Mul", whole, back)
-        return [value if single else writer("Cast", value, to=int(ir.DataType.FLOAT))]
+        wide_x = x if is_float32 else writer("Cast", x, to=_DOUBLE)
+        steps = writer("Floor", writer("Add", writer("Mul", wide_x, scale), half))
+        value = writer("Mul", steps, unit)
+        return [value if is_float32 else writer("Cast", value, to=int(ir.DataType.FLOAT))]
 
     def _write_table(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
-        """Return the integers that a table gives."""
-        place = writer("Cast", self._integer_input(writer, 0), to=int(ir.DataType.INT64))
-        place = writer(
-            "Add", place, writer.add_constant(np.int64(kernel.values.size // 2), "middle")
-        )
-        entries = writer(
-            "Gather", writer.add_constant(np.reshape(kernel.values, -1), "entries"), place, axis=0
-        )
-        self.integer_values.add(entries)
-        return [entries]
+        """Write a lookup table as a Gather of integers."""
+        index = writer("Cast", self._integer_input(writer, 0), to=int(ir.DataType.INT64))
+        middle = writer.add_constant(np.int64(kernel.values.size // 2), "middle")
+        index = writer("Add", index, middle)
+        entries = writer.add_constant(np.reshape(kernel.values, -1), "entries")
+        outputs = writer("Gather", entries, index, axis=0)
+        self.integer_values.add(outputs)
+        return [outputs]
 
-    # ---- functions -----------------------------------------------------------------------------------------------
+    # ---- functions -------------------------------------------------------------------------------
 
     def _write_function_call(
         self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel
     ) -> list[ir.Value]:
-        """Return a call of the kernel's function, on the integers of the inputs."""
+        """Write a call of the kernel's function with the integers of the inputs."""
         operands = op_format.kernel_inputs(writer.node)
         inputs = [self._integer_input(writer, index) for index in operands]
         types = [np.dtype(value.dtype.numpy()) for value in inputs]  # type: ignore[union-attr]
         shapes = [writer.info.input_shapes[index] for index in operands]
         name = f"{op_format.name}_{len(self.functions)}"
-        written = build_kernel_function(kernel, name, shapes, types, self.opset)
-        kept = getattr(kernel, "output_indices", range(len(written.outputs)))
+        function = build_kernel_function(kernel, name, shapes, types, self.opset)
+        output_indices = getattr(kernel, "output_indices", range(len(function.outputs)))
         call = ir.node(
             name,
             inputs,
             {},
             domain=DOMAIN,
-            num_outputs=len(written.outputs),
+            num_outputs=len(function.outputs),
             name=f"{writer.node.name}_{name}",
         )
         ir.mark_origin(call, writer.node)
-        for value, index in zip(call.outputs, kept, strict=True):
+        for value, index in zip(call.outputs, output_indices, strict=True):
             value.name = self._name(f"{writer.node.outputs[index].name}_integers")
             self.function_of[str(writer.node.outputs[index].name)] = name
         writer.nodes.append(call)
         self.integer_values.update(call.outputs)
-        self.functions[name] = written
-        placed = dict(zip(kept, call.outputs, strict=True))
-        return [placed.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
+        self.functions[name] = function
+        by_index = dict(zip(output_indices, call.outputs, strict=True))
+        return [by_index.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
 
-    def _operand_qparams(
-        self, op_format: Format, writer: FloatNodeBuilder
-    ) -> list[tuple[int, Affine]]:
-        """Return the operands of a node with how each is held."""
-        found = []
+    def _operand_qparams(self, op_format: Format, writer: FloatNodeBuilder) -> list[Affine]:
+        """Return the quantization parameters of a node's operands, in order."""
+        operands = []
         for index in op_format.kernel_inputs(writer.node):
-            q = writer.input_qparams(index)
-            if q is None:
-                raise NotExactError(f"the scale of its input {index} is not known")
-            found.append((index, q))
-        return found
+            qparams = writer.input_qparams(index)
+            if qparams is None:
+                raise NotExactError(f"the scale of its input {index} is unknown")
+            operands.append(qparams)
+        return operands
 
     def _integer_input(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
-        """Return the integers of operand `index`."""
+        """Return the integers of operand `index`; NotExactError if it has only a float form."""
         value = writer.node.inputs[index]
-        held = None if value is None else self.held.get(value)
-        integers = (
-            value if index in writer.info.constants else None if held is None else held.integers
-        )
+        integers = value
+        if index not in writer.info.constants:
+            held = None if value is None else self.held.get(value)
+            integers = None if held is None else held.integers
         if integers is None or integers.dtype is None:
-            raise NotExactError(f"its input {index} is held in real numbers")
+            raise NotExactError(f"its input {index} has no integers")
         if np.dtype(integers.dtype.numpy()) not in (np.int8, np.int16, np.int32):
             raise NotExactError(f"its input {index} is {integers.dtype.name}")
         return integers
+
+
+def _integer_dtype(bits: int) -> np.dtype:
+    """Return the narrowest of int8, int16 and int32 with at least `bits` bits."""
+    if bits <= 8:
+        return np.dtype("int8")
+    return np.dtype("int16" if bits <= 16 else "int32")

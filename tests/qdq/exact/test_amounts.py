@@ -55,12 +55,12 @@ def test_what_has_no_amount():
         ).value
         == 0.5
     )
-    with pytest.raises(NotExactError, match="float32 counts to 16777216"):
+    with pytest.raises(NotExactError, match="float32 is exact up to 16777216"):
         tie_offset_for_sum(IntegerSum(1 << 24, 1.0), Rescale.from_shift(15, 8), 2.0**-15, 8)
     with pytest.raises(NotExactError, match="its shift is 17"):
         tie_offset_for_sum(IntegerSum(1 << 23, 1.0), Rescale.from_shift(17, 8), 2.0**-17, 8)
     assert (to_even(253 << 16, 17, 0.5), half_up(253 << 16, 17)) == (126, 127)
-    with pytest.raises(NotExactError, match="no power of two"):
+    with pytest.raises(NotExactError, match="not a power of two"):
         tie_offset_for_sum(IntegerSum(100, 3.0), Rescale.from_ratio(1 / 3, 8), 1.0, 8)
-    with pytest.raises(NotExactError, match="not that of its scales"):
+    with pytest.raises(NotExactError, match="does not match its scales"):
         tie_offset_for_sum(IntegerSum(100, 8.0), Rescale.from_shift(2, 8), 1.0, 8)

@@ -77,7 +77,7 @@ def test_elementwise_pools_and_tables():
 
 
 def test_what_has_no_function():
-    with pytest.raises(NotExactError, match="16 bits"):
+    with pytest.raises(NotExactError, match="16-bit"):
         called(
             k.Conv(np.ones((1, 1, 1), np.int8), None, Rescale.from_shift(0, 8)),
             np.ones((1, 1, 4), np.int16),
