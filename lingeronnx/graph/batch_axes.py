@@ -55,15 +55,19 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
     ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
     if BATCH_AXES_KEY in model.metadata_props:
         return _read_batch_axes_metadata(model, ranks)
-    axes: dict[str, int | None] = {}
-    for name, axis in _infer_axes_from_recurrent(model).items():
-        if _is_valid_axis(axis, ranks.get(name)):
-            axes[name] = axis
+    traced = _infer_axes_from_recurrent(model).items()
+    axes: dict[str, int | None] = {
+        name: axis for name, axis in traced if _is_valid_axis(axis, ranks.get(name))
+    }
     symbols = _collect_batch_symbols(inputs, axes)
     is_single_sample = any(_dim_size(value, 0) == 1 for value in inputs)
     for value in inputs:
         name = str(value.name)
         axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
+    return _drop_default_axes(axes)
+
+
+def _drop_default_axes(axes: Mapping[str, int | None]) -> dict[str, int | None]:
     return {name: axis for name, axis in axes.items() if axis != 0}
 
 
@@ -164,8 +168,7 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
             raise ConfigError(
                 f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}"
             )
-    merged = {**infer_batch_axes(model), **overrides}
-    axes = {name: axis for name, axis in merged.items() if axis != 0}
+    axes = _drop_default_axes({**infer_batch_axes(model), **overrides})
     model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 

@@ -12,7 +12,7 @@ Works on protobuf models; nothing here depends on data or on runners.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -88,9 +88,8 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     infos = _infer_value_infos(full)
     tail_tensors = _collect_outputs(node for node in full.graph.node if node.name in reasons)
     recomputed = _find_recomputed_nodes(full.graph, reasons, tail_tensors, infos)
-    tail_nodes = reasons.keys() | recomputed
-    body = _extract_nodes(full, [node for node in full.graph.node if node.name not in reasons])
-    tail = _extract_nodes(full, [node for node in full.graph.node if node.name in tail_nodes])
+    body = _extract_nodes(full, {node.name for node in full.graph.node} - reasons.keys())
+    tail = _extract_nodes(full, reasons.keys() | recomputed)
 
     output_names = [value.name for value in full.graph.output]
     input_names = _get_input_names(full.graph)
@@ -100,11 +99,11 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     body_outputs += [name for name in tail_inputs if name not in graph_boundary]
     if not body_outputs:
         return None
-    body.graph.output.extend(infos[name] for name in body_outputs)
+    body.graph.output.extend(map(infos.__getitem__, body_outputs))
     body_model = ir.from_proto(body)
     ir.remove_unused(body_model)
     del tail.graph.input[:]
-    tail.graph.input.extend(infos[name] for name in tail_inputs)
+    tail.graph.input.extend(map(infos.__getitem__, tail_inputs))
     tail.graph.output.extend(infos[name] for name in output_names if name in tail_tensors)
     return DynamicTail(
         body=body_model,
@@ -165,16 +164,17 @@ def _is_split_useful(model: ir.Model, reasons: dict[str, str]) -> bool:
     return 2 * sum(layer_in_tail) <= len(layer_in_tail)
 
 
-def _extract_nodes(full: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
-    """Return a model of `nodes` with the initializers they need and without graph outputs."""
+def _extract_nodes(full: onnx.ModelProto, node_names: Collection[str]) -> onnx.ModelProto:
+    """Return a model of some nodes with the initializers they need and without graph outputs."""
     part = onnx.ModelProto()
     part.CopyFrom(full)
     for field in (part.graph.node, part.graph.output, part.graph.initializer):
         del field[:]
-    part.graph.node.extend(nodes)
     used_names = {value.name for value in full.graph.output}
-    for node in nodes:
-        used_names.update(_iter_read_names(node))
+    for node in full.graph.node:
+        if node.name in node_names:
+            part.graph.node.append(node)
+            used_names.update(_iter_read_names(node))
     part.graph.initializer.extend(
         tensor for tensor in full.graph.initializer if tensor.name in used_names
     )
@@ -221,7 +221,7 @@ def _make_names_unique(
 
     `shared_names` are tensors of `graph` that `appended` reads. Its outputs keep their names.
     """
-    used_names = {name for node in graph.node for name in node.output}
+    used_names = _collect_outputs(graph.node)
     used_names.update(tensor.name for tensor in graph.initializer)
     used_names.update(value.name for value in graph.input)
     fixed_names = shared_names | {value.name for value in appended.output}

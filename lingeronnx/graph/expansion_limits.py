@@ -200,10 +200,7 @@ def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
 def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iterator[_FunctionKey]:
     """Yield each function after its callees; raise ModelError if one is recursive."""
     open_callees = {key: _find_callees(f) & functions.keys() for key, f in functions.items()}
-    callers: dict[_FunctionKey, list[_FunctionKey]] = {key: [] for key in functions}
-    for key, callees in open_callees.items():
-        for callee in callees:
-            callers[callee].append(key)
+    callers = _find_callers(open_callees)
     ready = [key for key, callees in open_callees.items() if not callees]
     while ready:
         key = ready.pop()
@@ -218,6 +215,17 @@ def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iter
             f"function {recursive_keys[0][1]} calls itself, directly or through another function; "
             "remove the recursion"
         )
+
+
+def _find_callers(
+    callees: Mapping[_FunctionKey, set[_FunctionKey]],
+) -> dict[_FunctionKey, list[_FunctionKey]]:
+    """Return the functions that call each function."""
+    callers: dict[_FunctionKey, list[_FunctionKey]] = {key: [] for key in callees}
+    for key, called_keys in callees.items():
+        for called_key in called_keys:
+            callers[called_key].append(key)
+    return callers
 
 
 def _find_callees(function: FunctionProto) -> set[_FunctionKey]:

@@ -643,6 +643,11 @@ def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
 
+def get_sample_dims(value: Value | None) -> list[int]:
+    """Return the sizes of all axes after the batch, with 1 for unknown ones."""
+    return [dim or 1 for dim in (get_shape(value) or ())[1:]]
+
+
 def require_shape(value: Value | None) -> tuple[int | None, ...]:
     """Return `get_shape` of a tensor whose rank must be known, else raise InternalError.
 

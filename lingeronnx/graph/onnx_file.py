@@ -262,8 +262,7 @@ def _check_opsets(proto: ModelProto) -> None:
     for function in proto.functions:
         _collect_opsets(function.opset_import, f"function '{function.name}'")
     versions = _collect_opsets(proto.opset_import, "the model")
-    has_quantized_domain = any(domain in versions for domain in QUANTIZED_DOMAINS)
-    if "" not in versions and has_quantized_domain:
+    if "" not in versions and not versions.keys().isdisjoint(QUANTIZED_DOMAINS):
         return
     local_functions = {(function.domain, function.name) for function in proto.functions}
     for node in iter_nodes_recursive(proto.graph.node):
@@ -327,16 +326,19 @@ def _check_graph_io(graph: GraphProto) -> None:
             )
     for value in graph.output:
         is_map_sequence = value.type.sequence_type.elem_type.HasField("map_type")
-        if not value.type.HasField("map_type") and not is_map_sequence:
-            continue
-        node = next((node for node in graph.node if value.name in node.output), None)
-        remedy = "remove it"
-        if node and node.input:
-            remedy = f"end the model at '{node.input[0]}', the input of {node.op_type}"
-        raise ModelError(
-            f"output '{value.name}' is a map from keys to numbers, which no platform supports; "
-            f"{remedy}, and look up the keys in your application"
-        )
+        if value.type.HasField("map_type") or is_map_sequence:
+            raise ModelError(
+                f"output '{value.name}' is a map from keys to numbers, which no platform supports; "
+                f"{_suggest_model_end(graph, value.name)}, and look up the keys in your application"
+            )
+
+
+def _suggest_model_end(graph: GraphProto, output_name: str) -> str:
+    """Return how to remove the graph output `output_name`."""
+    for node in graph.node:
+        if output_name in node.output and node.input:
+            return f"end the model at '{node.input[0]}', the input of {node.op_type}"
+    return "remove it"
 
 
 def _check_tensor(tensor: TensorProto) -> None:
@@ -479,10 +481,10 @@ def _check_attribute_content(node: NodeProto, attribute: onnx.AttributeProto) ->
 
 def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
     """Raise ModelError if `graph` has a cycle (Kahn's algorithm)."""
-    open_inputs: dict[int, int] = {}
     consumers: dict[str, list[int]] = {}
+    open_inputs: dict[int, int] = {}
     for index, node in enumerate(graph.node):
-        computed_inputs = {name for name in node.input if name in producers}
+        computed_inputs = producers.keys() & node.input
         open_inputs[index] = len(computed_inputs)
         for name in computed_inputs:
             consumers.setdefault(name, []).append(index)

@@ -2,7 +2,7 @@
 
 An entry states facts that do not depend on the caller: whether the operator works element by
 element and with which function, whether and how it moves data, which properties it preserves
-(scale, sign), which inputs decide the output shape, and what its older forms look like. The sets
+(scale, sign), which inputs decide the output shape, and its older forms. The sets
 below the table answer questions that several files ask; a question of a single rewrite stays with
 that rewrite.
 

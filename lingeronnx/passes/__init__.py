@@ -435,9 +435,14 @@ def run_entry_passes(
                 raise
             failed_passes[error.step] = f"it failed: {error.__cause__ or error}"
             continue
-        notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
-        notes += [format_skipped_pass(step, reason) for step, reason in failed_passes.items()]
-        return copy, notes
+        return copy, _format_notes(changes, failed_passes)
+
+
+def _format_notes(changes: Mapping[str, int], failed_passes: Mapping[str, str]) -> list[str]:
+    """Return the notes of entry passes that changed something, or failed."""
+    notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
+    notes += [format_skipped_pass(step, reason) for step, reason in failed_passes.items()]
+    return notes
 
 
 def resolve_control_flow(

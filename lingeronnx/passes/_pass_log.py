@@ -53,13 +53,17 @@ class PassLog:
 
     def format_skip_reasons(self) -> list[str]:
         """Return the skip reasons of each pass in its last run, as "pass: node stays: reason"."""
-        return [
-            f"{step.name}: {reason}" for step in self._last_runs() for reason in step.skip_reasons
-        ]
+        lines: list[str] = []
+        for step in self._last_runs():
+            lines += [f"{step.name}: {reason}" for reason in step.skip_reasons]
+        return lines
 
     def get_skip_reasons(self) -> list[SkipReason]:
         """Return the skip reasons of each pass in its last run."""
-        return [reason for step in self._last_runs() for reason in step.skip_reasons]
+        reasons: list[SkipReason] = []
+        for step in self._last_runs():
+            reasons += step.skip_reasons
+        return reasons
 
     def _last_runs(self) -> Iterable[PassRun]:
         """Return the last run of each pass: its reasons replace those of earlier runs."""

@@ -49,11 +49,8 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
     Returns the number of changes, or a reason if there is a mask that cannot be converted.
     """
     node = ir.producer(softmax.inputs[0])
-    if node is None or node.domain or ir.sole_consumer(node.outputs[0]) is not softmax:
-        return 0
-    match_mask = {"Add": _match_add_mask, "Where": _match_where_mask}.get(node.op_type)
-    mask = None if match_mask is None else match_mask(node)
-    if mask is None:
+    mask = _match_mask(node)
+    if node is None or mask is None or ir.sole_consumer(node.outputs[0]) is not softmax:
         return 0
     scores, array = mask
     shape = ir.get_shape(node.outputs[0])
@@ -73,15 +70,19 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
         return SkipReason(node, "it masks a complete row, whose weights would change")
     bias = np.where(masked, np.float32(0), array).astype(np.float32)
     mask_array = np.where(aligned, np.float32(MASK_VALUE), np.float32(0))
-    is_canonical = (
-        node.op_type == "Add"
-        and not bias.any()
-        and np.array_equal(array.reshape(aligned.shape), mask_array)
-    )
-    if is_canonical:
+    has_bias = bool(bias.any())
+    is_mask_only = node.op_type == "Add" and not has_bias
+    if is_mask_only and np.array_equal(array.reshape(aligned.shape), mask_array):
         return 0
-    _replace_with_sums(model, node, scores, bias if bias.any() else None, mask_array)
+    _replace_with_sums(model, node, scores, bias if has_bias else None, mask_array)
     return 1
+
+
+def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
+    """Return the scores and the mask to add to them if `node` is an Add or Where, or None."""
+    if ir.is_standard_op(node, "Add"):
+        return _match_add_mask(node)
+    return _match_where_mask(node) if ir.is_standard_op(node, "Where") else None
 
 
 def _replace_with_sums(

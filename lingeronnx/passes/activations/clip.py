@@ -22,7 +22,7 @@ def simplify_clip(model: ir.Model) -> PassResult:
     for node in list(model.graph):
         bounds = _get_bounds(node)
         if bounds is None or _has_integer_input(node):
-            if node.op_type == "Clip" and not node.domain:
+            if ir.is_standard_op(node, "Clip"):
                 reason = "it clips integers"
                 if bounds is None:
                     reason = "its bounds are computed at run time, or in the wrong order"
@@ -33,18 +33,22 @@ def simplify_clip(model: ir.Model) -> PassResult:
             bounds = merged_bounds
             node = _replace_with_clip(model, node, bounds)
             changes += 1
-        low, high = bounds
-        if node.op_type != "Clip" or high != math.inf or low > 0:
-            continue
-        source = ir.require_input(node)
-        if _is_input_nonnegative(node) and ir.can_bypass_node(node, source):
-            ir.bypass_node(model, node, source)
-            changes += 1
-        elif low == 0:
-            relu = ir.make_node("Relu", [source], origin=node, output="", like=node.outputs[0])
-            ir.replace_nodes(model, [node], [relu])
-            changes += 1
+        if node.op_type == "Clip" and bounds[1] == math.inf and bounds[0] <= 0:
+            changes += _simplify_lower_bound(model, node, bounds[0])
     return PassResult(changes, skipped)
+
+
+def _simplify_lower_bound(model: ir.Model, node: ir.Node, low: float) -> int:
+    """Remove a Clip with a lower bound <= 0 only, or convert it to Relu; return the changes."""
+    source = ir.require_input(node)
+    if _is_input_nonnegative(node) and ir.can_bypass_node(node, source):
+        ir.bypass_node(model, node, source)
+        return 1
+    if low != 0:
+        return 0
+    relu = ir.make_node("Relu", [source], origin=node, output="", like=node.outputs[0])
+    ir.replace_nodes(model, [node], [relu])
+    return 1
 
 
 def _has_integer_input(node: ir.Node) -> bool:

@@ -17,39 +17,38 @@ def canonicalize_softmax(model: ir.Model) -> PassResult:
     is_single_axis = ir.get_opset(model) >= 13
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type not in operators.SOFTMAX_FAMILY_OPS or node.domain:
+        if not ir.is_standard_op(node, *operators.SOFTMAX_FAMILY_OPS):
             continue
         shape = ir.get_shape(node.inputs[0])
         if not shape:
             continue
-        stored_axis = ir.get_attr(node, "axis")
         default_axis = -1 if is_single_axis else 1
-        axis = (default_axis if stored_axis is None else stored_axis) % len(shape)
+        axis = ir.get_attr(node, "axis", default_axis) % len(shape)
         if is_single_axis or axis == len(shape) - 1:
-            if stored_axis != axis:
+            if ir.get_attr(node, "axis") != axis:
                 ir.set_attr(node, "axis", axis)
                 changes += 1
         elif None not in shape[1:] and axis > 0:
-            changes += _wrap_in_reshapes(model, node, shape, axis)
+            _wrap_in_reshapes(model, node, axis)
+            changes += 1
         else:
             reason = "it combines the batch with other axes, or its shape is not known"
             skipped.append(SkipReason(node, reason))
     return PassResult(changes, skipped)
 
 
-def _wrap_in_reshapes(
-    model: ir.Model, node: ir.Node, shape: tuple[int | None, ...], axis: int
-) -> int:
-    """Flatten the axes from `axis` on before `node` and restore them after; return 1."""
+def _wrap_in_reshapes(model: ir.Model, node: ir.Node, axis: int) -> None:
+    """Flatten the axes from `axis` on before `node` and restore them after it."""
     base, value_type = node.outputs[0].name, node.outputs[0].type
-    targets = {"flat": [0] * axis + [-1], "shape": [0, *(int(dim or 1) for dim in shape[1:])]}
+    sample_dims = ir.get_sample_dims(node.inputs[0])
+    targets = {"flat": [0] * axis + [-1], "shape": [0, *sample_dims]}
     flat_target, original_target = (
         ir.add_initializer(
             model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(target, np.int64)
         )
         for key, target in targets.items()
     )
-    flat_size = int(np.prod([int(dim or 1) for dim in shape[axis:]]))
+    flat_size = int(np.prod(sample_dims[axis - 1 :]))
     dims = [*(node.inputs[0].shape or ())[:axis], flat_size]  # type: ignore[union-attr]
     flatten = ir.make_node(
         "Reshape",
@@ -76,4 +75,3 @@ def _wrap_in_reshapes(
     for value in (flatten.outputs[0], softmax.outputs[0]):
         value.type, value.shape = value_type, ir.make_shape(dims)
     ir.replace_nodes(model, [node], [flatten, softmax, restore])
-    return 1

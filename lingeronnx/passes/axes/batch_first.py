@@ -32,6 +32,7 @@ from .factored_axes import (
     FactoredAxes,
     FactoredView,
     PendingNode,
+    flatten_axes,
     match_leading_axes,
     merge_adjacent_factors,
     regroup_factors,
@@ -140,7 +141,8 @@ class _BatchFirstRewriter:
         batch_axis = sizes.index(None)
         self._batch = value.shape[batch_axis]
         axes = tuple((BATCH_FACTOR,) if size is None else self._make_axis(size) for size in sizes)
-        order = [batch_axis, *(i for i in range(len(axes)) if i != batch_axis)]
+        order = list(range(len(axes)))
+        order.insert(0, order.pop(batch_axis))
         source = (FactoredView(value, axes, axes), axes)
         transpose = PendingNode(consumers[0], "Transpose", (source,), {"perm": order})
         self._input_transposes.add(transpose)
@@ -170,16 +172,19 @@ class _BatchFirstRewriter:
             "Gemm": self._infer_gemm_view,
             "ReduceMean": self._infer_mean_view,
         }
-        if op_type in rules:
-            return rules[op_type](node, view)
+        return rules.get(op_type, self._infer_unary_view)(node, view)
+
+    def _infer_unary_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view of an elementwise or last-axis operator on one view, or None."""
         operands = [value for value in node.inputs[1:] if value is not None]
         if any(ir.const_value(value) is None for value in operands):
             return None
-        if op_type in _UNARY_OPS:
+        if node.op_type in _UNARY_OPS:
             inputs = ((view, view.base_axes), *node.inputs[1:])
-            return replace(view, base=PendingNode(node, op_type, inputs, _get_attributes(node)))
+            pending = PendingNode(node, node.op_type, inputs, _get_attributes(node))
+            return replace(view, base=pending)
         is_last_axis = ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1)
-        if op_type in _LAST_AXIS_OPS and is_last_axis:
+        if node.op_type in _LAST_AXIS_OPS and is_last_axis:
             return self._infer_last_axis_view(node, view)
         return None
 
@@ -265,7 +270,7 @@ class _BatchFirstRewriter:
         `_MAX_RANK`.
         """
         leading_count = len(view.axes) - count
-        leading = [factor for axis in view.axes[:leading_count] for factor in axis]
+        leading = flatten_axes(view.axes[:leading_count])
         if leading_count < 0 or BATCH_FACTOR not in leading:
             return None
         leading.remove(BATCH_FACTOR)
@@ -281,21 +286,25 @@ class _BatchFirstRewriter:
             if weight.ndim != 2:
                 return None
             return self._infer_linear_view(node, view, ir.require_input(node, 1), weight.shape[1])
-        other = self.views.get(ir.require_input(node, 1))
-        if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
+        right_view = self.views.get(ir.require_input(node, 1))
+        if right_view is None or len(right_view.axes) != len(view.axes) or len(view.axes) < 3:
             return None
-        other = match_leading_axes(other, view.axes[:-2])
-        if other is None:
-            return None
+        right_view = match_leading_axes(right_view, view.axes[:-2])
+        return None if right_view is None else self._infer_product_view(node, view, right_view)
+
+    def _infer_product_view(
+        self, node: ir.Node, left: FactoredView, right: FactoredView
+    ) -> FactoredView | None:
+        """Return the view of the product of two views with the same leading axes, or None."""
         # the operands may be the same tensor, but rows and columns of the product are not
-        columns = {factor: self._make_factor(factor.size) for factor in other.axes[-1]}
-        other = substitute_factors(other, columns)
-        first_axes, second_axes = self._separate_batch(view, 2), self._separate_batch(other, 2)
-        if first_axes is None or second_axes is None or first_axes[:-2] != second_axes[:-2]:
+        columns = {factor: self._make_factor(factor.size) for factor in right.axes[-1]}
+        right = substitute_factors(right, columns)
+        left_axes, right_axes = self._separate_batch(left, 2), self._separate_batch(right, 2)
+        if left_axes is None or right_axes is None or left_axes[:-2] != right_axes[:-2]:
             return None
-        product = PendingNode(node, "MatMul", ((view, first_axes), (other, second_axes)), {})
+        product = PendingNode(node, "MatMul", ((left, left_axes), (right, right_axes)), {})
         return FactoredView(
-            product, (*first_axes[:-1], second_axes[-1]), (*view.axes[:-1], other.axes[-1])
+            product, (*left_axes[:-1], right_axes[-1]), (*left.axes[:-1], right.axes[-1])
         )
 
     def _infer_last_axis_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
@@ -324,8 +333,7 @@ class _BatchFirstRewriter:
     def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         """Return the view of a Gemm with constant weight and bias, as MatMul and Add, or None."""
         weight = ir.const_value(node.inputs[1])
-        is_scaled = any(ir.get_attr(node, name, 1.0) != 1.0 for name in ("alpha", "beta"))
-        if weight is None or is_scaled or ir.get_attr(node, "transA", 0):
+        if weight is None or not _is_plain_gemm(node):
             return None
         bias_value = node.inputs[2] if len(node.inputs) > 2 else None
         bias = ir.const_value(bias_value)
@@ -343,19 +351,18 @@ class _BatchFirstRewriter:
 
     def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         """Return the view of the mean along one axis of a single factor, or None."""
-        array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
-        axes = ir.get_attr(node, "axes") if array is None else array.reshape(-1).tolist()
+        axes = ir.get_axes(node)
         if not axes or len(axes) != 1:
             return None
         axis = axes[0] % len(view.axes)
         if len(view.axes[axis]) != 1 or view.axes[axis] == (BATCH_FACTOR,):
             return None
-        factors = [factor for group in view.axes for factor in group if factor != BATCH_FACTOR]
+        factors = [factor for factor in flatten_axes(view.axes) if factor != BATCH_FACTOR]
         target = (*BATCH_AXIS, *((factor,) for factor in factors))
         position = target.index(view.axes[axis])
         attributes: dict[str, Any] = {"keepdims": 0}
         operands: tuple[np.ndarray, ...] = ()
-        if array is None:
+        if "axes" in node.attributes:
             attributes["axes"] = [position]
         else:
             operands = (np.array([position], np.int64),)
@@ -382,11 +389,11 @@ class _BatchFirstRewriter:
         """Return the view of an elementwise operator on two views of the same shape, or None."""
         if len(first.axes) != len(second.axes):
             return None
-        other = match_leading_axes(second, first.axes)
+        matched = match_leading_axes(second, first.axes)
         target = self._separate_batch(first, 0)
-        if other is None or target is None:
+        if matched is None or target is None:
             return None
-        pending = PendingNode(node, node.op_type, ((first, target), (other, target)), {})
+        pending = PendingNode(node, node.op_type, ((first, target), (matched, target)), {})
         return FactoredView(pending, target, first.axes)
 
     def _infer_constant_view(
@@ -401,19 +408,12 @@ class _BatchFirstRewriter:
             array = array[0]  # the same for all samples
         if array.ndim >= len(view.axes):
             return None
-        target = view.base_axes
+        target: FactoredAxes | None = view.base_axes
         if array.size != 1:
-            axes = self._separate_batch(view, array.ndim)
-            if axes is None:
-                return None
-            target = axes
-            if len(target) > _MAX_RANK:  # merge the axes along which the constant may vary
-                trailing = target[-array.ndim :]
-                sizes = [math.prod(factor.size for factor in axis) for axis in trailing]
-                array = np.broadcast_to(array, sizes).reshape(-1)
-                merged = tuple(factor for axis in trailing for factor in axis)
-                target = (*target[: len(target) - len(trailing)], merged)
-        if array.ndim >= len(target):
+            target = self._separate_batch(view, array.ndim)
+        if target is not None and array.size != 1 and len(target) > _MAX_RANK:
+            array, target = _merge_trailing_axes(array, target)
+        if target is None or array.ndim >= len(target):
             return None
         operand = constant if array is original else np.ascontiguousarray(array)
         inputs = ((view, target), operand) if constant_index == 1 else (operand, (view, target))
@@ -472,8 +472,7 @@ class _BatchFirstRewriter:
         self, value: ir.Value, source: FactoredAxes, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
         """Rearrange `value` from axes `source` to `target`: Reshape, Transpose, Reshape at most."""
-        source_factors = [factor for axis in source for factor in axis]
-        target_factors = [factor for axis in target for factor in axis]
+        source_factors, target_factors = flatten_axes(source), flatten_axes(target)
         if source_factors != target_factors:
             runs = merge_adjacent_factors(source_factors, target_factors)
             order = sorted(range(len(runs)), key=lambda i: target_factors.index(runs[i][0]))
@@ -539,6 +538,23 @@ def _folds_windows_into_batch(node: ir.Node) -> bool:
 
 def _axis_size(axis: Sequence[AxisFactor]) -> int:
     return math.prod(factor.size for factor in axis)
+
+
+def _is_plain_gemm(node: ir.Node) -> bool:
+    """Whether a Gemm neither scales nor transposes its first operand."""
+    if ir.get_attr(node, "transA", 0):
+        return False
+    return ir.get_attr(node, "alpha", 1.0) == ir.get_attr(node, "beta", 1.0) == 1.0
+
+
+def _merge_trailing_axes(
+    array: np.ndarray, target: FactoredAxes
+) -> tuple[np.ndarray, FactoredAxes]:
+    """Merge the axes of `target` along which `array` may vary, and the axes of `array`, to one."""
+    trailing = target[-array.ndim :]
+    sizes = [_axis_size(axis) for axis in trailing]
+    merged_axis = tuple(flatten_axes(trailing))
+    return np.broadcast_to(array, sizes).reshape(-1), (*target[: -len(trailing)], merged_axis)
 
 
 def _get_attributes(node: ir.Node) -> dict[str, Any]:

@@ -50,12 +50,19 @@ def _find_concat_part(node: ir.Node) -> ir.Value | None:
     if ranges is None:
         return None
     if node.op_type == "Slice":
-        positions = sliced_positions(node, axis)
-        if positions is None or positions not in ranges:
-            return None
-        return ir.require_input(producer, ranges.index(positions))
+        return _find_sliced_part(node, producer, ranges, axis)
     is_gather = node.op_type == "Gather" and ir.get_attr(node, "axis", 0) % len(shape) == axis
     return _find_gathered_part(node, producer, ranges, axis) if is_gather else None
+
+
+def _find_sliced_part(
+    slice_node: ir.Node, concat: ir.Node, ranges: list[range], axis: int
+) -> ir.Value | None:
+    """Return the operand of `concat` that `slice_node` selects exactly, or None."""
+    positions = sliced_positions(slice_node, axis)
+    if positions is None or positions not in ranges:
+        return None
+    return ir.require_input(concat, ranges.index(positions))
 
 
 def _find_unsqueezed_tensor(squeeze: ir.Node, unsqueeze: ir.Node) -> ir.Value | None:

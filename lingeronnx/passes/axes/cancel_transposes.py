@@ -105,16 +105,13 @@ def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
 
 def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
     """Move equal Transposes of all inputs of `node` to its outputs; return the changes."""
-    op_type = node.op_type
-    if op_type not in _SINKABLE_OPS or not node.inputs:
-        return 0
-    if op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
+    if not _can_sink_through(node):
         return 0
     computed, constants = _classify_operands(node)
     perm = _common_permutation([node.inputs[index] for index in computed])
     if perm is None or any(array.ndim > len(perm) for array in constants.values()):
         return 0
-    needs_transpose = _find_attribute_rewrite(op_type)(model, node, perm)
+    needs_transpose = _find_attribute_rewrite(node.op_type)(model, node, perm)
     if needs_transpose is None:
         return 0
     for index in computed:
@@ -125,6 +122,13 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
         for value in list(node.outputs):
             _insert_transpose_after(model, node, value, perm)
     return 1
+
+
+def _can_sink_through(node: ir.Node) -> bool:
+    """Whether the operator of `node` allows to move a Transpose downstream."""
+    if node.op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
+        return False
+    return node.op_type in _SINKABLE_OPS and bool(node.inputs)
 
 
 def _common_permutation(values: Sequence[ir.Value | None]) -> _Perm | None:

@@ -60,9 +60,7 @@ def _collect_move_chain(end: ir.Node) -> list[ir.Node] | None:
         return None
     nodes: list[ir.Node] = []
     node: ir.Node | None = end
-    while node is not None and not node.domain and node.op_type in _MOVE_OPS:
-        if any(ir.const_value(value) is None for value in node.inputs[1:] if value is not None):
-            return None
+    while ir.is_standard_op(node, *_MOVE_OPS) and _has_constant_operands(node):
         nodes.insert(0, node)
         if _has_unfolded_batch(node.inputs[0]):
             folds_batch = any(ir.has_folded_batch(member.outputs[0]) for member in nodes)
@@ -71,22 +69,45 @@ def _collect_move_chain(end: ir.Node) -> list[ir.Node] | None:
     return None
 
 
+def _has_constant_operands(node: ir.Node) -> bool:
+    """Whether all inputs of `node` except the first are constant."""
+    operands = [value for value in node.inputs[1:] if value is not None]
+    return all(ir.const_value(value) is not None for value in operands)
+
+
 def _trace_channel_order(model: ir.Model, chain: Sequence[ir.Node]) -> np.ndarray | None:
     """Return the channels of the input of `chain` that its output contains, in order.
 
     None if the output does not consist of complete channels of the same sample.
     """
     source = ir.require_input(chain[0])
-    sample_shape = [int(dim or 1) for dim in (ir.get_shape(source) or ())[1:]]
-    sample_size, channel_size = math.prod(sample_shape), math.prod(sample_shape[1:])
-    if source.dtype is None or source.dtype.name != "FLOAT":
+    sample_dims = ir.get_sample_dims(source)
+    sample_size, channel_size = math.prod(sample_dims), math.prod(sample_dims[1:])
+    if not ir.is_float32(source) or not 0 < sample_size <= _MAX_SAMPLE_ELEMENTS:
         return None
-    if not 0 < sample_size <= _MAX_SAMPLE_ELEMENTS:
+    order = _trace_element_order(model, chain, [2, *sample_dims])
+    if order is None or order.size % channel_size:
         return None
+    rows = order.reshape(-1, channel_size)
+    starts = rows[:, 0]
+    if (starts % channel_size).any():
+        return None
+    if not np.array_equal(rows, starts[:, None] + np.arange(channel_size)):
+        return None
+    return starts // channel_size
+
+
+def _trace_element_order(
+    model: ir.Model, chain: Sequence[ir.Node], shape: Sequence[int]
+) -> np.ndarray | None:
+    """Return the index of each output element of `chain` in its input, per sample.
+
+    `shape` is that of two samples. None if the chain fails, or mixes samples.
+    """
     output_name = str(chain[-1].outputs[0].name)
     fallback = FloatFallback(model, chain, {output_name})
     output_index = fallback.outputs.index(output_name)
-    numbered = np.arange(2 * sample_size, dtype=np.float32).reshape(2, *sample_shape)
+    numbered = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     try:
         both = fallback.run_batch([numbered])[output_index]
         first = fallback.run_batch([numbered[:1]])[output_index]
@@ -94,17 +115,10 @@ def _trace_channel_order(model: ir.Model, chain: Sequence[ir.Node]) -> np.ndarra
         return None
     if len(first) != 1 or len(both) != 2:
         return None
+    sample_size = math.prod(shape[1:])
     if any(not np.array_equal(both[i], first[0] + i * sample_size) for i in (0, 1)):
         return None
-    if first.size % channel_size:
-        return None
-    rows = first.astype(np.int64).reshape(-1, channel_size)
-    starts = rows[:, 0]
-    if (starts % channel_size).any():
-        return None
-    if not np.array_equal(rows, starts[:, None] + np.arange(channel_size)):
-        return None
-    return starts // channel_size
+    return first.astype(np.int64)
 
 
 def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, channels: np.ndarray) -> None:

@@ -44,7 +44,7 @@ def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[in
 
     Returns False, without a change, if it is not one tensor with constants.
     """
-    axis, sizes = ir.get_attr(node, "axis") % len(shape), [int(dim or 0) for dim in shape[1:]]
+    axis, sizes = ir.get_attr(node, "axis") % len(shape), [dim or 0 for dim in shape[1:]]
     constants = [_constant_part(value, len(shape)) for value in node.inputs]
     computed = [index for index, array in enumerate(constants) if array is None]
     if len(computed) != 1 or len(constants) < 2 or axis == 0 or None in shape[1:]:

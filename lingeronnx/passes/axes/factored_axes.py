@@ -6,6 +6,7 @@ without any computation. `batch_first` traverses the graph with these descriptio
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ __all__ = [
     "AxisFactor",
     "FactoredView",
     "FactoredAxes",
+    "flatten_axes",
     "PendingNode",
     "match_leading_axes",
     "slice_layer_outputs",
@@ -78,6 +80,11 @@ class FactoredView:
     axes: FactoredAxes
 
 
+def flatten_axes(axes: FactoredAxes) -> list[AxisFactor]:
+    """Return the factors of all axes in order."""
+    return list(itertools.chain.from_iterable(axes))
+
+
 def substitute_factors(
     view: FactoredView, factors: Mapping[AxisFactor, AxisFactor]
 ) -> FactoredView:
@@ -129,7 +136,7 @@ def regroup_factors(
     if sizes is None or list(sizes).count(None) != 1:
         return None
     batch_axis = list(sizes).index(None)
-    factors = [factor for axis in view.axes for factor in axis]
+    factors = flatten_axes(view.axes)
     splits: _FactorSplits = {}
     leading = _take_axes(factors, sizes[:batch_axis], 0, make_factor, splits)
     if leading is None:
@@ -191,12 +198,17 @@ def _take_axis(
 
 
 def _split_in_axes(axes: FactoredAxes, splits: _FactorSplits) -> FactoredAxes:
-    """Replace split factors in `axes` until there are none left."""
+    """Replace split factors in `axes` by their parts."""
     result = []
     for axis in axes:
-        factors = list(axis)
-        while any(factor in splits for factor in factors):
-            factors = [part for factor in factors for part in splits.get(factor, (factor,))]
+        factors: list[AxisFactor] = []
+        pending = list(axis)
+        while pending:
+            factor = pending.pop(0)
+            if factor in splits:
+                pending[:0] = splits[factor]
+            else:
+                factors.append(factor)
         result.append(tuple(factors))
     return tuple(result)
 
@@ -245,10 +257,7 @@ def slice_layer_outputs(
     PendingNode or None
         The layer, or None if `layer` is anything else.
     """
-    stop = start + _product_of_sizes(last_axis)
-    if not isinstance(layer, PendingNode):
-        return None
-    if layer.op_type not in ("MatMul", "Add") or len(layer.inputs) != 2:
+    if not isinstance(layer, PendingNode) or len(layer.inputs) != 2:
         return None
     index = 0 if isinstance(layer.inputs[0], tuple) else 1
     source, constant = layer.inputs[index], layer.inputs[1 - index]
@@ -257,16 +266,25 @@ def slice_layer_outputs(
     array = constant if isinstance(constant, np.ndarray) else ir.const_value(constant)
     if array is None:
         return None
-    if layer.op_type == "MatMul":
-        if index:
-            return None
-        return replace(layer, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
-    view, target = source
-    if array.ndim != 1 or array.size == 1 or view.base_axes[-1] != target[-1]:
+    features = slice(start, start + _product_of_sizes(last_axis))
+    if layer.op_type == "MatMul" and index == 0:
+        return replace(layer, inputs=(source, np.ascontiguousarray(array[:, features])))
+    if layer.op_type != "Add" or array.ndim != 1 or array.size == 1:
+        return None
+    sliced_source = _slice_view(*source, start, last_axis)
+    if sliced_source is None:
+        return None
+    return replace(layer, inputs=(sliced_source, np.ascontiguousarray(array[features])))
+
+
+def _slice_view(
+    view: FactoredView, target: FactoredAxes, start: int, last_axis: tuple[AxisFactor, ...]
+) -> tuple[FactoredView, FactoredAxes] | None:
+    """Return the input of an Add, a view arranged to `target`, with a slice of its last axis."""
+    if view.base_axes[-1] != target[-1]:
         return None
     product = slice_layer_outputs(view.base, start, last_axis)
     if product is None:
         return None
     sliced_view = FactoredView(product, (*view.base_axes[:-1], last_axis), view.axes)
-    bias = np.ascontiguousarray(array[start:stop])
-    return replace(layer, inputs=((sliced_view, (*target[:-1], last_axis)), bias))
+    return sliced_view, (*target[:-1], last_axis)

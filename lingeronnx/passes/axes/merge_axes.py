@@ -43,16 +43,25 @@ def merge_axes(model: ir.Model) -> PassResult:
         if shape is None or perm is None or len(perm) <= _MIN_RANK or perm == sorted(perm):
             continue
         groups = _group_axes(perm)
-        if perm[0] != 0 or None in shape[1:]:
-            skipped.append(SkipReason(node, "it moves the batch, or its shape is not known"))
-        elif len(groups) > _MAX_GROUPS:
-            reason = f"{len(groups)} groups of its axes move separately; the limit is {_MAX_GROUPS}"
+        reason = _explain_unchanged(perm, shape, groups)
+        if reason is not None:
             skipped.append(SkipReason(node, reason))
-        else:
-            steps = _find_transpose_steps(groups)
-            _emit_transposes(model, node, steps, [dim or 0 for dim in shape])
-            changes += 1
+            continue
+        sizes = [1, *ir.get_sample_dims(node.inputs[0])]
+        _emit_transposes(model, node, _find_transpose_steps(groups), sizes)
+        changes += 1
     return PassResult(changes, skipped)
+
+
+def _explain_unchanged(
+    perm: Sequence[int], shape: tuple[int | None, ...], groups: _AxisGroups
+) -> str | None:
+    """Return why the axes of a Transpose of a tensor of `shape` cannot be merged, or None."""
+    if perm[0] != 0 or None in shape[1:]:
+        return "it moves the batch, or its shape is not known"
+    if len(groups) > _MAX_GROUPS:
+        return f"{len(groups)} groups of its axes move separately; the limit is {_MAX_GROUPS}"
+    return None
 
 
 def _group_axes(perm: Sequence[int]) -> _AxisGroups:
@@ -99,26 +108,16 @@ def _expand_orders(
 def _emit_transposes(
     model: ir.Model, node: ir.Node, steps: Sequence[_TransposeStep], shape: list[int]
 ) -> None:
-    """Replace the Transpose `node` of an input of `shape` by `steps`."""
-    source, result = ir.require_input(node), node.outputs[0]
+    """Replace the Transpose `node` by `steps`; `shape` is that of its input."""
+    source = ir.require_input(node)
     preceding = _find_preceding_reshape(source)
     if preceding is not None:
         source = ir.require_input(preceding)  # two consecutive Reshapes are one
-    consumer = ir.sole_consumer(result)
+    consumer = ir.sole_consumer(node.outputs[0])
     build = SubgraphBuilder(model, node)
-    batch = result.shape[0] if result.shape is not None else "N"
     value = source
-    for index, (blocks, order) in enumerate(steps):
-        suffix = str(index) if index else ""
-        block_sizes = [math.prod(shape[axis] for axis in block) for block in blocks]
-        merged = build.reshape(value, block_sizes, f"merged{suffix}")
-        value = build(
-            "Transpose",
-            [merged],
-            [batch, *(block_sizes[block_index] for block_index in order)],
-            f"turned{suffix}",
-            {"perm": [0, *(block_index + 1 for block_index in order)]},
-        )
+    for index, step in enumerate(steps):
+        value = _emit_step(build, value, step, shape, str(index) if index else "")
     last = steps[-1]
     result_axes = itertools.chain.from_iterable(last.blocks[index] for index in last.order)
     build.reshape(value, [shape[axis] for axis in result_axes], "apart")
@@ -128,6 +127,18 @@ def _emit_transposes(
         model.graph.remove(build.nodes[-1], safe=True)
     if preceding is not None:
         _remove_if_unused(model, preceding)
+
+
+def _emit_step(
+    build: SubgraphBuilder, value: ir.Value, step: _TransposeStep, shape: list[int], suffix: str
+) -> ir.Value:
+    """Merge the axes of each block of `value` and transpose the blocks."""
+    batch = "N" if build.result.shape is None else build.result.shape[0]
+    sizes = [math.prod(map(shape.__getitem__, block)) for block in step.blocks]
+    merged = build.reshape(value, sizes, f"merged{suffix}")
+    transposed_shape = [batch, *(sizes[index] for index in step.order)]
+    perm = [0, *(index + 1 for index in step.order)]
+    return build("Transpose", [merged], transposed_shape, f"turned{suffix}", {"perm": perm})
 
 
 def _remove_if_unused(model: ir.Model, node: ir.Node) -> None:

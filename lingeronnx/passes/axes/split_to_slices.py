@@ -15,7 +15,7 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
     """Convert the Split nodes of `model` to Slice nodes."""
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.op_type != "Split" or node.domain:
+        if not ir.is_standard_op(node, "Split"):
             continue
         shape = ir.get_shape(node.inputs[0])
         sizes = _get_split_sizes(node, shape) if shape else None
@@ -23,22 +23,23 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
             reason = "it splits the batch, or the sizes of its outputs are not known"
             skipped.append(SkipReason(node, reason))
             continue
-        axis = ir.get_attr(node, "axis", 0) % len(shape)
-        names = {}
-        start = 0
-        for output, size in zip(list(node.outputs), sizes, strict=True):
-            end = start + size
-            if output.name and (output.uses() or output.is_graph_output()):
-                result = _insert_slice(
-                    model, node, output, {"start": start, "end": end, "axis": axis}
-                )
-                names[result] = output.name
-            start = end
-        model.graph.remove(node, safe=True)
-        for result, name in names.items():
-            result.name = name
+        _replace_with_slices(model, node, sizes, ir.get_attr(node, "axis", 0) % len(shape))
         changes += 1
     return PassResult(changes, skipped)
+
+
+def _replace_with_slices(model: ir.Model, node: ir.Node, sizes: list[int], axis: int) -> None:
+    """Replace each used output of a Split, which keeps its name, by a Slice."""
+    names = {}
+    start = 0
+    for output, size in zip(list(node.outputs), sizes, strict=True):
+        bounds = {"start": start, "end": start + size, "axis": axis}
+        if output.name and (output.uses() or output.is_graph_output()):
+            names[_insert_slice(model, node, output, bounds)] = output.name
+        start += size
+    model.graph.remove(node, safe=True)
+    for result, name in names.items():
+        result.name = name
 
 
 def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
@@ -47,17 +48,25 @@ def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] 
     total, count = shape[axis], len(node.outputs)
     if axis == 0 or total is None:
         return None
-    sizes = ir.get_attr(node, "split")
-    if sizes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = ir.const_value(node.inputs[1])
-        if array is None:
-            return None
-        sizes = [int(size) for size in array.reshape(-1)]
+    sizes = _get_stored_sizes(node)
+    if sizes is None:
+        return None
     if not sizes:
         chunk = -(-total // count)
         sizes = [chunk] * (count - 1) + [total - chunk * (count - 1)]
     is_valid = len(sizes) == count and sum(sizes) == total and min(sizes) >= 0
     return sizes if is_valid else None
+
+
+def _get_stored_sizes(node: ir.Node) -> list[int] | None:
+    """Return the sizes given by an attribute or input; empty if absent, None if computed."""
+    sizes = ir.get_attr(node, "split")
+    if sizes is not None:
+        return list(sizes)
+    if len(node.inputs) <= 1 or node.inputs[1] is None:
+        return []
+    array = ir.const_value(node.inputs[1])
+    return None if array is None else [int(size) for size in array.reshape(-1)]
 
 
 def _insert_slice(

@@ -78,9 +78,8 @@ def _explain_unchanged(
         return "it moves the batch"
     if dims is None or None in dims[1:] or flat_shape is None:
         return "its shape is not known"
-    sample_size = math.prod(int(dim or 1) for dim in dims[1:])
-    is_flat = len(flat_shape) == 2 and flat_shape[1] == weight.shape[1]
-    if not is_flat or weight.shape[1] != sample_size:
+    sample_size = math.prod(dim or 1 for dim in dims[1:])
+    if flat_shape[1:] != (sample_size,) or weight.shape[1] != sample_size:
         return "the layer after it does not read one complete sample per row"
     return ""
 

@@ -107,14 +107,19 @@ def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_
         if index is None or index.ndim or not -count <= int(index) < count:
             return None
         return [_Part(int(index) % count, [user])]
-    if not ir.is_standard_op(user, "Split") or len(user.outputs) != count:
-        return None
+    if ir.is_standard_op(user, "Split") and len(user.outputs) == count:
+        return _match_squeezed_outputs(user)
+    return None
+
+
+def _match_squeezed_outputs(split: ir.Node) -> list[_Part] | None:
+    """Return the outputs of a Split into single elements if axis 0 of all is squeezed, or None."""
     parts = []
-    for position, value in enumerate(user.outputs):  # `count` outputs of size one
+    for position, value in enumerate(split.outputs):
         squeeze = ir.sole_consumer(value)
         if not ir.is_standard_op(squeeze, "Squeeze") or ir.get_axes(squeeze) != [0]:
             return None
-        parts.append(_Part(position, [user, squeeze]))
+        parts.append(_Part(position, [split, squeeze]))
     return parts
 
 

@@ -29,20 +29,26 @@ def unfold_linear_batch(model: ir.Model) -> PassResult:
             reason = "its consumers, up to the Reshape that restores the time axis, are not layers"
             skipped.append(SkipReason(node, reason))
         matched = [chain for chain in chains if chain is not None]
-        direct = [chain for chain in matched if _keeps_leading_axes(node, chain)]
-        for chain in direct:
-            _apply_unfolded(model, ir.require_input(node), chain)
-            ir.absorb_consumer(model, chain[-2], chain[-1])
-        if len(direct) < len(matched):
-            steps = _reshape_to_steps(model, node)
-            for chain in matched:
-                if chain not in direct:
-                    _fix_reshape_target(model, chain[-1])
-                    _apply_unfolded(model, steps, chain)
+        _unfold_chains(model, node, matched)
         changes += len(matched)
         if not node.outputs[0].uses():
             model.graph.remove(node, safe=True)
     return PassResult(changes, skipped)
+
+
+def _unfold_chains(model: ir.Model, fold: ir.Node, chains: list[list[ir.Node]]) -> None:
+    """Let the layers of each chain work on the input of `fold`, or on that as [N, T, K]."""
+    direct = [chain for chain in chains if _keeps_leading_axes(fold, chain)]
+    for chain in direct:
+        _apply_unfolded(model, ir.require_input(fold), chain)
+        ir.absorb_consumer(model, chain[-2], chain[-1])
+    if len(direct) == len(chains):
+        return
+    steps = _reshape_to_steps(model, fold)
+    for chain in chains:
+        if chain not in direct:
+            _fix_reshape_target(model, chain[-1])
+            _apply_unfolded(model, steps, chain)
 
 
 def _folds_steps_into_batch(node: ir.Node) -> bool:

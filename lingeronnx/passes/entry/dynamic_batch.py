@@ -86,10 +86,7 @@ def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
     for spec in specs:
         if spec.shape is None or None in spec.shape or spec.dtype.kind not in "fiub":
             return False
-    return all(
-        math.prod(int(dim or 1) for dim in spec.shape or ()) <= _MAX_INPUT_ELEMENTS
-        for spec in specs
-    )
+    return all(_has_small_samples(spec) for spec in specs)
 
 
 def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
@@ -166,6 +163,8 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
     """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two."""
     if not _has_fixed_states(model) and not _has_fixed_reshape(model):
         return False
+    if any(spec.axis is not None and not spec.shape for spec in specs):
+        return False
     if not all(_has_small_samples(spec) for spec in specs):
         return False
     runner = FloatRunner(model, [str(value.name) for value in model.graph.outputs])
@@ -179,10 +178,8 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
 
 
 def _has_small_samples(spec: InputSpec) -> bool:
-    """Whether a sample of the input has a known shape that is small enough to run."""
+    """Whether the shape of the input is known except for the batch, and small enough to run."""
     shape = spec.shape or ()
-    if spec.axis is not None and not shape:
-        return False
     if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
         return False
     return math.prod(int(dim or 1) for dim in shape) <= _MAX_INPUT_ELEMENTS
@@ -289,10 +286,11 @@ def _apply_dynamic_batch(
             _make_node_dynamic(model, node, size, shapes, allow_inner_batch)
     _set_batch_dims(model, "N")
     for value in ir.iter_values(model):
-        if not value.is_graph_input() and not value.is_graph_output():
+        if value.is_graph_input():
+            continue
+        if not value.is_graph_output():
             value.shape = None
-    for value in model.graph.outputs:
-        if value.const_value is None and not value.is_graph_input():
+        elif value.const_value is None:
             dims = shapes.get(str(value.name), ())
             axis = output_batch_axes.get(str(value.name))
             value.shape = _dynamic_output_shape(dims, axis, size)

@@ -20,13 +20,7 @@ def inline_functions(model: ir.Model) -> int:
     if not functions:
         return 0
     for function in functions:
-        version = function.opset_imports.get("")
-        model_version = model.graph.opset_imports.setdefault("", version or 13)
-        if version is not None and version != model_version:
-            raise ModelError(
-                f"function {function.name} uses opset {version}, but the model uses opset "
-                f"{model_version}; export the model without functions"
-            )
+        _check_opset(model, function)
     try:
         ir.inline_functions(model)
     except Exception as error:
@@ -39,3 +33,14 @@ def inline_functions(model: ir.Model) -> int:
         model.functions.pop(function.identifier(), None)
     ir.assign_node_names(model)
     return len(functions)
+
+
+def _check_opset(model: ir.Model, function: ir.Function) -> None:
+    """Raise ModelError if the opsets of `function` and `model` differ; set the latter if absent."""
+    version = function.opset_imports.get("")
+    model_version = model.graph.opset_imports.setdefault("", version or 13)
+    if version is not None and version != model_version:
+        raise ModelError(
+            f"function {function.name} uses opset {version}, but the model uses opset "
+            f"{model_version}; export the model without functions"
+        )

@@ -50,14 +50,19 @@ def convert_opset(model: ir.Model) -> PassResult:
         )
     changes = 1
     for node in list(iter_all_nodes(model)):
-        if node.domain:
-            continue
-        new_form_opset, rewrite = _REWRITES.get(node.op_type, (0, None))
-        if rewrite is not None and version < new_form_opset:
-            changes += rewrite(model, node)
-        _check_exists(node)
+        if not node.domain:
+            changes += _convert_node(model, node, version)
+            _check_exists(node)
     model.graph.opset_imports[""] = TARGET_OPSET
     return PassResult(changes)
+
+
+def _convert_node(model: ir.Model, node: ir.Node, version: int) -> int:
+    """Convert a node of opset `version` to `TARGET_OPSET`; return the number of changes."""
+    new_form_opset, rewrite = _REWRITES.get(node.op_type, (0, None))
+    if rewrite is None or version >= new_form_opset:
+        return 0
+    return rewrite(model, node)
 
 
 def _relabel_opset(model: ir.Model, version: int) -> PassResult:

@@ -51,6 +51,13 @@ def reject_unsupported(model: ir.Model) -> int:
             raise ModelError(
                 f"tensor '{value.name}' has shape {_format_shape(value)}; sizes must be positive"
             )
+    _check_text(model)
+    _check_sizes(model)
+    return 0
+
+
+def _check_text(model: ir.Model) -> None:
+    """Raise ModelError if a graph input or output is text."""
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.STRING and value.const_value is None:
             raise ModelError(
@@ -58,14 +65,12 @@ def reject_unsupported(model: ir.Model) -> int:
                 f"platform supports; {_suggest_text_cut(value)}"
             )
     for value in model.graph.outputs:
-        if value.dtype == ir.DataType.STRING and value.producer() is not None:
+        producer = ir.producer(value)
+        if value.dtype == ir.DataType.STRING and producer is not None:
             raise ModelError(
                 f"output '{value.name}' is text, which no platform supports; "
-                f"{_suggest_model_end(ir.require_producer(value))}, and look up the text in your "
-                "application"
+                f"{_suggest_model_end(producer)}, and look up the text in your application"
             )
-    _check_sizes(model)
-    return 0
 
 
 def _check_operator(node: ir.Node) -> None:
@@ -160,15 +165,18 @@ def _check_sizes(model: ir.Model) -> None:
     except Exception:  # onnxruntime reports the problem
         return
     for info in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
-        dims = [
-            dim.dim_value if dim.HasField("dim_value") else 1
-            for dim in info.type.tensor_type.shape.dim
-        ]
+        dims = _get_single_sample_dims(info)
         if math.prod(dims) > MAX_TENSOR_ELEMENTS or any(dim < 0 for dim in dims):
             raise ModelError(
                 f"tensor '{info.name}' would have shape {dims}; sizes must be positive, and the "
                 f"limit per tensor is {MAX_TENSOR_ELEMENTS} elements"
             )
+
+
+def _get_single_sample_dims(info: onnx.ValueInfoProto) -> list[int]:
+    """Return the dimensions of a tensor, with 1 for those that are not fixed."""
+    dims = info.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else 1 for dim in dims]
 
 
 def _format_shape(value: ir.Value) -> str:

@@ -54,9 +54,7 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
     if sizes is None or node.outputs[0].is_graph_output():
         return 0
     users = [use.node for use in node.outputs[0].uses()]
-    if not users or any(user.op_type != "SequenceAt" for user in users):
-        return 0
-    if any(_constant_index(user) is None for user in users):
+    if not users or not all(_selects_constant_element(user) for user in users):
         return 0
     inputs: list[ir.Value | None] = [node.inputs[0]]
     attributes = {"axis": ir.get_attr(node, "axis", 0)}
@@ -76,6 +74,10 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
         _replace_with_identity(model, user, results[_constant_index(user) or 0])
     model.graph.remove(node, safe=True)
     return 1
+
+
+def _selects_constant_element(node: ir.Node) -> bool:
+    return node.op_type == "SequenceAt" and _constant_index(node) is not None
 
 
 def _get_split_sizes(node: ir.Node) -> list[int] | None:

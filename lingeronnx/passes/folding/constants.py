@@ -50,8 +50,8 @@ def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
     for node in model.graph:
         if not node.inputs or ir.has_subgraphs(node) or node.op_type in operators.RANDOM_OPS:
             continue
-        operands = [value for value in node.inputs if value is not None]
-        if all(v.name in constant_names or ir.const_value(v) is not None for v in operands):
+        computed = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
+        if constant_names.issuperset(str(value.name) for value in computed):
             nodes.append(node)
             constant_names.update(str(value.name) for value in node.outputs)
     return nodes

@@ -26,10 +26,7 @@ def drop_identity(model: ir.Model) -> PassResult:
     for node in list(model.graph):
         if not node.inputs or node.inputs[0] is None or not _is_no_op(node):
             continue
-        source = node.inputs[0]
-        is_commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
-        if is_commutative and ir.const_value(source) is not None:
-            source = ir.require_input(node, 1)
+        source = _get_returned_input(node)
         if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
             skipped.append(SkipReason(node, "another output of it is used"))
         elif ir.can_bypass_node(node, source):
@@ -40,6 +37,14 @@ def drop_identity(model: ir.Model) -> PassResult:
                 SkipReason(node, "the names of both its input and its output are needed")
             )
     return PassResult(changes, skipped)
+
+
+def _get_returned_input(node: ir.Node) -> ir.Value:
+    """Return the input that a node without effect returns."""
+    is_commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
+    if is_commutative and ir.const_value(node.inputs[0]) is not None:
+        return ir.require_input(node, 1)
+    return ir.require_input(node)
 
 
 def _is_no_op(node: ir.Node) -> bool:
@@ -97,16 +102,14 @@ def _slices_nothing(node: ir.Node) -> bool:
 
 def _has_identity_operand(node: ir.Node, identity: int) -> bool:
     """Whether one operand is `identity` throughout and does not broadcast the other."""
-    index = 0 if ir.const_value(node.inputs[0]) is not None else 1
-    if index == 0 and node.op_type not in ("Add", "Mul"):
+    operand = ir.match_constant_operand(node)
+    if operand is None or (operand.is_first and node.op_type not in ("Add", "Mul")):
         return False
-    array, other = ir.const_value(node.inputs[index]), ir.require_input(node, 1 - index)
-    shape = ir.get_shape(other)
-    if array is None or shape is None or array.ndim > len(shape):
+    source, array = operand.source, operand.array
+    shape = ir.get_shape(source)
+    if shape is None or array.ndim > len(shape) or not (array == identity).all():
         return False
-    if ir.const_value(other) is not None or not (array == identity).all():
-        return False
-    if other.dtype is not None and array.dtype != other.dtype.numpy():
+    if source.dtype is not None and array.dtype != source.dtype.numpy():
         return False
     trailing = shape[len(shape) - array.ndim :]
     return all(size in (1, dim) for size, dim in zip(array.shape, trailing, strict=True))
@@ -129,8 +132,8 @@ def _is_broadcast_by_consumers(node: ir.Node) -> bool:
     for use in uses:
         if use.node.op_type != "Mul" or use.node.domain or len(use.node.inputs) != 2:
             return False
-        other = use.node.inputs[1 - use.idx]
-        if other is result or not _has_same_shape(result, other):
+        factor = use.node.inputs[1 - use.idx]
+        if factor is result or not _has_same_shape(result, factor):
             return False
     return True
 

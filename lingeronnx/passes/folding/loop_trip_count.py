@@ -23,19 +23,18 @@ def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
 
     It is between 1 and `MAX_UNROLLED_ITERATIONS`; a larger one counts as unknown.
     """
-    limit_value, condition_value = (
-        node.inputs[i] if len(node.inputs) > i else None for i in (0, 1)
-    )
+    limit_value, condition_value = (*node.inputs, None, None)[:2]
     limit_array, condition = ir.const_value(limit_value), ir.const_value(condition_value)
-    if limit_value is not None and (limit_array is None or limit_array.size != 1):
-        return None
     if condition_value is not None and (condition is None or not condition.all()):
         return None
-    limit = None if limit_array is None else int(limit_array.reshape(()))
+    limit = None
+    if limit_value is not None:
+        if limit_array is None or limit_array.size != 1:
+            return None
+        limit = int(limit_array.reshape(()))
     body = node.attributes["body"].as_graph()
-    if _has_true_condition(body):
-        count = limit
-    else:
+    count = limit
+    if not _has_true_condition(body):
         count = _simulate_trip_count(model, node, body, limit)
     return count if count is not None and 0 < count <= MAX_UNROLLED_ITERATIONS else None
 
@@ -63,13 +62,10 @@ def _simulate_trip_count(
     """
     from onnx.reference import ReferenceEvaluator  # slow to import
 
-    condition = body.outputs[0]
     next_states = dict(zip(body.inputs[2:], body.outputs[1:], strict=False))
     targets, nodes, sources = _collect_condition_dependencies(body, next_states)
-    initial = dict(zip(body.inputs[2:], node.inputs[2:], strict=True))
-    current = {value: ir.const_value(initial.get(value, value)) for value in sources}
-    current |= {body.inputs[0]: np.array(0, np.int64), body.inputs[1]: np.array(True)}
-    if any(array is None for array in current.values()) or not all(map(_is_evaluable, nodes)):
+    current = _get_initial_arrays(node, body, sources)
+    if current is None or not all(map(_is_evaluable, nodes)):
         return None
     computed = [value for value in targets if value.producer() in nodes]
     inputs = {str(value.name): value for value in sources}
@@ -78,15 +74,27 @@ def _simulate_trip_count(
     )
     for iteration in range(1, MAX_UNROLLED_ITERATIONS + 1):
         feed = {name: current[value] for name, value in inputs.items()}
-        results = dict(zip(computed, evaluator.run(None, feed), strict=True))
-        target_arrays = {value: results.get(value, current.get(value)) for value in targets}
-        if iteration == limit or not np.all(target_arrays[condition]):
+        results = current | dict(zip(computed, evaluator.run(None, feed), strict=True))
+        if iteration == limit or not np.all(results[body.outputs[0]]):
             return iteration
-        for state, next_state in next_states.items():
-            if state in sources:
-                current[state] = target_arrays[next_state]
+        for state in sources & next_states.keys():
+            current[state] = results[next_states[state]]
         current[body.inputs[0]] = np.array(iteration, np.int64)
     return None
+
+
+def _get_initial_arrays(
+    node: ir.Node, body: ir.Graph, sources: set[ir.Value]
+) -> dict[ir.Value, np.ndarray] | None:
+    """Return the arrays of `sources` in the first iteration of a Loop, or None if not constant."""
+    initial = dict(zip(body.inputs[2:], node.inputs[2:], strict=True))
+    arrays = {body.inputs[0]: np.array(0, np.int64), body.inputs[1]: np.array(True)}
+    for value in sources - arrays.keys():
+        array = ir.const_value(initial.get(value, value))
+        if array is None:
+            return None
+        arrays[value] = array
+    return arrays
 
 
 def _collect_condition_dependencies(

@@ -16,6 +16,7 @@ from ...graph import ir, operators
 __all__ = ["find_scalar_inputs", "format_fix_option", "format_fix_suggestion", "suggest_value"]
 
 _PASS_THROUGH_OPS = operators.IDENTITY_OPS | operators.RESHAPING_OPS | {"Cast", "Expand"}
+_FORWARDING_OPS = _PASS_THROUGH_OPS | {"Gather"}
 _SELECTING_OPS = {
     op_type
     for op_type, reduction in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items()
@@ -116,19 +117,17 @@ def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
     """Yield (number, reason) from the consumers of the scalar `value`."""
     for use in value.uses():
         node, index = use.node, use.idx
-        op_type = node.op_type
-        is_commutative = op_type in ("Add", "Mul")
-        if index == 0 and (op_type in _PASS_THROUGH_OPS or op_type == "Gather"):
+        if index == 0 and node.op_type in _FORWARDING_OPS:
             yield from _iter_suggestions(node.outputs[0])
-        elif (op_type, index) in _COMPARISON_SIDES:
+        elif (node.op_type, index) in _COMPARISON_SIDES:
             yield from _iter_comparison_suggestions(node, index)
-        elif op_type == "Equal":
+        elif node.op_type == "Equal":
             yield from _iter_equality_suggestions(node, index)
-        elif op_type in operators.IDENTITY_OPERANDS and (index == 1 or is_commutative):
-            yield operators.IDENTITY_OPERANDS[op_type], _NO_EFFECT_REASON
-        elif op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
+        elif (node.op_type, index) in _IDENTITY_OPERANDS:
+            yield _IDENTITY_OPERANDS[node.op_type, index], _NO_EFFECT_REASON
+        elif node.op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
             yield _NMS_DEFAULTS[index]
-        elif op_type in ("If", "Where") and index == 0:
+        elif node.op_type in ("If", "Where") and index == 0:
             yield 1, "yes; 0: no"
 
 
@@ -141,8 +140,8 @@ def _iter_equality_suggestions(node: ir.Node, index: int) -> Iterator[tuple[floa
 
 def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
     """Yield a bound that all constants pass, or 0.5 for a comparison with probabilities."""
-    other, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
-    table = None if other is None else ir.const_value(other)
+    operand, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
+    table = None if operand is None else ir.const_value(operand)
     if table is not None and table.size and np.isfinite(table).all():
         numbers = table.astype(np.float64).reshape(-1)
         low, high = float(numbers.min()), float(numbers.max())
@@ -154,7 +153,7 @@ def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[fl
             bound,
             f"compared with {_format_number(low)} to {_format_number(high)}, all of which pass",
         )
-    elif _is_probability(other):
+    elif _is_probability(operand):
         yield 0.5, "compared with probabilities"
 
 

@@ -116,10 +116,9 @@ def is_fully_shaped(model: ir.Model) -> bool:
     False if the batch is folded with other axes anywhere: then the tensors that a pass created must
     be traced too.
     """
-    return all(
-        value.shape is not None
-        and value.dtype is not None
-        and not ir.has_folded_batch(value)
-        and all(isinstance(size, int) or size.value is not None for size in value.shape)
-        for value in ir.iter_values(model)
-    )
+    for value in ir.iter_values(model):
+        if value.shape is None or value.dtype is None or ir.has_folded_batch(value):
+            return False
+        if not all(isinstance(size, int) or size.value is not None for size in value.shape):
+            return False
+    return True

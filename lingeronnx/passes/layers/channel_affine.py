@@ -82,13 +82,16 @@ def _fold_into_layer(
             ir.absorb_consumer(model, ir.producer(source) or producer, node)
             return True
         is_scaling = op_type in operators.SCALING_OPS and not operand.is_first
-        is_positive = is_scaling and array.dtype.kind == "f" and bool((array > 0).all())
-        moved = _move_constant_before(producer, array, is_positive)
+        moved = _move_constant_before(producer, array, is_scaling and _is_positive(array))
         if moved is None:
             return False
         value, array, user = ir.require_input(producer), moved, producer
         intermediate.append(value)
     return False
+
+
+def _is_positive(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" and bool((array > 0).all())
 
 
 def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
@@ -119,10 +122,11 @@ def _move_constant_before(
     rank = len(ir.get_shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
         return None
-    if is_positive_factor and node.op_type in operators.POSITIVELY_HOMOGENEOUS_OPS:
-        return array
-    if is_positive_factor and node.op_type in _FLATTENING_OPS and array.size == 1:
-        return array.reshape(())
+    if is_positive_factor:
+        if node.op_type in operators.POSITIVELY_HOMOGENEOUS_OPS:
+            return array
+        if node.op_type in _FLATTENING_OPS and array.size == 1:
+            return array.reshape(())
     aligned = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if node.op_type == "Transpose":
         perm = ir.get_attr(node, "perm") or list(range(rank))[::-1]

@@ -104,16 +104,23 @@ def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
     has_distinct_letters = all(t.isalpha() and len(set(t)) == len(t) for t in terms)
     if len(terms) != 2 or not has_distinct_letters or not result:
         return "it does not have two factors with a distinct letter per axis and a result with axes"
-    factors = []
-    for value, term in zip(node.inputs, terms, strict=True):
-        shape = ir.get_shape(value)
-        if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
-            return "a size other than the batch is not known"
-        sizes: dict[str, ir.Dim] = dict(zip(term, value.shape or (), strict=True))
-        factors.append(_EinsumFactor(value, term, sizes, ir.const_value(value)))
-    left, right = factors if factors[0].array is None else factors[::-1]
-    product = _EinsumProduct(left, right, result)
+    first = _make_factor(node.inputs[0], terms[0])
+    second = _make_factor(node.inputs[1], terms[1])
+    if first is None or second is None:
+        return "a size other than the batch is not known"
+    if first.array is not None:
+        first, second = second, first
+    product = _EinsumProduct(first, second, result)
     return _explain_unsupported(product) or product
+
+
+def _make_factor(value: ir.Value | None, term: str) -> _EinsumFactor | None:
+    """Return the factor `value` with the letters `term`, or None if its sizes are not known."""
+    shape = ir.get_shape(value)
+    if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
+        return None
+    sizes: dict[str, ir.Dim] = dict(zip(term, value.shape or (), strict=True))
+    return _EinsumFactor(value, term, sizes, ir.const_value(value))
 
 
 def _parse_equation(equation: str) -> tuple[list[str], str]:
@@ -127,28 +134,28 @@ def _parse_equation(equation: str) -> tuple[list[str], str]:
 
 def _explain_unsupported(product: _EinsumProduct) -> str:
     """Return why `product` cannot be expressed with other operators, or "" if it can."""
-    left, right, batch = product.left, product.right, product.batch_letter
-    if left.array is not None or not ir.is_float32(left.value):
+    left_factor, right_factor, batch = product.left, product.right, product.batch_letter
+    if left_factor.array is not None or not ir.is_float32(left_factor.value):
         return "both factors are constant, or not float32"
-    is_right_batched = right.array is None
-    if batch not in product.result or (is_right_batched and right.letters[0] != batch):
+    is_right_batched = right_factor.array is None
+    if batch not in product.result or (is_right_batched and right_factor.letters[0] != batch):
         return "the first axis of a factor is not the batch of the result"
-    if not is_right_batched and batch in right.letters:
+    if not is_right_batched and batch in right_factor.letters:
         return "a constant differs between samples"
     common_letters = (product.shared + product.summed_letters)[1:]
-    if any(left.sizes[c] != right.sizes[c] for c in common_letters):
+    if any(left_factor.sizes[c] != right_factor.sizes[c] for c in common_letters):
         return "an axis of size one is combined with a longer one"
-    if not set(left.letters) ^ set(right.letters) <= set(product.result):
+    if not set(left_factor.letters) ^ set(right_factor.letters) <= set(product.result):
         return "one factor is summed by itself"
     return ""
 
 
 def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
     """Create the matrix product."""
-    left, right, summed = product.left, product.right, product.summed_letters
-    rows, columns = product.exclusive_letters(left), product.exclusive_letters(right)
+    left_factor, right_factor, summed = product.left, product.right, product.summed_letters
+    rows, columns = product.exclusive_letters(left_factor), product.exclusive_letters(right_factor)
     shared = product.shared
-    if right.array is not None and shared == product.batch_letter:
+    if right_factor.array is not None and shared == product.batch_letter:
         # one matrix for all rows, which remain separate axes
         _emit_product(
             build,
@@ -189,10 +196,10 @@ def _emit_product(
 
     Each group of letters is one axis of an operand, or of the output, of `op_type`.
     """
-    left = _arrange_factor(build, product.left, left_groups, "left")
-    right = _arrange_factor(build, product.right, right_groups, "right")
+    left_value = _arrange_factor(build, product.left, left_groups, "left")
+    right_value = _arrange_factor(build, product.right, right_groups, "right")
     sizes = product.sizes
-    value = build(op_type, [left, right], _group_sizes(sizes, result_groups), "product")
+    value = build(op_type, [left_value, right_value], _group_sizes(sizes, result_groups), "product")
     letters = "".join(result_groups)
     if any(len(group) != 1 for group in result_groups):
         split_sizes = [_size_or_one(size) for size in _group_sizes(sizes, letters[1:])]

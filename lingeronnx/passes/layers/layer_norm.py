@@ -108,25 +108,34 @@ def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
     positions = {id(node): position for position, node in enumerate(model.graph)}
     for source in _iter_source_candidates(root, positions):
         regions = _find_region_candidates(root, source, positions)
-        if not regions:
-            continue
-        results = {str(region.result.name) for region in regions}
-        fallback = FloatFallback(model, regions[-1].nodes, results)
-        probe = _probe_region(fallback, source)
-        if not probe.feeds:
-            continue
-        best: _LayerNormMatch | None = None
-        for region in regions:
-            if best is not None:
-                added = [node for node in region.nodes if node not in best.nodes]
-                if not all(_is_affine(node) for node in added):
-                    break
-            norm = _fit_layer_norm(probe, region, fallback)
-            if norm is not None:
-                best = _LayerNormMatch(region.nodes, source, norm)
-        if best is not None:
-            return best
+        match = _match_regions(model, source, regions) if regions else None
+        if match is not None:
+            return match
     return None
+
+
+def _match_regions(
+    model: ir.Model, source: ir.Value, regions: Sequence[_Region]
+) -> _LayerNormMatch | None:
+    """Return the largest of `regions`, nearest first, that is a normalization of `source`.
+
+    A larger region may only add affine operators.
+    """
+    results = {str(region.result.name) for region in regions}
+    fallback = FloatFallback(model, regions[-1].nodes, results)
+    probe = _probe_region(fallback, source)
+    if not probe.feeds:
+        return None
+    best: _LayerNormMatch | None = None
+    for region in regions:
+        if best is not None:
+            added = [node for node in region.nodes if node not in best.nodes]
+            if not all(_is_affine(node) for node in added):
+                break
+        norm = _fit_layer_norm(probe, region, fallback)
+        if norm is not None:
+            best = _LayerNormMatch(region.nodes, source, norm)
+    return best
 
 
 def _is_affine(node: ir.Node) -> bool:
@@ -145,8 +154,8 @@ def _iter_source_candidates(root: ir.Node, positions: dict[int, int]) -> Iterato
     for _ in range(_MAX_NODES_AROUND_ROOT):
         if len(sources) == 1 and _is_float_matrix(sources[0]):
             yield sources[0]
-        producers = [node for value in sources if (node := ir.producer(value)) is not None]
-        last = max(producers, key=lambda node: positions[id(node)], default=None)
+        producers = [ir.producer(value) for value in sources]
+        last = max(filter(None, producers), key=lambda node: positions[id(node)], default=None)
         if last is None or last.domain or ir.has_subgraphs(last):
             return
         sources = [value for value in sources if ir.producer(value) is not last]
@@ -177,17 +186,9 @@ def _find_region_candidates(
 
     Only shapes of intermediate tensors may be used elsewhere.
     """
-    producer = ir.producer(source)
-    first_position = -1 if producer is None else positions[id(producer)] + 1
-    consumers = [
-        node
-        for node in _collect_consumers(source)
-        if positions.get(id(node), -1) >= max(first_position, 0)  # not inside subgraphs
-    ]
-    consumers.sort(key=lambda node: positions[id(node)])
     computed_ids = {id(source)}
     members, regions = list[ir.Node](), list[_Region]()
-    for node in consumers:
+    for node in _sort_consumers(source, positions):
         if node.domain or ir.has_subgraphs(node):
             continue
         if not all(id(value) in computed_ids for value in _computed_inputs(node)):
@@ -201,6 +202,18 @@ def _find_region_candidates(
         if _is_norm_like(nodes, root) and _is_closed_region(nodes, result):
             regions.append(_Region(result, nodes))
     return regions
+
+
+def _sort_consumers(source: ir.Value, positions: dict[int, int]) -> list[ir.Node]:
+    """Return the nearest consumers of `source` in the main graph, in graph order."""
+    producer = ir.producer(source)
+    first_position = 0 if producer is None else positions[id(producer)] + 1
+    consumers = [
+        node
+        for node in _collect_consumers(source)
+        if positions.get(id(node), -1) >= first_position  # not inside subgraphs
+    ]
+    return sorted(consumers, key=lambda node: positions[id(node)])
 
 
 def _has_same_type(first: ir.Value, second: ir.Value) -> bool:
@@ -287,10 +300,7 @@ def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> 
     pairs = list(zip(feeds, results, strict=True))
     if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in pairs):
         return None
-    rank = feeds[0].ndim
-    axes_candidates = [tuple(range(rank - count, rank)) for count in range(1, rank)]
-    axes_candidates += [(axis,) for axis in range(1, rank - 1)]
-    for axes in axes_candidates:
+    for axes in _candidate_axes(feeds[0].ndim):
         for epsilon in _candidate_epsilons(region.nodes):
             normalized = [_normalize(x, axes, epsilon) for x in feeds]
             gamma, beta = _fit_gamma_beta(normalized, results, axes)
@@ -305,6 +315,12 @@ def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> 
             if _matches_small_inputs(norm, fallback, feeds[0], name):
                 return norm
     return None
+
+
+def _candidate_axes(rank: int) -> list[tuple[int, ...]]:
+    """Return the axes that a normalization may have: all trailing ones, or one inner axis."""
+    trailing = [tuple(range(rank - count, rank)) for count in range(1, rank)]
+    return trailing + [(axis,) for axis in range(1, rank - 1)]
 
 
 def _fit_gamma_beta(
@@ -387,7 +403,7 @@ def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
         )
         for suffix, array in (("gamma", norm.gamma), ("beta", norm.beta))
     ]
-    order = [axis for axis in range(rank) if axis not in norm.axes] + list(norm.axes)
+    order = sorted(range(rank), key=norm.axes.__contains__)
     source, new_nodes = match.source, list[ir.Node]()
     if not is_trailing:
         transpose = _make_transpose(model, source, order, last, "rows")

@@ -85,15 +85,20 @@ def _match_matmul(node: ir.Node) -> _LinearMatch | None:
         return None
     weight = weight.T
     add = ir.sole_consumer(node.outputs[0])
-    if add is not None and add.op_type == "Add" and not add.domain:
-        other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
-        array = ir.const_value(other)
-        max_rank = len(shape) if shape is not None else 1  # of a bias that keeps the rank
-        if array is not None and array.ndim <= max_rank:
-            bias = _bias_per_output(array, len(weight))
-            if bias is not None:
-                return _LinearMatch([node, add], weight, bias)
+    if ir.is_standard_op(add, "Add"):
+        max_rank = len(shape) if shape is not None else 1
+        bias = _match_bias(add, len(weight), max_rank)
+        if bias is not None:
+            return _LinearMatch([node, add], weight, bias)
     return _LinearMatch([node], weight, np.zeros(len(weight), weight.dtype))
+
+
+def _match_bias(add: ir.Node, size: int, max_rank: int) -> np.ndarray | None:
+    """Return the constant operand of `add` as one value per output, or None."""
+    operand = ir.match_constant_operand(add)
+    if operand is None or operand.array.ndim > max_rank:
+        return None
+    return _bias_per_output(operand.array, size)
 
 
 def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:

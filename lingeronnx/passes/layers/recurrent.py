@@ -278,14 +278,10 @@ class _RecurrentRewriter:
         for key, input_index in self._optional_inputs.items():
             is_lengths = key == "lengths"
             inputs.append(ir.require_input(node, input_index) if is_lengths else states[key][index])
-        attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
-        if node.op_type == "GRU":
-            attrs["linear_before_reset"] = int(ir.get_attr(node, "linear_before_reset", 0))
-        if self._optional_inputs:
-            attrs["given"] = list(self._optional_inputs)
         suffix = f"y_{direction}" if is_bidirectional else "y"
         sizes = (int(self._sizes[0] or 0), self._units)
-        y = self._add_node(self._function, inputs, suffix, sizes, attrs, ir.FUNCTION_DOMAIN)
+        attributes = self._make_attributes(direction)
+        y = self._add_node(self._function, inputs, suffix, sizes, attributes, ir.FUNCTION_DOMAIN)
         layer = ir.require_producer(y)
         if not is_bidirectional:
             layer.name = self._base  # selectors refer to it
@@ -298,6 +294,16 @@ class _RecurrentRewriter:
                 )
                 value.shape = ir.make_shape([self._batch, 1, self._units])
         return _Direction(layer, y)
+
+    def _make_attributes(self, direction: str) -> dict[str, Any]:
+        """Return the attributes of the function call of one direction."""
+        attributes: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
+        if self._node.op_type == "GRU":
+            linear_before_reset = ir.get_attr(self._node, "linear_before_reset", 0)
+            attributes["linear_before_reset"] = int(linear_before_reset)
+        if self._optional_inputs:
+            attributes["given"] = list(self._optional_inputs)
+        return attributes
 
     def _add_weights(self, index: int, suffix: str) -> list[ir.Value]:
         """Add W, R and B of one direction as initializers; an absent bias is zero."""
@@ -500,9 +506,7 @@ def _flattens_last_axes(node: ir.Node) -> bool:
 
 def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
     """Return the tensors [T, N, H] that `node` selects from Y [T, D, N, H], with the direction."""
-    if node.domain:
-        return []
-    if node.op_type == "Gather":
+    if ir.is_standard_op(node, "Gather"):
         index = ir.const_value(node.inputs[1])
         if index is None or index.ndim or ir.get_attr(node, "axis", 0) not in (1, -3):
             return []
@@ -510,19 +514,17 @@ def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, i
     single_directions = []
     for value, direction in zip(node.outputs, _selected_directions(node, count), strict=False):
         squeeze = ir.sole_consumer(value)
-        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain:
-            continue
-        if ir.get_axes(squeeze) in ([1], [-3]):
+        if ir.is_standard_op(squeeze, "Squeeze") and ir.get_axes(squeeze) in ([1], [-3]):
             single_directions.append((squeeze.outputs[0], direction))
     return single_directions
 
 
 def _selected_directions(node: ir.Node, count: int) -> list[int]:
     """Return the direction in each output [T, 1, N, H] of a Slice or Split, or an empty list."""
-    if node.op_type == "Slice":
+    if ir.is_standard_op(node, "Slice"):
         positions = sliced_positions(node, 1)
         return list(positions) if positions is not None and len(positions) == 1 else []
-    if node.op_type != "Split" or ir.get_attr(node, "axis", 0) not in (1, -3):
+    if not ir.is_standard_op(node, "Split") or ir.get_attr(node, "axis", 0) not in (1, -3):
         return []
     return list(range(count)) if len(node.outputs) == count else []
 

@@ -59,10 +59,10 @@ def _is_handled_elsewhere(node: ir.Node) -> bool:
 
 def _adjacent_sample_axes(node: ir.Node) -> range | None:
     """Return the reduced axes of a float tensor of known shape, if adjacent and not the batch."""
-    shape, dtype = ir.get_shape(node.inputs[0]), ir.require_input(node).dtype
+    shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) < 3 or None in shape[1:]:
         return None
-    if dtype is None or dtype.name != "FLOAT" or ir.get_shape(node.outputs[0]) is None:
+    if not ir.is_float32(node.inputs[0]) or ir.get_shape(node.outputs[0]) is None:
         return None
     axes = sorted(axis % len(shape) for axis in ir.get_axes(node) or ())
     if not axes or axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
@@ -73,7 +73,7 @@ def _adjacent_sample_axes(node: ir.Node) -> range | None:
 def _replace_with_pool(model: ir.Model, node: ir.Node, axes: range) -> None:
     """Replace a reduction over `axes`."""
     shape = ir.require_shape(node.inputs[0])
-    sizes = [int(dim or 1) for dim in shape]
+    sizes = [1, *ir.get_sample_dims(node.inputs[0])]
     size_before = math.prod(sizes[1 : axes.start])
     length = math.prod(sizes[axes.start : axes.stop])
     size_after = math.prod(sizes[axes.stop :])
@@ -95,6 +95,5 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axes: range) -> None:
     if node.op_type == "ReduceSum":
         factor = build.constant(np.array(length, np.float32), "places")
         value = build("Mul", [value, factor], pooled_shape, "sum")
-    result_sizes = [int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:]]
-    build.reshape(value, result_sizes, "reduced")
+    build.reshape(value, ir.get_sample_dims(node.outputs[0]), "reduced")
     build.replace_node()

@@ -61,28 +61,37 @@ def _resolve_auto_pad(node: ir.Node) -> int:
     mode = ir.get_attr(node, "auto_pad", "NOTSET")
     if mode == "NOTSET":
         return 0
-    shape = ir.get_shape(node.inputs[0])
-    kernel = ir.get_attr(node, "kernel_shape")
-    weight = ir.const_value(node.inputs[1]) if node.op_type == "Conv" else None
-    if not kernel and weight is not None:
-        kernel = list(weight.shape[2:])
+    shape, kernel = ir.get_shape(node.inputs[0]), _get_kernel_shape(node)
     if not kernel or shape is None or None in shape[2:]:
         return 0
-    rank = len(kernel)
-    begins, ends = [0] * rank, [0] * rank
+    pads = [0] * 2 * len(kernel)
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        strides = ir.get_attr(node, "strides", [1] * rank)
-        dilations = ir.get_attr(node, "dilations", [1] * rank)
-        sizes = [int(dim or 0) for dim in shape[2:]]
-        windows = zip(sizes, kernel, strides, dilations, strict=True)
-        for axis, (size, taps, stride, dilation) in enumerate(windows):
-            total = max(0, (-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size)
-            begins[axis], ends[axis] = total // 2, total - total // 2
-        if mode == "SAME_LOWER":
-            begins, ends = ends, begins
+        totals = _total_same_padding(node, ir.get_sample_dims(node.inputs[0])[1:], kernel)
+        smaller = [total // 2 for total in totals]
+        larger = [total - total // 2 for total in totals]
+        pads = smaller + larger if mode == "SAME_UPPER" else larger + smaller
     del node.attributes["auto_pad"]
-    ir.set_attr(node, "pads", begins + ends)
+    ir.set_attr(node, "pads", pads)
     return 1
+
+
+def _get_kernel_shape(node: ir.Node) -> list[int] | None:
+    """Return the kernel shape of a windowed operator, for a Conv also from its weight, or None."""
+    kernel = ir.get_attr(node, "kernel_shape")
+    if kernel or node.op_type != "Conv":
+        return kernel
+    weight = ir.const_value(node.inputs[1])
+    return None if weight is None else list(weight.shape[2:])
+
+
+def _total_same_padding(node: ir.Node, sizes: list[int], kernel: list[int]) -> list[int]:
+    """Return the padding per spatial axis for an output size of ceil(size / stride)."""
+    strides = ir.get_attr(node, "strides", [1] * len(kernel))
+    dilations = ir.get_attr(node, "dilations", [1] * len(kernel))
+    return [
+        max(0, (-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size)
+        for size, taps, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
 
 
 def _merge_pad(model: ir.Model, node: ir.Node, pad: ir.Node) -> bool:
@@ -108,22 +117,31 @@ def _get_zero_pads(pad: ir.Node) -> list[int] | None:
     """Return the constant pads of all axes of a Pad with zeros, or None for another Pad."""
     if ir.get_attr(pad, "mode", "constant") != "constant" or not _pads_with_zeros(pad):
         return None
-    stored_pads = ir.get_attr(pad, "pads")
-    if not stored_pads:
-        stored_pads = ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
-    if stored_pads is None:
+    pads = _get_stored_pads(pad)
+    if pads is None:
         return None
-    pads = [int(count) for count in stored_pads]
     if len(pad.inputs) <= 3 or pad.inputs[3] is None:
         return pads
     axes, shape = ir.const_value(pad.inputs[3]), ir.get_shape(pad.inputs[0])
     if axes is None or shape is None:
         return None
-    rank = len(shape)
+    return _expand_pads(pads, [int(axis) for axis in axes.reshape(-1)], len(shape))
+
+
+def _get_stored_pads(pad: ir.Node) -> list[int] | None:
+    """Return the pads from the attribute or the input of a Pad, or None if computed."""
+    pads = ir.get_attr(pad, "pads")
+    if not pads:
+        pads = ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
+    return None if pads is None else [int(count) for count in pads]
+
+
+def _expand_pads(pads: list[int], axes: list[int], rank: int) -> list[int]:
+    """Return pads for all axes, given those of `axes`."""
     full_pads = [0] * 2 * rank
-    for index, axis in enumerate(axes.reshape(-1)):
-        full_pads[int(axis) % rank] = pads[index]
-        full_pads[rank + int(axis) % rank] = pads[len(axes) + index]
+    for index, axis in enumerate(axes):
+        full_pads[axis % rank] = pads[index]
+        full_pads[rank + axis % rank] = pads[len(axes) + index]
     return full_pads
 
 

@@ -12,6 +12,8 @@ maps.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...graph import ir, operators
@@ -32,22 +34,15 @@ def convert_sequence_pools(model: ir.Model) -> PassResult:
     """Convert the pools of sequences in `model`, and means and maxima over one of their axes."""
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if node.domain:
-            continue
-        if node.op_type in _POOL_OPS:
+        if ir.is_standard_op(node, *_POOL_OPS):
             changes += _convert_1d_pool(model, node)
             continue
-        if node.op_type not in _POOL_BY_OP:
+        if not ir.is_standard_op(node, *_POOL_BY_OP):
             continue
-        shape = ir.get_shape(node.inputs[0])
-        if shape is None or len(shape) != 3 or not _is_float32(node):
-            continue
-        axes = [2]
-        if not node.op_type.startswith("Global"):
-            axes = sorted(axis % 3 for axis in ir.get_axes(node) or ())
+        axes = _reduced_sequence_axes(node)
         if axes not in ([1], [2]):
             continue
-        if None in shape[1:]:
+        if None in ir.require_shape(node.inputs[0])[1:]:
             reason = "the length of the sequence, or the number of channels, is not known"
             skipped.append(SkipReason(node, reason))
             continue
@@ -56,10 +51,14 @@ def convert_sequence_pools(model: ir.Model) -> PassResult:
     return PassResult(changes, skipped)
 
 
-def _is_float32(node: ir.Node) -> bool:
-    """Whether input 0 of `node` is float32."""
-    dtype = ir.require_input(node).dtype
-    return dtype is not None and dtype.name == "FLOAT"
+def _reduced_sequence_axes(node: ir.Node) -> list[int]:
+    """Return the axes of a float tensor [N, A, B] that `node` reduces, or an empty list."""
+    shape = ir.get_shape(node.inputs[0])
+    if shape is None or len(shape) != 3 or not ir.is_float32(node.inputs[0]):
+        return []
+    if node.op_type.startswith("Global"):
+        return [2]
+    return sorted(axis % 3 for axis in ir.get_axes(node) or ())
 
 
 def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
@@ -72,10 +71,21 @@ def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
     shape, result_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if shape is None or result_shape is None or len(shape) != 3:
         return False
-    if None in (*shape[1:], *result_shape[1:]) or not _is_float32(node):
+    if None in (*shape[1:], *result_shape[1:]) or not ir.is_float32(node.inputs[0]):
         return False
-    channels, length = int(shape[1] or 1), int(shape[2] or 1)
-    result_length = int(result_shape[2] or 1)
+    channels, length = ir.get_sample_dims(node.inputs[0])
+    result_length = ir.get_sample_dims(node.outputs[0])[1]
+    build = SubgraphBuilder(model, node)
+    line = build.reshape(ir.require_input(node), [channels, 1, length], "line")
+    pooled_shape = [line.shape[0], channels, 1, result_length]  # type: ignore[index]
+    pool = build(node.op_type, [line], pooled_shape, "pool", _make_2d_attributes(node))
+    build.reshape(pool, [channels, result_length], "back")
+    build.replace_node()
+    return True
+
+
+def _make_2d_attributes(node: ir.Node) -> dict[str, Any]:
+    """Return the attributes of a one-dimensional pool for windows of height 1."""
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
     for name in ("kernel_shape", "strides", "dilations"):
         if name in attributes:
@@ -83,13 +93,7 @@ def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
     if "pads" in attributes:
         start, end = attributes["pads"]
         attributes["pads"] = [0, start, 0, end]
-    build = SubgraphBuilder(model, node)
-    line = build.reshape(ir.require_input(node), [channels, 1, length], "line")
-    pooled_shape = [line.shape[0], channels, 1, result_length]  # type: ignore[index]
-    pool = build(node.op_type, [line], pooled_shape, "pool", attributes)
-    build.reshape(pool, [channels, result_length], "back")
-    build.replace_node()
-    return True
+    return attributes
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:

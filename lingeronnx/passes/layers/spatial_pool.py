@@ -115,15 +115,14 @@ def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
         return 0
     pads = list(ir.get_attr(node, "pads") or [0] * 4)
     counts = []
-    for axis in (0, 1):
-        size = int(ir.require_shape(node.inputs[0])[2 + axis] or 0)
+    for axis, size in enumerate(ir.get_sample_dims(node.inputs[0])[1:]):
         indices = _window_indices(node, axis)
         low, high = 0, size
         if _counts_padding(node):
             low, high = -pads[axis], size + pads[2 + axis]
         counts.append(((low <= indices) & (indices < high)).sum(1))
         pads[2 + axis] = max(pads[2 + axis], int(indices[-1, -1]) + 1 - size)
-    if any((count == 0).any() for count in counts):
+    if not all(count.all() for count in counts):
         return 0
     ir.set_attr(node, "pads", pads)
     ir.set_attr(node, "ceil_mode", 0)
