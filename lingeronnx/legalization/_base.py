@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,10 @@ __all__ = [
     "RewriteBuilder",
     "FitRewrite",
     "format_sizes",
+    "get_constant_bias",
+    "get_sizes",
+    "has_known_sample_shape",
+    "is_standard_op",
     "add_partial_sums",
     "split_range",
     "match_conv",
@@ -67,6 +71,21 @@ def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray]
     return geometry, weight
 
 
+def is_standard_op(node: ir.Node, *op_types: str) -> bool:
+    """Whether a node is one of these operators of ONNX's own domain."""
+    return not node.domain and node.op_type in op_types
+
+
+def has_known_sample_shape(shape: Sequence[int | None]) -> bool:
+    """Whether a shape has an axis, and all sizes but the batch are known."""
+    return len(shape) > 0 and None not in shape[1:]
+
+
+def get_constant_bias(node: ir.Node) -> np.ndarray | None:
+    """Return the constant third input of a layer, or None if it has none."""
+    return ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+
+
 class RewriteBuilder(SubgraphBuilder):
     """Builder of the nodes that replace a node."""
 
@@ -95,6 +114,11 @@ def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None
     total = parts[0]
     for part in parts[1:]:
         total = builder("Add", [total, part], list(part.shape or ()), "sum")
+
+
+def get_sizes(dims: Iterable[ir.Dim | None]) -> list[int]:
+    """Return dims as integers, with 0 for unknown ones."""
+    return [dim if isinstance(dim, int) else 0 for dim in dims]
 
 
 def format_sizes(sizes: Sequence[int]) -> str:

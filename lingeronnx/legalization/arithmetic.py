@@ -11,7 +11,7 @@ import numpy as np
 from ..formats import BATCH_NORM2D
 from ..graph import ir
 from ..targets import Target
-from ._base import RewriteBuilder
+from ._base import RewriteBuilder, is_standard_op
 from .constant_arithmetic import can_apply_batch_norm, emit_batch_norm, is_between_layers
 
 __all__ = ["decompose_abs", "decompose_max_min"]
@@ -19,7 +19,7 @@ __all__ = ["decompose_abs", "decompose_max_min"]
 
 def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace an Abs by a sum of two Relu."""
-    if node.op_type != "Abs" or node.domain or not target.can_run(BATCH_NORM2D.name):
+    if not is_standard_op(node, "Abs") or not target.can_run(BATCH_NORM2D.name):
         return None
     source = ir.require_input(node)
     if not (can_apply_batch_norm(source) and is_between_layers(node)):
@@ -34,14 +34,13 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 
 def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Max or Min of two tensors of one shape by a sum with a Relu of their difference."""
-    if node.op_type not in ("Max", "Min") or node.domain or len(node.inputs) != 2:
+    if not is_standard_op(node, "Max", "Min") or len(node.inputs) != 2:
         return None
     a, b = ir.require_input(node, 0), ir.require_input(node, 1)
-    if ir.const_value(a) is not None or ir.const_value(b) is not None:
+    if any(ir.const_value(value) is not None for value in (a, b)):
         return None
-    if len({ir.get_shape(value) for value in (a, b, node.outputs[0])}) != 1:
-        return None
-    if not is_between_layers(node):
+    shapes = set(map(ir.get_shape, (a, b, node.outputs[0])))
+    if len(shapes) != 1 or not is_between_layers(node):
         return None
     builder, shape = RewriteBuilder(model, node), list(node.outputs[0].shape or ())
     difference = builder("Sub", [a, b], shape, "difference")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph import ir, operators
 from ..targets import Target
-from ._base import RewriteBuilder
+from ._base import RewriteBuilder, get_sizes
 
 __all__ = ["equalize_operand_shapes"]
 
@@ -27,9 +27,9 @@ def equalize_operand_shapes(
     if any(ir.const_value(value) is not None for value in node.inputs):
         return None
     shapes = [ir.get_shape(value) or () for value in (*node.inputs, node.outputs[0])]
-    if len({len(shape) for shape in shapes}) > 1 or any(None in shape[1:] for shape in shapes):
+    if len(set(map(len, shapes))) > 1 or any(None in shape[1:] for shape in shapes):
         return None
-    left_sizes, right_sizes, sizes = ([int(dim or 0) for dim in shape[1:]] for shape in shapes)
+    left_sizes, right_sizes, sizes = (get_sizes(shape[1:]) for shape in shapes)
     builder = RewriteBuilder(model, node)
     shared_axes = _count_shared_leading_axes(left_sizes, right_sizes, sizes)
     if node.op_type == "Mul" and shared_axes is not None:

@@ -20,7 +20,7 @@ from ..graph import ir
 from ..ops import find_lowering_rule
 from ..ops.functions.activation import get_clip_bounds
 from ..targets import Target
-from ._base import RewriteBuilder
+from ._base import RewriteBuilder, has_known_sample_shape, is_standard_op
 from .constant_arithmetic import is_between_layers
 
 __all__ = ["LOWER_BOUND_KEY", "decompose_clip"]
@@ -31,7 +31,7 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound."""
-    if node.op_type != "Clip" or node.domain or not _can_run_replacement(target):
+    if not is_standard_op(node, "Clip") or not _can_run_replacement(target):
         return None
     bounds = get_clip_bounds(node)
     if bounds is None or bounds[0] >= bounds[1] or not is_between_layers(node):
@@ -40,7 +40,7 @@ def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     if _is_computed_by_host(source, target):  # the host may compute the Clip, too
         return None
     shape = ir.get_shape(node.outputs[0]) or ()
-    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source):
+    if len(shape) < 2 or not has_known_sample_shape(shape) or ir.has_folded_batch(source):
         return None
     builder = RewriteBuilder(model, node)
     low, high = bounds

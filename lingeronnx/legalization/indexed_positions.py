@@ -21,7 +21,7 @@ from ..formats.data_movement.selection import read_constant_slices
 from ..graph import ir
 from ..ops.data_movement.pad import get_pads
 from ..targets import Target
-from ._base import RewriteBuilder
+from ._base import RewriteBuilder, has_known_sample_shape, is_standard_op
 from .constant_arithmetic import is_between_layers
 
 __all__ = ["decompose_pad", "decompose_strided_slice"]
@@ -32,10 +32,10 @@ _PAD_MODES = ("edge", "reflect", "wrap")
 
 def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Pad that repeats elements by slices of these elements and a concatenation."""
-    if node.op_type != "Pad" or node.domain or not is_between_layers(node):
+    if not is_standard_op(node, "Pad") or not is_between_layers(node):
         return None
-    shape = ir.get_shape(node.inputs[0])
-    if not shape or None in shape[1:]:
+    shape = ir.get_shape(node.inputs[0]) or ()
+    if not has_known_sample_shape(shape):
         return None
     mode, pads = str(ir.get_attr(node, "mode", "constant")), get_pads(node)
     if mode not in _PAD_MODES or pads is None or min(pads) < 0:
@@ -43,11 +43,11 @@ def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     pads_by_axis = list(zip(pads[: len(shape)], pads[len(shape) :], strict=True))
     if any(pads_by_axis[0]):
         return None
-    positions = {
-        axis: np.pad(np.arange(int(shape[axis] or 0)), pad, mode=mode)  # type: ignore[call-overload]
-        for axis, pad in enumerate(pads_by_axis)
-        if any(pad)
-    }
+    positions = {}
+    for axis, pad in enumerate(pads_by_axis):
+        if any(pad):
+            indices = np.arange(int(shape[axis] or 0))
+            positions[axis] = np.pad(indices, pad, mode=mode)  # type: ignore[call-overload]
     return _rewrite_as_slices(model, node, target, positions, f"padding ({mode})")
 
 
@@ -55,10 +55,10 @@ def decompose_strided_slice(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
     """Replace a Slice with a step by Slices with step 1."""
-    if node.op_type != "Slice" or node.domain:
+    if not is_standard_op(node, "Slice"):
         return None
-    shape = ir.get_shape(node.inputs[0])
-    if not shape or None in shape[1:] or not is_between_layers(node):
+    shape = ir.get_shape(node.inputs[0]) or ()
+    if not has_known_sample_shape(shape) or not is_between_layers(node):
         return None
     ranges = read_constant_slices(node)
     if not ranges or 0 in ranges or all(part.step == 1 for part in ranges.values()):

@@ -28,7 +28,7 @@ from ..formats.data_movement.repeat_resize import COORDINATE_TRANSFORMS, nearest
 from ..graph import ir
 from ..graph.attributes import AttributeValue
 from ..targets import Target
-from ._base import RewriteBuilder, format_sizes
+from ._base import RewriteBuilder, format_sizes, get_sizes, is_standard_op
 from .constant_arithmetic import is_between_layers
 
 __all__ = ["decompose_resize"]
@@ -43,7 +43,7 @@ _UPSAMPLE_FILTERS = {
 
 def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Resize that the platform does not support by copies, filters or matrix products."""
-    if node.op_type != "Resize" or node.domain or ir.get_attr(node, "axes"):
+    if not is_standard_op(node, "Resize") or ir.get_attr(node, "axes"):
         return None
     sizes = _get_spatial_sizes(node)
     if sizes is None:
@@ -72,7 +72,7 @@ def _get_spatial_sizes(node: ir.Node) -> list[tuple[int, int]] | None:
     shapes = [ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0])]
     if any(len(shape) != 4 or not all(shape[1:]) for shape in shapes):
         return None
-    in_shape, out_shape = ([int(dim or 1) for dim in shape[1:]] for shape in shapes)
+    in_shape, out_shape = (get_sizes(shape[1:]) for shape in shapes)
     if in_shape[0] != out_shape[0]:
         return None
     return list(zip(in_shape[1:], out_shape[1:], strict=True))
@@ -197,8 +197,8 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
         return None
-    channels, *in_sizes = (int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:])
-    out_sizes = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])[2:]]
+    channels, *in_sizes = get_sizes(ir.require_shape(node.inputs[0])[1:])
+    out_sizes = get_sizes(ir.require_shape(node.outputs[0])[2:])
     strides = [in_size // out_size for in_size, out_size in zip(in_sizes, out_sizes, strict=True)]
     if not 1 < max(strides) <= target.conv_limits.max_kernel:
         return None
@@ -233,15 +233,15 @@ def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tup
     if ir.get_attr(node, "antialias", 0) or not is_between_layers(node):
         return None
     source = ir.require_input(node)
-    in_height, in_width = (int(dim or 1) for dim in ir.require_shape(source)[2:])
-    out_height, out_width = (int(dim or 1) for dim in ir.require_shape(node.outputs[0])[2:])
-    row_matrix = _interpolation_matrix(node, 2, in_height, out_height, coordinates)
-    column_matrix = _interpolation_matrix(node, 3, in_width, out_width, coordinates)
+    in_sizes = get_sizes(ir.require_shape(source)[1:])
+    out_sizes = get_sizes(ir.require_shape(node.outputs[0])[1:])
+    row_matrix = _interpolation_matrix(node, 2, in_sizes[1], out_sizes[1], coordinates)
+    column_matrix = _interpolation_matrix(node, 3, in_sizes[2], out_sizes[2], coordinates)
     if row_matrix is None or column_matrix is None:
         return None
     builder = RewriteBuilder(model, node)
     if _is_identity(row_matrix) and _is_identity(column_matrix):
-        builder.reshape(source, [int(dim or 1) for dim in ir.require_shape(source)[1:]], "same")
+        builder.reshape(source, in_sizes, "same")
         builder.replace_node()
         return "removed: it does not change the size", "exact"
     _emit_separable_resize(builder, source, row_matrix, column_matrix)

@@ -15,7 +15,7 @@ from ..formats import BATCH_NORM2D
 from ..graph import ir, operators
 from ..ops.functions.sigmoid_tanh import SIGMOID, TANH
 from ..targets import Target
-from ._base import RewriteBuilder
+from ._base import RewriteBuilder, is_standard_op
 from .constant_arithmetic import can_apply_batch_norm, emit_batch_norm, is_between_layers
 
 __all__ = ["decompose_tanh"]
@@ -26,7 +26,7 @@ _LINEAR_OPS = (operators.LAYER_OPS - operators.RECURRENT_OPS) | {"Linear"}
 
 def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Tanh by a Sigmoid and two affine functions."""
-    if node.op_type != "Tanh" or node.domain or TANH.is_available(target):
+    if not is_standard_op(node, "Tanh") or TANH.is_available(target):
         return None
     if not SIGMOID.is_available(target) or not target.can_run(BATCH_NORM2D.name):
         return None

@@ -277,8 +277,7 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    integers = {v.name for v in copy.graph.input if _is_integer(v.type.tensor_type.elem_type)}
-    integers |= {t.name for t in copy.graph.initializer if _is_integer(t.data_type)}
+    integers = _find_integer_inputs(copy.graph)
     declared_types = {
         v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)
     }
@@ -298,6 +297,13 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(entry.domain == SCHEMA_DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(SCHEMA_DOMAIN, SCHEMA_VERSION))
     return copy
+
+
+def _find_integer_inputs(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of integer inputs and initializers."""
+    types = {v.name: v.type.tensor_type.elem_type for v in graph.input}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return {name for name, elem_type in types.items() if _is_integer(elem_type)}
 
 
 def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: bool) -> bool:

@@ -20,9 +20,7 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
         return None
     height, width = ir.get_attr(node, "kernel_shape")
     max_area = target.pool_limits.max_average_area
-    first_height = max(
-        (h for h in range(1, height + 1) if height % h == 0 and h * width <= max_area), default=0
-    )
+    first_height = _find_largest_divisor(height, max_area // width)
     if not first_height or height // first_height > max_area:
         return None
     source, result = node.inputs[0], node.outputs[0]
@@ -54,6 +52,12 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
         f"average over {height}x{width} in two steps, {first_height}x{width} and {second_height}x1",
         "half a step at most",
     )
+
+
+def _find_largest_divisor(number: int, limit: int) -> int:
+    """Return the largest divisor up to `limit`, or 0 if there is none."""
+    candidates = range(1, min(number, limit) + 1)
+    return max((d for d in candidates if number % d == 0), default=0)
 
 
 def _has_tiling_windows(node: ir.Node) -> bool:

@@ -17,7 +17,15 @@ from ...graph.attributes import AttributeValue
 from ...graph.detached_nodes import make_detached_node, make_detached_value
 from ...ops.layers.conv import CONV2D, ConvGeometry
 from ...targets import Target
-from .._base import RewriteBuilder, add_partial_sums, format_rounding_cost, match_conv, split_range
+from .._base import (
+    RewriteBuilder,
+    add_partial_sums,
+    format_rounding_cost,
+    get_constant_bias,
+    get_sizes,
+    match_conv,
+    split_range,
+)
 
 __all__ = ["split_channels"]
 
@@ -40,9 +48,7 @@ def _is_part_supported(
     target: Target, geometry: ConvGeometry, inputs: int, outputs: int, group: int
 ) -> bool:
     """Whether a part with these numbers of channels meets all limits."""
-    in_size, out_size = (
-        [int(dim or 0) for dim in shape[2:]] for shape in (geometry.input_shape, geometry.result)
-    )
+    in_size, out_size = get_sizes(geometry.input_shape[2:]), get_sizes(geometry.result[2:])
     source = make_detached_value([1, inputs, *in_size], computed=True)
     weight = make_detached_value([outputs, inputs // group, *geometry.kernel])
     attributes = {**_make_conv_attributes(geometry), "group": group}
@@ -157,7 +163,7 @@ def _slice_bias(
     builder: RewriteBuilder, index: int, start: int, end: int
 ) -> Sequence[ir.Value | None]:
     """Return the bias of the output channels start .. end-1 as inputs; empty without a bias."""
-    bias = ir.const_value(builder.node.inputs[2]) if len(builder.node.inputs) > 2 else None
+    bias = get_constant_bias(builder.node)
     if bias is None:
         return ()
     return (builder.constant(np.ascontiguousarray(bias[start:end]), f"part{index}_bias"),)

@@ -13,7 +13,7 @@ import numpy as np
 from ...graph import ir
 from ...ops.layers.conv import Conv1d
 from ...targets import Target
-from .._base import RewriteBuilder
+from .._base import RewriteBuilder, get_constant_bias, is_standard_op
 
 __all__ = ["convert_conv_transpose1d"]
 
@@ -22,12 +22,11 @@ def convert_conv_transpose1d(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
     """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice."""
-    if node.op_type != "ConvTranspose" or node.domain or not Conv1d().is_available(target):
+    if not is_standard_op(node, "ConvTranspose") or not Conv1d().is_available(target):
         return None
     if not _has_supported_form(node):
         return None
-    weight = ir.require_const_value(node.inputs[1])
-    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    weight, bias = ir.require_const_value(node.inputs[1]), get_constant_bias(node)
     in_length = int(ir.require_shape(node.inputs[0])[2] or 1)
     out_length = int(ir.require_shape(node.outputs[0])[2] or 1)
     stride, dilation, pad = (
@@ -75,7 +74,7 @@ def _has_supported_form(node: ir.Node) -> bool:
     if weight is None or weight.ndim != 3 or ir.get_attr(node, "group", 1) != 1:
         return False
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    if has_bias and ir.const_value(node.inputs[2]) is None:
+    if has_bias and get_constant_bias(node) is None:
         return False
     in_shape, out_shape = (ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0]))
     return len(in_shape) == 3 and None not in (*in_shape[1:], *out_shape[1:])

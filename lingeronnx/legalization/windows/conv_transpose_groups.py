@@ -28,32 +28,43 @@ def split_conv_transpose_groups(
         return None
     weight, bias = (ir.const_value(value) for value in (*node.inputs[1:], None)[:2])
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    shape = list(node.outputs[0].shape or ())
-    if weight is None or (has_bias and bias is None) or len(shape) != weight.ndim:
+    if weight is None or (has_bias and bias is None):
+        return None
+    if len(node.outputs[0].shape or ()) != weight.ndim:
         return None
     builder = RewriteBuilder(model, node)
-    group_inputs, group_outputs = weight.shape[0] // group_count, weight.shape[1]
-    attributes: dict[str, AttributeValue] = {
-        key: ir.get_attr(node, key) for key in node.attributes if key != "group"
-    }
-    shape[1] = group_outputs
-    parts = []
-    for group in range(group_count):
-        start, end = group * group_inputs, (group + 1) * group_inputs
-        suffix = f"part{group}"
-        source = builder.slice_axis(ir.require_input(node), 1, start, end, f"{suffix}_channels")
-        group_weight = np.ascontiguousarray(weight[start:end])
-        inputs = [source, builder.constant(group_weight, f"{suffix}_weight")]
-        if bias is not None:
-            group_bias = bias[group * group_outputs : (group + 1) * group_outputs]
-            inputs.append(builder.constant(np.ascontiguousarray(group_bias), f"{suffix}_bias"))
-        parts.append(builder("ConvTranspose", inputs, shape, suffix, attributes))
+    parts = [_emit_group(builder, weight, bias, group_count, group) for group in range(group_count)]
     if not all(_is_supported(part, target) for part in builder.nodes):
         builder.discard()
         return None
     builder.concat_parts(parts, 1, list(builder.result.shape or ()))
     builder.replace_node()
     return f"transposed convolution split into its {group_count} groups", "exact"
+
+
+def _emit_group(
+    builder: RewriteBuilder,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    group_count: int,
+    group: int,
+) -> ir.Value:
+    """Append the transposed convolution of one group."""
+    node, suffix = builder.node, f"part{group}"
+    inputs, outputs = weight.shape[0] // group_count, weight.shape[1]
+    start, end = group * inputs, (group + 1) * inputs
+    source = builder.slice_axis(ir.require_input(node), 1, start, end, f"{suffix}_channels")
+    group_weight = np.ascontiguousarray(weight[start:end])
+    operands = [source, builder.constant(group_weight, f"{suffix}_weight")]
+    if bias is not None:
+        group_bias = np.ascontiguousarray(bias[group * outputs : (group + 1) * outputs])
+        operands.append(builder.constant(group_bias, f"{suffix}_bias"))
+    attributes: dict[str, AttributeValue] = {
+        key: ir.get_attr(node, key) for key in node.attributes if key != "group"
+    }
+    shape = list(builder.result.shape or ())
+    shape[1] = outputs
+    return builder("ConvTranspose", operands, shape, suffix, attributes)
 
 
 def _is_supported(node: ir.Node, target: Target) -> bool:

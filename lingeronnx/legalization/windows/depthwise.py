@@ -13,7 +13,7 @@ import numpy as np
 
 from ...graph import ir
 from ...targets import Target
-from .._base import RewriteBuilder, match_conv
+from .._base import RewriteBuilder, get_constant_bias, match_conv
 
 __all__ = ["split_depthwise"]
 
@@ -32,7 +32,7 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
     if multiplier > _MAX_MULTIPLIER:
         return None
     builder = RewriteBuilder(model, node)
-    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    bias = get_constant_bias(node)
     batch: Any = (builder.result.shape or ["N"])[0]
     height, width = (int(dim or 0) for dim in geometry.result[2:])
     attributes = {

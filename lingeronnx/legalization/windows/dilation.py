@@ -17,7 +17,7 @@ import numpy as np
 from ...graph import ir
 from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
-from .._base import RewriteBuilder, can_lower, format_sizes, match_conv
+from .._base import RewriteBuilder, can_lower, format_sizes, get_sizes, match_conv
 
 __all__ = ["expand_dilation", "fold_dilation_into_rows"]
 
@@ -117,9 +117,7 @@ def _emit_phase_row_conv(
     """Append the convolution over rows of phases, with the Pad, Reshapes and Slice around it."""
     node = builder.node
     taps, dilation = geometry.kernel[axis], geometry.dilations[axis]
-    in_sizes, out_sizes = (
-        [int(dim or 0) for dim in shape[1:]] for shape in (geometry.input_shape, geometry.result)
-    )
+    in_sizes, out_sizes = get_sizes(geometry.input_shape[1:]), get_sizes(geometry.result[1:])
     in_length, out_length = in_sizes[1 + axis], out_sizes[1 + axis]
     columns = int(np.prod(in_sizes[2 + axis :]))
     value = ir.require_input(node)

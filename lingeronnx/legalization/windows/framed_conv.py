@@ -18,7 +18,7 @@ from ...ops import can_lower, find_lowering_rule
 from ...ops.layers.conv import ConvGeometry
 from ...passes.layers.linear import declare_linear_function
 from ...targets import Target
-from .._base import RewriteBuilder, match_conv
+from .._base import RewriteBuilder, get_constant_bias, match_conv
 
 __all__ = ["HOST_REASON_KEY", "collect_host_reasons", "convert_conv_to_frames"]
 
@@ -132,7 +132,7 @@ def _emit_frame_product(
     layer = builder.nodes[-1]
     transposed = builder("Transpose", [product], shape, "turned", {"perm": [0, 2, 1]})
     scaled = builder("Mul", [transposed, peak], shape, "scaled")
-    bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    bias = get_constant_bias(node)
     if bias is not None:
         bias_column = builder.constant(bias.reshape(-1, 1), "bias")
         builder("Add", [scaled, bias_column], shape, "shifted")

@@ -90,12 +90,16 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
     ]
     add_partial_sums(builder, results)
     builder.replace_node()
-    sizes = dict.fromkeys(format_sizes([axis.size for axis in part]) for part in parts)
+    sizes = dict.fromkeys(map(_format_part, parts))
     description = (
         f"kernel {format_sizes(geometry.kernel)} split into {len(parts)} that are added "
         f"({', '.join(sizes)})"
     )
     return description, format_rounding_cost(len(parts))
+
+
+def _format_part(part: tuple[_KernelPart, ...]) -> str:
+    return format_sizes([axis.size for axis in part])
 
 
 def _emit_part(

@@ -33,40 +33,47 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
         return None
     if not target.needs_rewrite(node, "split-max-pool"):
         return None
-    kernel = list(ir.get_attr(node, "kernel_shape"))
-    rank = len(kernel)
-    strides = ir.get_attr(node, "strides") or [1] * rank
-    pads = ir.get_attr(node, "pads") or [0] * 2 * rank
+    windows = _get_windows(node)
     source_shape = ir.get_shape(node.inputs[0])
-    if source_shape is None or None in source_shape[2:] or len(source_shape) != rank + 2:
+    if source_shape is None or None in source_shape[2:] or len(source_shape) != len(windows) + 2:
         return None
     if node.outputs[0].shape is None:
         return None
     first_windows, second_windows = [], []
     shape = list(ir.require_input(node).shape or ())
-    for axis in range(rank):
-        window = _AxisWindow(kernel[axis], strides[axis], pads[axis], pads[rank + axis])
-        windows = _split_window(window, target.pool_limits.max_kernel)
-        if windows is None:
+    for axis, window in enumerate(windows, start=2):
+        split = _split_window(window, target.pool_limits.max_kernel)
+        if split is None:
             return None
-        first, second = windows
+        first, second = split
         first_windows.append(first)
         second_windows.append(second)
-        padded_size = int(source_shape[2 + axis] or 0) + first.pad_begin + first.pad_end
-        shape[2 + axis] = (padded_size - first.kernel) // first.stride + 1
+        padded_size = int(source_shape[axis] or 0) + first.pad_begin + first.pad_end
+        shape[axis] = (padded_size - first.kernel) // first.stride + 1
     builder = RewriteBuilder(model, node)
     attributes = _make_pool_attributes(first_windows)
     partial = builder("MaxPool", [ir.require_input(node)], shape, "first", attributes)
     attributes = _make_pool_attributes(second_windows)
     builder("MaxPool", [partial], list(builder.result.shape or ()), "second", attributes)
     builder.replace_node()
-    sizes = [
-        format_sizes([w.kernel for w in windows]) for windows in (first_windows, second_windows)
+    kernels = (_format_kernel(axes) for axes in (windows, first_windows, second_windows))
+    return "maximum over {} in two steps, {} and {}".format(*kernels), "exact"
+
+
+def _get_windows(node: ir.Node) -> list[_AxisWindow]:
+    """Return the window of a pool along each axis."""
+    kernel = list(ir.get_attr(node, "kernel_shape"))
+    rank = len(kernel)
+    strides = ir.get_attr(node, "strides") or [1] * rank
+    pads = ir.get_attr(node, "pads") or [0] * 2 * rank
+    return [
+        _AxisWindow(kernel[axis], strides[axis], pads[axis], pads[rank + axis])
+        for axis in range(rank)
     ]
-    return (
-        f"maximum over {format_sizes(kernel)} in two steps, {sizes[0]} and {sizes[1]}",
-        "exact",
-    )
+
+
+def _format_kernel(windows: Sequence[_AxisWindow]) -> str:
+    return format_sizes([window.kernel for window in windows])
 
 
 def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _AxisWindow] | None:

@@ -21,7 +21,7 @@ from ...graph import ir
 from ...graph.attributes import AttributeValue
 from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
-from .._base import RewriteBuilder, format_sizes, match_conv
+from .._base import RewriteBuilder, format_sizes, get_sizes, match_conv
 
 __all__ = ["replace_unsupported_stride"]
 
@@ -40,15 +40,11 @@ def replace_unsupported_stride(
         return None
     geometry, weight = conv
     axes = range(len(geometry.kernel))
-    unsupported = [
-        axis for axis in axes if geometry.strides[axis] not in target.conv_limits.strides
-    ]
-    if unsupported and geometry.strides[unsupported[0]] > _MAX_STRIDE:
+    supported = target.conv_limits.strides
+    unsupported = [axis for axis in axes if geometry.strides[axis] not in supported]
+    axis = next(iter(unsupported or _find_large_strided_axes(geometry, target)), None)
+    if axis is None or (unsupported and geometry.strides[axis] > _MAX_STRIDE):
         return None
-    candidates = unsupported or _find_large_strided_axes(geometry, target)
-    if not candidates:
-        return None
-    axis = candidates[0]
     builder, stride = RewriteBuilder(model, node), geometry.strides[axis]
     phase_length = _get_phase_length(geometry, axis)
     if phase_length is not None:
@@ -66,11 +62,10 @@ def replace_unsupported_stride(
 def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int]:
     """Return the strided axes with too large kernels if the sum of smaller ones does not fit."""
     assert target.conv_limits is not None
-    map_sizes = [
-        math.prod(int(dim or 0) for dim in shape[1:])
-        for shape in (geometry.input_shape, geometry.result)
-    ]
-    if target.shared_memory is None or 2 * sum(map_sizes) <= target.shared_memory:
+    in_size, out_size = (
+        math.prod(get_sizes(shape[1:])) for shape in (geometry.input_shape, geometry.result)
+    )
+    if target.shared_memory is None or 2 * (in_size + out_size) <= target.shared_memory:
         return []
     max_kernel = target.conv_limits.max_kernel
     return [

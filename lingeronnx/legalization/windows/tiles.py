@@ -64,14 +64,11 @@ class _TiledWindow:
         )
         if len(input_shape) != 4 or len(result) != 4:
             return None
-        if None in (*input_shape[1:], *result[1:]):
+        kernel = _get_kernel(node)
+        if len(kernel) != 2 or None in (*input_shape[1:], *result[1:]):
             return None
-        kernel = ir.get_attr(node, "kernel_shape")
-        if not kernel and node.op_type == "Conv":
-            kernel = (ir.get_shape(node.inputs[1]) or ())[2:]
-        if len(kernel or ()) != 2 or ir.get_attr(node, "ceil_mode", 0):
-            return None
-        if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
+        has_implicit_size = ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"
+        if has_implicit_size or ir.get_attr(node, "ceil_mode", 0):
             return None
         return cls(
             _to_ints(input_shape[1:]),
@@ -90,6 +87,14 @@ class _TiledWindow:
         return _TileRange(
             max(read_start, 0), min(read_end, size), max(-read_start, 0), max(read_end - size, 0)
         )
+
+
+def _get_kernel(node: ir.Node) -> Sequence[Any]:
+    """Return the kernel shape of a Conv or pool; empty if it is unknown."""
+    kernel: Sequence[Any] | None = ir.get_attr(node, "kernel_shape")
+    if not kernel and node.op_type == "Conv":
+        kernel = (ir.get_shape(node.inputs[1]) or ())[2:]
+    return kernel or ()
 
 
 def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:

@@ -661,11 +661,8 @@ def test_forms_take_a_batch(form):
         y = net.transpose(source, [0, 2, 3, 1], "y")
     else:
         y = net.cat([source, net.relu(source, "b")], 3, "c")
-        y = (
-            y
-            if form is propose_transposed_concat
-            else add_slice(net, y, 3, 0, 6 if form is propose_slice_bypass else 4, "y")
-        )
+        if form is not propose_transposed_concat:
+            y = add_slice(net, y, 3, 0, 6 if form is propose_slice_bypass else 4, "y")
     model = model_of(net, y)
     graph, count = apply_rewrites(model, form)
     runners = IntegerRunner(ir.from_proto(model)), IntegerRunner(graph)

@@ -141,12 +141,18 @@ class _ConvShape:
 
 def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
     """Explain why the weights of a float node cannot have 4 bits; None if they can."""
-    is_layer = node.op_type == "Conv" or ir.base_op_type(node) == "Linear"
-    if not is_layer or INT4_BITS not in target.get_weight_bits(CONV2D.name):
+    if INT4_BITS not in target.get_weight_bits(CONV2D.name):
         return _NO_INT4_SUPPORT
     if node.op_type == "Conv":
         is_aligned = _ConvShape.from_node(node).find_aligned_kernel(target) is not None
         return None if is_aligned else _MISALIGNED_SIZE
+    if ir.base_op_type(node) != "Linear":
+        return _NO_INT4_SUPPORT
+    return _explain_rejected_linear(node, target)
+
+
+def _explain_rejected_linear(node: ir.Node, target: Target) -> str | None:
+    """Explain why the weights of a fully connected layer cannot have 4 bits; None if they can."""
     if len(ir.require_input(node, 1).uses()) > 1:
         return "several layers share them"
     outputs, inputs = (int(dim or 1) for dim in ir.require_shape(node.inputs[1]))

@@ -6,6 +6,7 @@ where the tensor is small, it reads several concatenated copies of it. It only r
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,17 +67,17 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     graph is correct already.
     """
     area_bytes = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
-    finders: list[_DemandFinder] = []
-    unmet: list[_WorkAreaDemand] = []
+    unmet_by_finder: dict[_DemandFinder, list[_WorkAreaDemand]] = {}
     for fault, find_demands in _DEMAND_FINDERS:
         if fault in target.faults:
             demands = find_demands(graph, target)
-            large = [demand for demand in demands if demand.required_bytes > area_bytes]
-            finders += [find_demands] if large else []
-            unmet += large
-    if not unmet:
+            unmet = [demand for demand in demands if demand.required_bytes > area_bytes]
+            unmet_by_finder[find_demands] = unmet
+    finders = [find_demands for find_demands, unmet in unmet_by_finder.items() if unmet]
+    if not finders:
         return []
-    if not any(demand.is_unverified for demand in unmet) and _is_safe(graph, target):
+    all_unmet = itertools.chain.from_iterable(unmet_by_finder.values())
+    if not any(demand.is_unverified for demand in all_unmet) and _is_safe(graph, target):
         return []
     return _apply_first_safe_fix(graph, target, finders)
 

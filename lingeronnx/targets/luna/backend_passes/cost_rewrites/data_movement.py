@@ -86,9 +86,7 @@ def _match_slice(node: ir.Node) -> _SliceRange | None:
     if shape is None or sliced_shape is None or starts is None or axes is None:
         return None
     steps = ir.const_value(node.inputs[4]) if len(node.inputs) > 4 else None
-    if steps is not None and steps.any() != 1:
-        return None
-    if starts.size != 1 or axes.size != 1:
+    if (steps is not None and steps.any() != 1) or (starts.size, axes.size) != (1, 1):
         return None
     axis, start = int(axes.flat[0]) % len(shape), int(starts.flat[0])
     start = max(0, start + shape[axis] if start < 0 else start)
@@ -194,7 +192,7 @@ def _merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], l
         else:
             groups.append([axis])
     sorted_groups = sorted(groups)
-    lengths = [math.prod(shape[axis] for axis in group) for group in sorted_groups]
+    lengths = [math.prod(shape[group[0] : group[-1] + 1]) for group in sorted_groups]
     return lengths, [sorted_groups.index(group) for group in groups]
 
 

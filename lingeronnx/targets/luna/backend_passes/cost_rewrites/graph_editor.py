@@ -42,6 +42,10 @@ def element_count(value: ir.Value) -> int:
     return math.prod(static_shape(value) or [0])
 
 
+def _is_matrix_transpose(node: ir.Node) -> bool:
+    return node.op_type == TRANSPOSE.name and list(ir.get_attr(node, "perm") or []) == [1, 0]
+
+
 @dataclass(frozen=True)
 class Matrix:
     """A tensor viewed as a matrix with `rows` rows."""
@@ -126,14 +130,9 @@ class RewriteEditor:
             if producer is None or producer.op_type != RESHAPE.name:
                 break
             value = ir.require_input(producer)
-        if producer is None or producer.op_type != TRANSPOSE.name:
+        if producer is None or not _is_matrix_transpose(producer):
             return None
-        if (
-            list(ir.get_attr(producer, "perm") or []) != [1, 0]
-            or static_shape(value) != matrix.shape
-        ):
-            return None
-        return ir.require_input(producer)
+        return ir.require_input(producer) if static_shape(value) == matrix.shape else None
 
     def estimate_transpose_cycles(self, *matrices: Matrix) -> float:
         """Estimate the cycles of transposing matrices.

@@ -8,6 +8,7 @@ LinearInt two transposes in addition to the product.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -124,11 +125,10 @@ def _find_cheapest_view(
     """
     best: tuple[float, _PointwiseView] | None = None
     views = _list_unsplit_views(shape, is_uniform)
-    costs = [_estimate_view_cycles(editor, view) for view in views]
-    for cycles, index in sorted((cycles, index) for index, cycles in enumerate(costs)):
+    priced_views = [(_estimate_view_cycles(editor, view), view) for view in views]
+    for cycles, view in sorted(priced_views, key=operator.itemgetter(0)):
         if best is not None and best[0] <= cycles:  # a split view costs more than the unsplit one
             break
-        view = views[index]
         if _is_view_supported(editor, view):
             return cycles, view
         for part_count in range(2, MAX_CONCAT_INPUTS + 1):

@@ -188,9 +188,9 @@ def is_tileable(node: ir.Node) -> bool:
     if find_integer_op(node) is None or len(node.outputs) != 1:
         return False
     tensors = [*_get_data_inputs(node), node.outputs[0]]
-    if not all(_is_8bit_image(value) for value in tensors):
+    if not all(map(_is_8bit_image, tensors)):
         return False
-    shapes = {ir.require_shape(value) for value in tensors}
+    shapes = set(map(ir.require_shape, tensors))
     if node.op_type in _AXIS_OPERATORS:
         return len({shape[2] for shape in shapes}) == 1 and _get_axis(node) in (1, 3)
     if node.op_type in _ELEMENTWISE_OPERATORS:

@@ -68,13 +68,23 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
         rewrites.append(schedule.describe())
         if arguments.verdict.is_chip_ready:
             return tiled_view, rewrites
-    iterative_result = search_iteratively(view)
+    iterative_result = _tile_iteratively(view)
     if iterative_result is not None:
-        tiled_view, schedules, preparations = iterative_result
-        return tiled_view, [*preparations, *(schedule.describe() for schedule in schedules)]
+        return iterative_result
     if arguments is None or not _has_improved(arguments, untiled):
         return view, []
     return tiled_view, rewrites
+
+
+def _tile_iteratively(
+    view: PackerGraphView,
+) -> tuple[PackerGraphView, list[AppliedRewrite]] | None:
+    """Return the result of the iterative search with the descriptions of all changes, or None."""
+    result = search_iteratively(view)
+    if result is None:
+        return None
+    tiled_view, schedules, preparations = result
+    return tiled_view, [*preparations, *(schedule.describe() for schedule in schedules)]
 
 
 def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _TiledGraph | None:
@@ -132,16 +142,21 @@ def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
     for node in graph.graph:
         if node.op_type not in _SPATIAL_OPERATORS:
             continue
-        activations = {
-            value
-            for value in (*node.inputs, *node.outputs)
-            if value is not None and ir.const_value(value) is None
-        }
-        if sum(map(sample_bytes, activations)) > shared_bytes:
+        if _measure_activation_bytes(node) > shared_bytes:
             return node
         if node.op_type == CONV2D.name and any(limit(node, target) for limit in TILING_LIMITS):
             return node
     return None
+
+
+def _measure_activation_bytes(node: ir.Node) -> int:
+    """Return the bytes of the inputs and outputs of a node that are not constant."""
+    activations = {
+        value
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and ir.const_value(value) is None
+    }
+    return sum(map(sample_bytes, activations))
 
 
 def _find_crowded_layers(
