@@ -147,6 +147,7 @@ def node_label(node: NodeProto) -> str:
 
 
 def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
+    """Raise ModelError if a standard operator violates its contract."""
     _check_attribute_types(node, contract.attribute_types)
     if contract.min_inputs and not node.input:
         raise ModelError(f"{node_label(node)}: it has no input; the file is malformed")
@@ -158,6 +159,7 @@ def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
 
 
 def _check_quantized_node(node: NodeProto) -> None:
+    """Raise ModelError if an operator of a quantized graph has an attribute of another type."""
     for attribute in node.attribute:
         if attribute.type not in _QUANTIZED_ATTRIBUTE_TYPES:
             raise ModelError(

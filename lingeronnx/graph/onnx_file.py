@@ -99,6 +99,7 @@ def _iter_graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def _iter_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Yield the tensors in attributes of `nodes`, including those of subgraphs."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):

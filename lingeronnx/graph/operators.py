@@ -79,15 +79,15 @@ class DataMovement(Enum):
 
     IDENTITY = "the same tensor"
     RESHAPE = "the same elements in the same order, in another shape"
-    UNIT_AXES = "axes of size one in or out"
-    TRANSPOSE = "axes in another order"
-    SELECT = "some of the elements"
-    REPEAT = "elements several times"
-    CONCATENATE = "tensors one behind the other"
-    ELEMENT_SELECT = "at each place the element of one of the inputs"
-    BLOCK_SHUFFLE = "blocks of places and of channels for each other"
-    PAD = "elements around the others"
-    RESAMPLE = "the elements at other distances"
+    UNIT_AXES = "inserts or removes axes of size one"
+    TRANSPOSE = "permutes the axes"
+    SELECT = "selects some of the elements"
+    REPEAT = "repeats elements"
+    CONCATENATE = "concatenates tensors"
+    ELEMENT_SELECT = "selects an element of one of the inputs at each position"
+    BLOCK_SHUFFLE = "exchanges blocks of positions and of channels"
+    PAD = "adds elements around the others"
+    RESAMPLE = "resamples the elements"
 
 
 @dataclass(frozen=True)

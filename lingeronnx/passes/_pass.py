@@ -262,6 +262,7 @@ def _must_stay_node(node: ir.Node) -> bool:
 
 
 def _find_unlifted_constant(model: ir.Model) -> str | None:
+    """Describe an initializer that is a graph input, or a Constant node that can be lifted."""
     for value in model.graph.inputs:
         if value.const_value is not None:
             return f"initializer '{value.name}' is a graph input"

@@ -56,6 +56,7 @@ def fuse_known_activations(model: ir.Model) -> PassResult:
 
 
 def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
+    """Fuse the regions of `model` for which `should_fuse` holds, from the outputs upstream."""
     changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
     for node in reversed(list(model.graph)):
         if id(node) in fused_ids:

@@ -202,6 +202,7 @@ class _BatchFirstRewriter:
         return self._make_input_view(source) if starts_subgraph else None
 
     def _infer_transpose_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view with permuted axes, or None if it only reverts that of an input."""
         perm = ir.get_attr(node, "perm")
         if not perm:
             return None
@@ -461,6 +462,7 @@ class _BatchFirstRewriter:
     def _materialize_input(
         self, pending: PendingNode, index: int, position: ir.Node
     ) -> ir.Value | None:
+        """Create input `index` of a pending node before the node `position`."""
         source = pending.inputs[index]
         if isinstance(source, tuple):
             return self._materialize_view(*source, position)

@@ -204,6 +204,7 @@ _AttributeRewrite = Callable[[ir.Model, ir.Node, _Perm], bool | None]
 
 
 def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
+    """Return the rewrite for an operator; by default, only the Transpose moves."""
     if op_type in _AXIS_OPS:
         return _permute_axis
     if op_type in operators.REDUCTION_KINDS:
@@ -212,6 +213,7 @@ def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
 
 
 def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the axis of an operator along one axis."""
     flattens_axes = node.op_type in operators.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
     if flattens_axes:
         return None
@@ -228,6 +230,7 @@ def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> No
 
 
 def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the axes of a reduction; without keepdims, the remaining axes must stay in order."""
     axes = ir.get_axes(node)
     if not axes:
         return None
@@ -241,6 +244,7 @@ def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | No
 
 
 def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the pads, or the axes that they apply to."""
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = ir.get_axes(node, 3)
         if axes is None:
@@ -257,6 +261,7 @@ def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the axes of a Slice."""
     axes = ir.get_axes(node, 3)
     if axes is None:
         return None
@@ -265,6 +270,7 @@ def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the axis of a Gather; if it removes the axis, the others must stay in order."""
     indices, axis = ir.const_value(node.inputs[1]), perm[ir.get_attr(node, "axis", 0)]
     if indices is None or indices.ndim > 1:
         return None
@@ -276,6 +282,7 @@ def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Permute the axes of a Squeeze; the remaining axes must stay in order."""
     source_axes = [perm[axis] for axis in ir.get_axes(node) or ()]
     remaining = [axis for axis in perm if axis not in source_axes]
     if not source_axes or remaining != sorted(remaining):
@@ -285,6 +292,7 @@ def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None
 
 
 def _permute_matmul(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    """Accept a product with a matrix if the last axis stays the last."""
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or perm[-1] != len(perm) - 1:
         return None

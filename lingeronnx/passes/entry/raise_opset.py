@@ -116,6 +116,7 @@ def _make_attribute_rewrite(
 
 
 def _convert_pad(model: ir.Model, node: ir.Node) -> int:
+    """Convert the attributes `pads` and `value` to inputs."""
     value = ir.get_attr(node, "value", 0.0)
     arrays = [
         np.asarray(ir.get_attr(node, "pads"), np.int64),
@@ -126,6 +127,7 @@ def _convert_pad(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_slice(model: ir.Model, node: ir.Node) -> int:
+    """Convert the attributes `starts`, `ends` and `axes` to inputs."""
     starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
     if axes is None:
         axes = range(len(starts))
@@ -181,6 +183,7 @@ def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
 
 
 def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
+    """Remove the attributes `axis` and `broadcast`, and align the operands accordingly."""
     axis = ir.get_attr(node, "axis") if ir.get_attr(node, "broadcast", 0) else None
     for name in ("axis", "broadcast"):
         node.attributes.pop(name, None)
@@ -199,6 +202,7 @@ def _convert_gemm(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_batch_norm(model: ir.Model, node: ir.Node) -> int:
+    """Remove the attributes `is_test` and `spatial`; raise ModelError if they have an effect."""
     if not ir.get_attr(node, "is_test", 1):
         raise ModelError(
             f"{node.op_type} {node.name}: the model is in training mode; call eval() before the "

@@ -96,6 +96,7 @@ def _get_split_sizes(node: ir.Node) -> list[int] | None:
 
 
 def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
+    """Replace the selection of a constant element of a SequenceConstruct by that element."""
     construct, index = ir.producer(node.inputs[0]), _constant_index(node)
     if construct is None or construct.op_type != "SequenceConstruct" or index is None:
         return 0
@@ -107,6 +108,7 @@ def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
 
 
 def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
+    """Replace the concatenation of a SequenceConstruct by a Concat of its elements."""
     construct = ir.producer(node.inputs[0])
     if construct is None or construct.op_type != "SequenceConstruct":
         return 0
