@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from ..deprecation import keep_old_members
 from ..errors import ModelError, RepairError
 from ..files import replace_file
 from ..formats import find_nonzero_zero_point
@@ -44,6 +45,7 @@ REPAIRS: tuple[RepairStep, ...] = (
 _STRUCTURE_REPAIRS = (DUPLICATE_REPAIR, ORDER_REPAIR)
 
 
+@keep_old_members("0.3", checked="trial_run")
 @dataclass
 class Repaired:
     """A repaired graph.

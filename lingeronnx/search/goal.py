@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
 from ..graph import ir
@@ -46,6 +47,15 @@ class Measurement:
     float_value: float | None = None
 
 
+@keep_old_members(
+    "0.3",
+    nothing="is_empty",
+    fills="is_limits_only",
+    spent="limit_usage",
+    check_time="validate_time_limit",
+    doubt="format_sample_size_warning",
+    measured="create_measurement",
+)
 @dataclass(frozen=True)
 class Goal:
     """An accuracy target (`max_drop` or `min_sqnr`), cost limits, or both.

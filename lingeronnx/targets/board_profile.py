@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ..deprecation import keep_old_members
 from .timing_calibration import TimingCalibration
 
 __all__ = ["BoardLayer", "BoardProfile"]
@@ -33,6 +34,14 @@ class BoardLayer:
         return None if self.model is None else self.model / max(self.measured, 1.0) - 1
 
 
+@keep_old_members(
+    "0.3",
+    base="base_platform",
+    missing="unmatched_layers",
+    row="calibration",
+    worst="layers_by_error",
+    median_off="median_relative_error",
+)
 @dataclass(frozen=True)
 class BoardProfile:
     """A board's log compared with the latency model.

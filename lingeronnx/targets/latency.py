@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..deprecation import keep_old_members
+
 __all__ = ["CycleSavings", "Latency", "LayerLatency", "UnmodeledWork", "concatenate_latencies"]
 
 
@@ -25,6 +27,7 @@ class UnmodeledWork:
     bound: float | None = None
 
 
+@keep_old_members("0.3", total="total_cycles")
 @dataclass(frozen=True)
 class LayerLatency:
     """Latency of one layer as the chip runs it, after the packer's fusions; all times in cycles.
@@ -63,6 +66,7 @@ class LayerLatency:
         return self.wait + self.moved + self.cycles
 
 
+@keep_old_members("0.3", renamed="with_node_names")
 @dataclass(frozen=True)
 class Latency:
     """Latency of one run of a graph, in cycles.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..deprecation import keep_old_members
 from ..errors import ConfigError
 from .latency import Latency
 
@@ -75,6 +76,7 @@ class LayerCost:
     dma: int
 
 
+@keep_old_members("0.3", text="format_totals", table="format_table")
 @dataclass(frozen=True)
 class GraphCost:
     """Cost of a graph; sizes in bytes.
@@ -197,6 +199,16 @@ def _align_rows(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return lines
 
 
+@keep_old_members(
+    "0.3",
+    packs="is_packable",
+    runs_right="is_correct",
+    beliefs="assumptions",
+    chip_ready="is_chip_ready",
+    warned="has_overrun_warning",
+    believed="assumption_summary",
+    time="latency",
+)
 @dataclass(frozen=True)
 class Verdict:
     """Verdict on a graph packed with certain arguments.
@@ -255,6 +267,7 @@ def require_latency(verdict: Verdict) -> Latency:
     return verdict.latency
 
 
+@keep_old_members("0.3", words="argv", line="command_line")
 @dataclass(frozen=True)
 class PackerArguments:
     """The packer's arguments and the verdict on the graph packed with them.

@@ -1,12 +1,27 @@
 """Former names of public members and parameters still work, and warn."""
 
+import contextlib
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from lingeronnx.deprecation import accept_old_parameters, keep_old_members
-from lingeronnx.targets import get_target
+from lingeronnx.analysis.check.structure import Structure
+from lingeronnx.analysis.compare.comparison import Comparison
+from lingeronnx.analysis.compare.join import ComparedTensor
+from lingeronnx.analysis.profile.outliers import OutlierRow
+from lingeronnx.analysis.profile.profile import Profile, RecordedTensor
+from lingeronnx.deprecation import _OldMember, accept_old_parameters, keep_old_members
+from lingeronnx.flow.report.program import ProgramReport
+from lingeronnx.flow.report.quantized_model import WrittenFiles
+from lingeronnx.repair.engine import Repaired
+from lingeronnx.search.goal import Goal
+from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.arithmetic import LayerArithmetic
+from lingeronnx.targets.board_profile import BoardProfile
+from lingeronnx.targets.latency import LayerLatency
+from lingeronnx.targets.verdict import GraphCost, PackerArguments, Verdict
 
 VENUS = get_target("venus")
 
@@ -58,3 +73,46 @@ def test_target_parameters():
     ):
         old = VENUS.get_arithmetic("Conv2dInt", kind=LayerArithmetic)
     assert old == VENUS.get_arithmetic("Conv2dInt", arithmetic_type=LayerArithmetic)
+
+
+MEMBERS = [
+    (Comparison, "advice", "format_advice"),
+    (Structure, "used", "use_counts"),
+    (Repaired, "checked", "trial_run"),
+    (OutlierRow, "largest", "max_abs"),
+    (Profile, "seen", "tensors"),
+    (RecordedTensor, "spread", "distribution"),
+    (WrittenFiles, "parts", "chip_parts"),
+    (Goal, "fills", "is_limits_only"),
+    (Verdict, "packs", "is_packable"),
+    (PackerArguments, "line", "command_line"),
+    (LayerLatency, "total", "total_cycles"),
+    (GraphCost, "table", "format_table"),
+    (ComparedTensor, "called", "display_name"),
+    (BoardProfile, "row", "calibration"),
+    (ProgramReport, "host", "host_parts"),
+]
+
+
+@pytest.mark.parametrize(("cls", "old", "new"), MEMBERS, ids=lambda value: str(value))
+def test_members_of_results(cls, old, new):
+    former = [value for value in vars(cls).values() if isinstance(value, _OldMember)]
+    assert {value._new for value in former} >= {new}
+    for value in former:  # each names a member that exists
+        assert hasattr(cls, value._new) or value._new in cls.__dataclass_fields__
+    member = object.__new__(cls)
+    with (
+        pytest.warns(DeprecationWarning, match=rf"{cls.__name__}\.{old} is {cls.__name__}\.{new};"),
+        contextlib.suppress(Exception),
+    ):  # the object holds no values
+        getattr(member, old)
+
+
+@pytest.mark.parametrize("cls", sorted({cls for cls, _, _ in MEMBERS} | {Target}, key=str))
+def test_former_names_are_documented(cls):
+    page = (Path(__file__).parents[2] / "docs" / "stability.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| `{cls.__name__}` |")]
+    former = {
+        name: value._new for name, value in vars(cls).items() if isinstance(value, _OldMember)
+    }
+    assert dict(re.findall(r"`(\w+)`: `(\w+)`", line)) == former

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...deprecation import keep_old_members
 from ...flow import QuantizedModel
 from ...flow.assign import ScalePolicy
 from ...flow.lower import extract_plan
@@ -51,6 +52,7 @@ _WEIGHT_COLUMNS = ("name", "type", "weight dtype", "channel axis", "observer", "
 _SUSPICION_COLUMNS = ("name", "kind", "measured", "limit", "remedy")
 
 
+@keep_old_members("0.3", used="use_counts")
 @dataclass(frozen=True)
 class Structure:
     """The five parts of a model's structure; rows are tuples of texts."""

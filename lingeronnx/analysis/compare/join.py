@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ...deprecation import keep_old_members
 from ...errors import ConfigError, DataError, suggest_nearest
 from ...graph import ir, operators
 from ...graph.module_scopes import format_node_label, get_module_name
@@ -44,6 +45,18 @@ _MAX_BATCH_BYTES = 64 << 20  # bytes of the baseline's tensors in memory at a ti
 _MAX_BATCH = 16  # samples
 
 
+@keep_old_members(
+    "0.3",
+    window="consumed_range",
+    pair="arrived",
+    seen="as_consumed",
+    called="display_name",
+    whole="total_shape",
+    held="stored_form",
+    own="local_or_arrived",
+    judged="effective",
+    reach="baseline_range",
+)
 @dataclass
 class ComparedTensor:
     """A tensor of both models with its error measures.

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ...deprecation import keep_old_members
 from ...errors import ConfigError
 from ...files import write_text
 from ...graph import ir
@@ -64,6 +65,7 @@ OUTPUT_COLUMNS = (
 MAX_RATIO, QUANTILE = 10.0, 0.99
 
 
+@keep_old_members("0.3", largest="max_abs", dynamic="quantile_99", outlier="is_outlier")
 @dataclass(frozen=True)
 class OutlierRow:
     """Mean, maximum and 0.99 quantile of the absolute values of one tensor."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...deprecation import keep_old_members
 from ...errors import ConfigError
 from ...files import ensure_folder, write_text
 from ...formats import find_integer_op, is_quantized_domain, read_attributes
@@ -92,6 +93,7 @@ class OperatorTensor:
     path: str = ""
 
 
+@keep_old_members("0.3", spread="distribution")
 @dataclass
 class RecordedTensor:
     """Statistics of a tensor.
@@ -320,6 +322,7 @@ def _bias_inputs(node: ir.Node) -> list[str]:
 # ---- the result -----------------------------------------------------------------------------
 
 
+@keep_old_members("0.3", seen="tensors", chosen="select")
 @dataclass(frozen=True)
 class Profile:
     """Statistics of all tensors of a model.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...deprecation import keep_old_members
 from ...formats import DEQUANT, QUANT
 from ...graph import ir, operators
 from ...graph.name_mapping import NameMapping
@@ -83,6 +84,14 @@ class PartReport:
         }
 
 
+@keep_old_members(
+    "0.3",
+    host="host_parts",
+    runs="runs_correctly",
+    crossings="host_chip_transfers",
+    psram="psram_bytes",
+    text="format_line",
+)
 @dataclass(frozen=True)
 class ProgramReport:
     """Reports on the parts of a program, in the order in which they run."""

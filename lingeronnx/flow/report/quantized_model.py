@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...conversion import convert
+from ...deprecation import keep_old_members
 from ...errors import ConstraintError
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
@@ -33,6 +34,7 @@ from .report import Report, format_packer_command
 __all__ = ["QuantizedModel", "WrittenFiles"]
 
 
+@keep_old_members("0.3", parts="chip_parts")
 @dataclass(frozen=True)
 class WrittenFiles:
     """The files that `QuantizedModel.write` wrote.
