@@ -236,5 +236,5 @@ def test_workers_change_no_bit(compared, tmp_path):
     lo.compare(model, q, [(data, labels)], tmp_path, batch=7, workers=2)
     for name in ("compare_per_layer_out.csv", "abnormal_layer_advisor.txt", "profiler.html"):
         assert (tmp_path / name).read_text() == (folder / name).read_text()
-    with pytest.raises(lo.ConfigError, match="leave workers and cluster out"):
+    with pytest.raises(lo.ConfigError, match="omit workers and cluster"):
         lo.compare(model, q, data, state={"y": "x"}, workers=2)

@@ -51,10 +51,10 @@ def test_a_page_marks_grid_and_ends():
     assert ends == [-2.0, 1.75]
     (grid,) = [found for found in axes.collections if hasattr(found, "get_segments")]
     assert [segment[0][0] for segment in grid.get_segments()] == [k / 4 for k in range(-8, 8)]
-    assert "40 % cut off" in axes.texts[0].get_text()
+    assert "40 % clipped" in axes.texts[0].get_text()
     (inside,) = plot_histogram("layer", np.array([-0.5, 0.25]), q).axes
     assert not inside.lines
-    assert "\n0 % cut off" in inside.texts[0].get_text()
+    assert "\n0 % clipped" in inside.texts[0].get_text()
 
 
 @pytest.mark.slow
