@@ -158,12 +158,8 @@ def verify(
             f"the graph has none of the dumped tensors, such as '{dumped[0].name}'; pass the graph "
             "that was packed"
         )
-    host_sources = [host_dump.dump for host_dump in host_dumps.values()]
-    unknown = [
-        device.name
-        for device in unmatched
-        if all(device is not host_source for host_source in host_sources)
-    ]
+    host_dump_ids = {id(host_dump.dump) for host_dump in host_dumps.values()}
+    unknown = [device.name for device in unmatched if id(device) not in host_dump_ids]
     wrong = [name for name, host_dump in host_dumps.items() if host_dump.mismatches.any()]
     wrong += [name for name, device in matched.items() if not device.is_equal(run.integers[name])]
     different, first = _sort_by_graph_order(graph, wrong), None

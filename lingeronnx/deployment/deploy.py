@@ -240,6 +240,7 @@ def _sanitize_stem(text: str) -> str:
 
 
 def _make_write_error(target: Path, error: OSError) -> ConfigError:
+    """Make the error for a folder that cannot be written."""
     reason = error.strerror or error  # errors of loading a library have no strerror
     return ConfigError(f"cannot deploy to {target}: {reason}; free space, or choose another folder")
 

@@ -80,6 +80,7 @@ def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterato
 
 
 def _describe_unit_gap(gap: np.ndarray) -> str:
+    """Describe the sign of differences that are at most 1."""
     if gap.min() < 0 <= -gap.max():
         return "-1"
     if gap.min() >= 0:

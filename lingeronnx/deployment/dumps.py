@@ -171,6 +171,7 @@ def _parse_dump_stem(stem: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _read_dump(path: Path) -> DumpedTensor:
+    """Read a dump file, raw or text; name and shape are in its file name."""
     name, dims = _parse_dump_stem(path.stem)
     if path.suffix == ".bin":
         return DumpedTensor(name, path.name, dims, data=_read_bytes(path))
@@ -178,6 +179,7 @@ def _read_dump(path: Path) -> DumpedTensor:
 
 
 def _read_bytes(path: Path) -> bytes:
+    """Read a regular file, or raise DataError."""
     if (file_kind := describe_irregular_file(path)) is not None:
         raise DataError(
             f"cannot read {path}: it is {file_kind}, not a regular file; save its contents to a "
@@ -192,6 +194,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_integers(path: Path) -> np.ndarray:
+    """Read a text file of integers, or raise DataError."""
     try:
         return np.array([int(word) for word in _read_bytes(path).split()], np.int64)
     except (ValueError, OverflowError) as error:

@@ -132,6 +132,7 @@ def _reinterpret_layout(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray
 
 
 def _describe_layout(order: tuple[int, ...]) -> str:
+    """Describe an axis order, by name if it confuses NHWC and NCHW."""
     if order in ((0, 2, 3, 1), (0, 3, 1, 2)):
         return f"channels last (NHWC) and channels first (NCHW) are confused: axes {list(order)}"
     return f"axes are in the order {list(order)}"
@@ -334,6 +335,7 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_weight_faults(
     layer: LayerSubgraph, node: onnx.NodeProto, name: str
 ) -> Iterator[LayerChange]:
+    """Yield the layer with one weight tensor in another layout, reversed or zero."""
     array = layer.constants[name]
     for order, transposed in _iterate_axis_orders(array):
         text = f"the weights of {node.name} are read with {_describe_layout(order)}"

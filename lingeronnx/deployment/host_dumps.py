@@ -134,6 +134,7 @@ def _find_port_dumps(
 def _make_host_dump(
     name: str, device: DumpedTensor, expected: np.ndarray, min_tolerance: float
 ) -> HostDump:
+    """Compare a dump with `expected`; its tolerance is at least `min_tolerance`."""
     data, actual = device.data or b"", None
     if len(data) == expected.nbytes:
         dtype = expected.dtype.newbyteorder("<")

@@ -50,11 +50,10 @@ def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[
         Tolerance as a fraction of the output's range in all runs; at least `HOST_TOLERANCE`, and
         exactly that if the reference implementation cannot run the part.
     """
-    ranges = {
-        name: max_magnitude(run.outputs[name] for run in runs)
-        for name in part.outputs
-        if runs[0].outputs[name].dtype == np.float32
-    }
+    ranges = {}
+    for name in part.outputs:
+        if runs[0].outputs[name].dtype == np.float32:
+            ranges[name] = max_magnitude(run.outputs[name] for run in runs)
     tolerances = dict.fromkeys(ranges, HOST_TOLERANCE)
     runner, rng = FloatRunner(part.graph, part.outputs), np.random.default_rng(0)
     sensitivities = [_measure_sensitivity(runner, run, ranges, rng) for run in runs]

@@ -118,6 +118,7 @@ def make_ports(
 
 
 def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
+    """Make the port `name` for a tensor, or raise ConstraintError if its scale is no shift."""
     array = run.integers[tensor] if tensor in run.integers else run.floats[tensor]
     scale = run.scales.get(tensor)
     shift = None

@@ -123,6 +123,7 @@ def _iterate_io_sections(
 
 
 def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
+    """Yield a table of inputs and outputs."""
     yield "| | name | shape | type | bytes | integer = value * |"
     yield "|---|---|---|---|---:|---|"
     for direction, side in (("input", ports.inputs), ("output", ports.outputs)):
@@ -134,6 +135,7 @@ def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
 
 
 def _iterate_states(ports: Ports) -> Iterator[str]:
+    """Yield a line for each state that is fed back."""
     for state in ports.states:
         source = escape_markdown(ports.outputs[state.output].name)
         fed_input = escape_markdown(ports.inputs[state.input].name)
@@ -179,6 +181,7 @@ _MAX_LISTED_LAYERS = 12
 
 
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
+    """Yield the planned cost of each chip part."""
     for name, cost in costs.items():
         if cost is not None:
             yield (

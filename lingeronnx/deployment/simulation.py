@@ -204,6 +204,7 @@ def _to_real_feeds(
 def _make_sample_run(
     tensors: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
 ) -> SampleRun:
+    """Make a `SampleRun` of (name, array, qparams or None)."""
     integers = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "i"}
     floats = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "f"}
     scales = {name: qparams.scale for name, _, qparams in tensors if qparams is not None}

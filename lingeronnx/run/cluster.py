@@ -102,6 +102,7 @@ class _PackedJob(Generic[_Item, _Result]):
 
 
 def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
+    """Pickle a job and compute its key, or raise ConfigError if it cannot be pickled."""
     try:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -143,11 +144,13 @@ _RECEIVED_JOB = _ReceivedJob()
 
 
 def _init_worker(job: _PackedJob, threads: int) -> None:
+    """Store the job and the number of threads in a new worker process."""
     os.environ["LINGERONNX_THREADS"] = str(threads)
     _RECEIVED_JOB.job = job
 
 
 def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
+    """Process an item with the job of this worker process."""
     assert _RECEIVED_JOB.job is not None
     return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
@@ -155,6 +158,7 @@ def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
 def _map_in_processes(
     job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
+    """Yield the results of all items in order, computed by worker processes."""
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
@@ -189,6 +193,7 @@ def _submit_in_order(
 
 
 def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
+    """Process an item on a worker of a cluster."""
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
     return _WORKER_STATE.run_item(job, item)
 
@@ -196,6 +201,7 @@ def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result
 def _map_on_cluster(
     job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str
 ) -> Iterator[_Result]:
+    """Yield the results of all items in order, computed by a Dask cluster."""
     try:
         from distributed import Client
     except ImportError as error:

@@ -83,6 +83,7 @@ class CompiledHost:
         return outputs
 
     def _compile_part(self, entry: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
+        """Compile the C of a host part and return its function. entry : of the manifest."""
         source, compiler = self._folder / entry["source"], shlex.split(os.environ.get("CC", "cc"))
         if not compiler or shutil.which(compiler[0]) is None:
             raise ConfigError("no C compiler found for the host parts; install one, or set CC")

@@ -129,6 +129,7 @@ def _open_baseline(baseline: ir.ModelLike | Session, session: Session) -> Sessio
 
 
 def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
+    """Return the metric `name`, or the default for the labels and baseline that exist."""
     if name is not None:
         return name
     if labels is not None:
@@ -174,6 +175,7 @@ class _MetricJob:
         return self._measure_batch
 
     def _measure_batch(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
+        """Return the number of samples in a batch, and the sums of every measure."""
         feeds, labels = batch
         measure, *base_measures = self.create_measures()
         actual = self.model.run([self.output], feeds)[0]

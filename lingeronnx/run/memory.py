@@ -21,8 +21,12 @@ def bytes_per_sample(model: ir.Model) -> int:
 
     Unknown dimensions count as 1.
     """
-    shapes = [ir.get_shape(value) for value in ir.iter_values(model)]
-    return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
+    element_count = 0
+    for value in ir.iter_values(model):
+        shape = ir.get_shape(value)
+        if shape:
+            element_count += math.prod(int(size or 1) for size in shape[1:])
+    return 4 * element_count
 
 
 def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> int:

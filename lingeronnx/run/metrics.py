@@ -68,11 +68,11 @@ class Agreement:
 
     def merge(self, sums: Sequence[float]) -> None:
         """Add the sums of another measure."""
-        count, error, signal, other, cross = sums
+        count, error, signal, other_power, cross = sums
         self._count += int(count)
         self._error += error
         self._signal += signal
-        self._other += other
+        self._other += other_power
         self._cross += cross
 
     @property

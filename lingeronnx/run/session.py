@@ -320,6 +320,7 @@ class Session:
         yield from self._tail_runner.run(tail_feeds, tail_names, max(counts, default=1))
 
     def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+        """Check feeds and convert their types as `Data` does."""
         from .data import Data
 
         batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)
@@ -344,6 +345,7 @@ class Session:
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
+        """Raise ConfigError if a tensor does not exist."""
         for name in names:
             if name not in self._tensor_names:
                 raise ConfigError(
@@ -401,6 +403,7 @@ def is_integer_graph(model: ir.Model) -> bool:
 
 
 def _make_node_arg(value: ir.Value) -> NodeArg:
+    """Describe a graph input or output as onnxruntime does."""
     short_names = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
     type_name = "float"
     if value.dtype is not None:

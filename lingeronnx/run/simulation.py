@@ -154,6 +154,7 @@ def _select_tensors(
 
 
 def _check_none_missing(missing: Collection[str]) -> None:
+    """Raise ConfigError with the first of the tensors `missing`, if there is one."""
     for name in missing:
         raise ConfigError(
             f"tensor '{name}' is not available: it is internal to a fused float segment, or "
@@ -169,6 +170,7 @@ def _integer_tensor_name(value: ir.Value) -> str:
 
 
 def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate a tensor's batches along axis 0, or raise ConfigError if they differ in shape."""
     batches = [np.atleast_1d(batch) for batch in batches]
     if len({batch.shape[1:] for batch in batches}) > 1:
         raise ConfigError(

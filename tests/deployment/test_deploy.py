@@ -645,5 +645,5 @@ def test_more_psram_than_the_chip_has_is_told(tmp_path):
     done = api.deploy(made, tmp_path / "board", feed, samples=1, stem="two")
     assert made.report.program.psram_bytes <= 8 * 1024 * 1024
     (note,) = [note for note in done.notes if note.startswith("psram: ")]
-    assert note.endswith("and arcs has 8388608; fewer parts take less: quantize with --max-parts 1")
+    assert note.endswith("arcs has 8388608; fewer parts take less: quantize with --max-parts 1")
     assert note in (tmp_path / "board" / "README.md").read_text(encoding="utf-8")

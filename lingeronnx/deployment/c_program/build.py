@@ -145,7 +145,9 @@ def build_stub_containers(
     """
     memory, packages = StaticMemory(program), {}
     for part in program.unique_chip_parts:
-        indices = [i for i, other in enumerate(program.parts) if other.first == part.first]
+        indices = [
+            i for i, equal_part in enumerate(program.parts) if equal_part.first == part.first
+        ]
         outputs_by_inputs = {}
         for vectors in calls:
             for index in indices:

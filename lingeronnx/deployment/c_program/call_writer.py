@@ -89,6 +89,7 @@ class CallWriter:
         return parameters + self._format_output_parameters()
 
     def _format_output_parameters(self) -> list[str]:
+        """Return the C parameters of the program's outputs."""
         return [
             f"{get_c_type(array.dtype)} *{self.output_names[array.tensor]}"
             for array in self.program.outputs

@@ -39,6 +39,7 @@ def make_program_guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[
 
 
 def _iterate_summary(program: BoardProgram) -> Iterator[str]:
+    """Yield an overview of the program: parts, packages, executor, and large host parts."""
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     count = f"{len(program.chip)} chip part{'s' * (len(program.chip) > 1)}"
     host = f", {len(program.host)} host part{'s' * (len(program.host) > 1)}" if program.host else ""

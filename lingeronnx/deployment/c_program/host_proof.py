@@ -95,6 +95,7 @@ class LoadedProgram:
         self.executor = int(self._get_function("executor_status")())
 
     def _get_function(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
+        """Return a function of the program by its name without prefix."""
         return getattr(self._library, f"{self.program.prefix}_{name}")
 
     def _compute(self, package_index: int, inputs: Any, outputs: Any) -> int:  # noqa: ANN401
@@ -120,6 +121,7 @@ class LoadedProgram:
         return 0
 
     def _record(self, part: int, output: int, port: int, data: int, size: int) -> int:
+        """Store a tensor in `observed`; called by the program. Returns 0 to continue."""
         self.observed.append((part, output, port, ctypes.string_at(data, size) if size else b""))
         return 0
 
@@ -178,6 +180,7 @@ def build_shared_library(
 
 
 def _get_stub_source() -> tuple[Path, tuple[str, ...]]:
+    """Return the C file of the stand-in executor, with its flags."""
     return get_stub_folder() / "standin.c", ("-std=c99", f"-I{get_stub_folder()}")
 
 
@@ -351,12 +354,14 @@ def _prove_calls(
 def _are_states_equal(
     states: Mapping[str, np.ndarray], other_states: Mapping[str, np.ndarray]
 ) -> bool:
+    """Whether all states are bit-equal or NaN."""
     return all(
         np.array_equal(states[name], array, equal_nan=True) for name, array in other_states.items()
     )
 
 
 def _get_next_states(program: BoardProgram, runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
+    """Return the state inputs of the next call, from the outputs of this one."""
     outputs = _collect_outputs(runs)
     return {fed.tensor: outputs[output.tensor] for fed, output in program.states}
 
@@ -385,6 +390,7 @@ def make_border_inputs(
 
 
 def _collect_outputs(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
+    """Return the outputs of all parts by name."""
     outputs: dict[str, np.ndarray] = {}
     for run in runs:
         outputs.update(run.outputs)

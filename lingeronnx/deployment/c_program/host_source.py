@@ -121,6 +121,7 @@ def generate_host_source(
 
 
 def _run_generator(model: onnx.ModelProto, name: str) -> str:
+    """Return the C that emx-onnx-cgen generates for a model."""
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
     options = CompilerOptions(
@@ -150,6 +151,7 @@ def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:
 
 
 def _has_static_shape(value: onnx.ValueInfoProto | None) -> bool:
+    """Whether the type of a tensor is known with a number for every dimension."""
     if value is None:
         return False
     return all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
@@ -200,6 +202,7 @@ def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
 
 
 def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) -> None:
+    """Clear inputs of a Resize that are in `empty`, and regions that it does not read."""
     uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
     for index, name in enumerate(node.input):
         if name in empty or (index == 1 and not uses_regions):
@@ -287,10 +290,12 @@ def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
 
 
 def _parse_parameters(signature: str, name: str) -> list[_Parameter]:
+    """Parse the parameter list of the generated function."""
     return [_parse_parameter(item.strip(), name) for item in signature.split(",") if item.strip()]
 
 
 def _parse_parameter(text: str, name: str) -> _Parameter:
+    """Parse one C parameter, or raise ConstraintError if its form is unknown."""
     match = _PARAMETER.fullmatch(text)
     if match is None:
         raise ConstraintError(f"{GENERATOR} wrote {name} with an unknown form of parameter: {text}")
@@ -299,6 +304,7 @@ def _parse_parameter(text: str, name: str) -> _Parameter:
 
 
 def _parse_dims(dims: str) -> list[int]:
+    """Return the dimensions in C array brackets."""
     return [int(size) for size in re.findall(r"\d+", dims)]
 
 

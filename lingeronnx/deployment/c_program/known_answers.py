@@ -60,6 +60,7 @@ class _PerturbedHost:
         return perturbed
 
     def _perturb(self, name: str, array: np.ndarray, golden: Sequence[np.ndarray]) -> np.ndarray:
+        """Add the perturbation to a float output. golden : its values in all calls."""
         if array.dtype != np.float32:
             return array
         step = PERTURBATION_FACTOR * self._tolerances[name]
@@ -129,6 +130,7 @@ def _has_host_upstream_of_chip(program: BoardProgram) -> bool:
 
 
 def _collect_outputs(runs: Iterable[PartRun]) -> dict[str, np.ndarray]:
+    """Return the outputs of all parts by name."""
     outputs: dict[str, np.ndarray] = {}
     for run in runs:
         outputs.update(run.outputs)
@@ -315,6 +317,7 @@ def _get_named_ports(
 def _name_host_ports(
     part: HostPart, direction: str, tensors: Sequence[ProgramTensor]
 ) -> list[tuple[str, tuple[int, ...]]]:
+    """Return (name in dumps, shape) of a host part's inputs or outputs."""
     return [
         (f"{make_host_port_prefix(part.name, direction, index)}{tensor.tensor}", tensor.shape)
         for index, tensor in enumerate(tensors)

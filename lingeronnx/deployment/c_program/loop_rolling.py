@@ -87,6 +87,7 @@ def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> lis
 
 
 def _list_offsets(lines: Sequence[str]) -> list[str]:
+    """Return the arena offsets in lines of C, in order."""
     offsets: list[str] = []
     for line in lines:
         offsets += [match[1] for match in _VARIABLE.finditer(line) if match[1]]

@@ -239,7 +239,8 @@ def build_program(
     states = tuple(
         (tensors[fed], tensors[output]) for output, fed in state.items() if fed in tensors
     )
-    external = {tensor.tensor for tensor in (*inputs, *outputs, *(fed for fed, _ in states))}
+    state_inputs = [fed for fed, _ in states]
+    external = {tensor.tensor for tensor in (*inputs, *outputs, *state_inputs)}
     arena_offsets, arena_bytes = _plan_buffers(program_parts, external, state)
     return BoardProgram(
         prefix=prefix,
@@ -266,6 +267,7 @@ def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
 
 
 def _count_packages(parts: Sequence[ChipPart | HostPart]) -> int:
+    """Return the number of unique chip parts."""
     return sum(isinstance(part, ChipPart) and part.first == part.name for part in parts)
 
 
@@ -333,6 +335,7 @@ def _make_sample_run(run: PartRun) -> SampleRun:
 
 
 def _is_dequantized(value: ir.Value) -> bool:
+    """Whether a Dequant computes `value`."""
     node = ir.producer(value)
     return node is not None and find_integer_op(node) is DEQUANT
 

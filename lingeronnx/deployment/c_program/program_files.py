@@ -69,6 +69,7 @@ def make_pack_script(
 
 
 def _compute_crc(folder: Path, part: ChipPart) -> int:
+    """Return the CRC-32 of a chip part's ONNX file."""
     return zlib.crc32((folder / part.file).read_bytes())
 
 
@@ -154,6 +155,7 @@ def write_golden_calls(
 
 
 def _write_arrays(folder: Path, prefix: str, arrays: Iterable[np.ndarray]) -> None:
+    """Write arrays as raw files PREFIX0.bin, PREFIX1.bin ..."""
     for index, array in enumerate(arrays):
         (folder / f"{prefix}{index}.bin").write_bytes(to_raw_bytes(np.asarray(array)))
 
@@ -177,6 +179,7 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
 
 
 def _describe_part(program: BoardProgram, part: ChipPart | HostPart) -> dict[str, Any]:
+    """Return the manifest's entry of one part."""
     entry: dict[str, Any] = {
         "name": part.name,
         "chip": isinstance(part, ChipPart),

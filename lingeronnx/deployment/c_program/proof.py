@@ -64,6 +64,7 @@ class Proof:
         return [*lines, *self.cores]
 
     def _format_differences(self) -> str:
+        """Describe the integers that differ from a run with onnxruntime."""
         same_states = ""
         if self.fallen != self.differing:
             same_states = f"; {self.fallen} in calls that begin with the same states"

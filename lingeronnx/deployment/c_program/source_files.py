@@ -99,6 +99,7 @@ def _make_conversion_functions(program: BoardProgram) -> str:
 
 
 def _make_quantize_function(name: str, dtype: str) -> str:
+    """Return the C of a function that quantizes an array of floats to `dtype`."""
     high, low = _LIMITS[dtype]
     max_value = "INT32_MAX" if dtype == "int32" else high
     min_value = "INT32_MIN" if dtype == "int32" else low
@@ -127,6 +128,7 @@ def _make_quantize_function(name: str, dtype: str) -> str:
 
 
 def _make_dequantize_function(dtype: str) -> str:
+    """Return the C of a function that dequantizes an array of `dtype`."""
     signature = f"dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float unit)"
     lines = [
         f"static void {signature}",
@@ -202,9 +204,9 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
     yield f"    if (!ready) return {macro_prefix}_NOT_READY;"
     yield "    switch (part) {"
     for part in program.unique_parts:
-        for index, other in enumerate(program.parts):
-            if other.first == part.name:
-                yield f"    case {index}: /* {other.name} */"
+        for index, equal_part in enumerate(program.parts):
+            if equal_part.first == part.name:
+                yield f"    case {index}: /* {equal_part.name} */"
         if isinstance(part, ChipPart):
             yield f"        rc = forward({part.package_index}, inputs);"
             yield f"        if (rc != {macro_prefix}_OK) return rc;"

@@ -223,6 +223,7 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_entry_array(archive: zipfile.ZipFile, entry: _Entry) -> np.ndarray:
+    """Return a complete array of an archive."""
     with archive.open(entry.info) as stream:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 

@@ -157,6 +157,7 @@ class Data:
             yield part, part_labels
 
     def _check_max_samples(self, count: int) -> None:
+        """Raise DataError if `count` exceeds the maximum of a source of unknown length."""
         if self._max_samples is None or count <= self._max_samples:
             return
         if self.limit is None and self.is_open_ended:
@@ -229,10 +230,11 @@ class Data:
         yield batch, None
 
     def _can_concatenate(
-        self, feeds: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
+        self, feeds: Mapping[str, np.ndarray], first_feeds: Mapping[str, np.ndarray]
     ) -> bool:
+        """Whether two feeds have equal shapes apart from the number of samples."""
         return all(
-            self.inputs[name].kind(array) == self.inputs[name].kind(other[name])
+            self.inputs[name].kind(array) == self.inputs[name].kind(first_feeds[name])
             for name, array in feeds.items()
         )
 
@@ -460,6 +462,7 @@ class Data:
         return converted
 
     def _add_note(self, text: str) -> None:
+        """Add a remark for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -497,5 +500,6 @@ def _format_array(array: np.ndarray) -> str:
 
 
 def _to_array(value: object, name: str, where: str) -> np.ndarray:
+    """Convert a value to an array, or raise DataError."""
     with wrap_user_errors(f"{where}: '{name}' cannot be converted to an array", DataError):
         return np.asarray(value)

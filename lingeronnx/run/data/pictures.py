@@ -191,8 +191,8 @@ class Pictures:
         ratio = max(ratios) if self.resize == "crop" else min(ratios)
         scaled_size = max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)
         scaled = picture.resize(scaled_size, resampling)
-        left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
-        return scaled.crop((left, top, left + width, top + height))  # black beyond the edges
+        x, y = (scaled.width - width) // 2, (scaled.height - height) // 2
+        return scaled.crop((x, y, x + width, y + height))  # black beyond the edges
 
 
 def _list_class_files(folders: Sequence[Path]) -> list[tuple[Path, int | None]]:
@@ -214,6 +214,7 @@ def _per_channel(value: float | Sequence[float], channels: int, option: str) -> 
 
 
 def _import_pillow() -> ModuleType:
+    """Return Pillow's Image module, or raise ConfigError if it is not installed."""
     try:
         from PIL import Image
     except ImportError:

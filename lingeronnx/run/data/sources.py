@@ -73,6 +73,7 @@ class ItemSource:
             yield item
 
     def _items(self) -> Iterator[Item]:
+        """Yield all items of a fresh iterator; exceptions of the user's code become a DataError."""
         with wrap_user_errors(f"{self.label}: reading it failed", DataError):
             yield from self.create_iterator()
 
@@ -131,6 +132,7 @@ def _is_map_style_dataset(source: object) -> TypeGuard[_Dataset]:
 
 
 def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
+    """Yield the entries of a dataset as batches of one sample."""
     for index in range(len(dataset)):
         yield _add_batch_axis(dataset[index], names)
 
@@ -174,6 +176,7 @@ def _list_folder(path: Path, label: str) -> list[Path]:
 def _iter_files(
     files: Sequence[Path], label: str, names: Collection[str], by_row: Collection[str]
 ) -> Iterator[Item]:
+    """Yield the items of all files; parameters as for `iter_file_items`."""
     for file in files:
         yield from iter_file_items(file, label, names, by_row)
 

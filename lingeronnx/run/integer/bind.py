@@ -115,6 +115,7 @@ class Binder:
         self._append_float_fallback()
 
     def _depends_on_pending(self, node: ir.Node) -> bool:
+        """Whether a node consumes an output of the pending float nodes."""
         pending_outputs: set[str] = set()
         for pending in self._pending:
             pending_outputs.update(str(value.name) for value in pending.outputs)
@@ -229,6 +230,7 @@ class Binder:
                 )
 
     def _append_constant(self, name: str, array: np.ndarray) -> None:
+        """Append a step that outputs a constant, unless there is one."""
         from simulator.kernels import Constant
 
         if name not in self.specs:

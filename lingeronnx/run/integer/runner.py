@@ -192,6 +192,7 @@ class IntegerRunner:
     def _make_binder(
         self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None = ()
     ) -> Binder:
+        """Make a binder for feeds of `specs`; parameters as for `Binder`."""
         return Binder(
             self.model,
             self.side,

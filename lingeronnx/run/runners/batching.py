@@ -173,6 +173,7 @@ def _copy_numbered(
 
 
 def _numbered_names(name: str) -> list[str]:
+    """Return the names of a tensor's samples in a parallel model."""
     return [f"{name}#{index}" for index in range(PARALLEL_SAMPLES)]
 
 

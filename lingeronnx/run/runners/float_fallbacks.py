@@ -242,6 +242,7 @@ class FloatFallback(NumpyKernel):
         )
 
     def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
+        """Open a session on a model, or return the shared one of an equal model."""
         key = _hash_model(proto)
         if key not in self._fallback_sessions:
             self._fallback_sessions[key] = open_ort_session(
@@ -300,7 +301,8 @@ class FloatFallback(NumpyKernel):
         """Whether two random samples in one batch have other results than separately."""
         if self._mixes is None:
             rng = np.random.default_rng(0)
-            first, second = ([_random_like(rng, array[:1]) for array in arrays] for _ in range(2))
+            first = [_random_like(rng, array[:1]) for array in arrays]
+            second = [_random_like(rng, array[:1]) for array in arrays]
             self._mixes = not self._is_batch_independent(first, second)
         return self._mixes
 
@@ -364,15 +366,18 @@ class FloatFallback(NumpyKernel):
         return tuple(self._run([align_array(array) for array in arrays]))
 
     def _compute_flattened(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run all arrays as one padded line of elements."""
         shape, size = arrays[0].shape, arrays[0].size
         results = self._run([flatten_padded(array) for array in arrays])
         return tuple(result.reshape(-1)[:size].reshape(shape) for result in results)
 
     def _compute_repeated(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run a batch with each sample repeated, and return its first copies."""
         results = self._run([repeat_samples(array, self._times) for array in arrays])
         return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
 
     def _compute_parallel(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run batches of `PARALLEL_SAMPLES` samples that are computed separately."""
         count, runs = len(arrays[0]), []
         for start in range(0, count, PARALLEL_SAMPLES):
             chunks = [_take_padded_chunk(array, start) for array in arrays]

@@ -100,6 +100,7 @@ class ShapeRunner:
 
 
 def _format_run_error(inputs: Mapping[str, np.ndarray], error: Exception) -> str:
+    """Return the message for a run that failed on these inputs."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     return (
         f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; pass shapes "
@@ -150,6 +151,7 @@ class FloatRunner:
         self._sessions = [self._open_stage(stage) for stage in self._stages]
 
     def _open_stage(self, stage: ModelStage) -> OrtSession:
+        """Declare the outputs of a stage and open a session on it."""
         stage.proto.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
         )

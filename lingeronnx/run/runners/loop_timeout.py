@@ -55,6 +55,7 @@ def with_loop_timeout(
 
 
 def _read_timeout_seconds() -> float:
+    """Return LINGERONNX_LOOP_SECONDS or its default, or raise ConfigError if it is invalid."""
     text = os.environ.get(_ENVIRONMENT_VARIABLE) or str(_DEFAULT_TIMEOUT_SECONDS)
     try:
         limit = float(text)

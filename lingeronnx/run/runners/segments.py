@@ -102,6 +102,7 @@ class Segments:
         return dict(zip(segment.outputs, arrays, strict=True))
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
+        """Open a session on one segment, with some of its constants replaced."""
         segment, nodes = self.segments[index], self._nodes[index]
         inputs = {}
         for node in nodes:
@@ -147,6 +148,7 @@ def _group_nodes(
 
 
 def _make_segment(nodes: Sequence[ir.Node], visible: Collection[str]) -> Segment:
+    """Make a segment of nodes; its outputs are those of the last one."""
     variables, constants = collect_inputs(nodes)
     last_outputs = [value for value in nodes[-1].outputs if value.name]
     return Segment(
