@@ -474,7 +474,7 @@ def _value_label(value: Value | None) -> str:
     return str(value.name) if value is not None else "an absent input"
 
 
-def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
+def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - any attribute
     """Return attribute `name` as a Python value (int, float, str, list or array), or `default`."""
     attribute = node.attributes.get(name)
     if attribute is None:
