@@ -114,13 +114,15 @@ def _match_affine(node: ir.Node) -> _AffineMatch | None:
         return _AffineMatch(x, -ones, zeros)
     is_first = node.inputs[0] is x
     k = _drop_batch_axis(ir.const_value(node.inputs[1] if is_first else node.inputs[0]), rank)
-    if k is None or (node.op_type == "Div" and not (is_first and k.all())):
+    if k is None:
         return None
-    factors = {"Mul": k, "Add": ones, "Sub": ones if is_first else -ones}
-    offsets = {"Add": k, "Sub": -k if is_first else k}
     if node.op_type == "Div":
-        return _AffineMatch(x, 1.0 / k, zeros)
-    return _AffineMatch(x, factors[node.op_type], offsets.get(node.op_type, zeros))
+        return _AffineMatch(x, 1.0 / k, zeros) if is_first and k.all() else None
+    if node.op_type == "Mul":
+        return _AffineMatch(x, k, zeros)
+    if node.op_type == "Add":
+        return _AffineMatch(x, ones, k)
+    return _AffineMatch(x, ones, -k) if is_first else _AffineMatch(x, -ones, k)
 
 
 def _find_float_operand(node: ir.Node) -> ir.Value | None:
