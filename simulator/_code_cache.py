@@ -78,6 +78,7 @@ def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ..
 
 @cache
 def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
+    """Return the address of cached code, or compile it and cache it."""
     key = _disk_cache.make_cache_key(
         f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds)
     )

@@ -35,6 +35,8 @@ __all__ = [
 
 
 class _Config:
+    """Settings of Numba that are known without importing it."""
+
     @property
     def DISABLE_JIT(self) -> bool:
         """Whether compilation is disabled and kernels run in Python (NUMBA_DISABLE_JIT)."""

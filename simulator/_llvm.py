@@ -23,8 +23,9 @@ __all__ = ["emit_assembly", "get_function_address", "link_object"]
 
 
 @cache
-def _initialize(everything: bool) -> None:
-    if everything:
+def _initialize(all_targets: bool) -> None:
+    """Initialize LLVM for this processor, or for all targets; once each."""
+    if all_targets:
         binding.initialize_all_targets()
         binding.initialize_all_asmprinters()
     else:
@@ -33,6 +34,7 @@ def _initialize(everything: bool) -> None:
 
 
 def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any:
+    """Create LLVM's code generator for a target; an empty `triple` is this machine."""
     target = binding.Target.from_triple(triple or binding.get_process_triple())
     return target.create_target_machine(
         opt=3, features=",".join(f"+{name}" for name in features), jit=jit
@@ -40,6 +42,7 @@ def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any
 
 
 def _optimize(text: str, machine: Any) -> Any:
+    """Parse an LLVM module and optimize it for a target machine."""
     module = binding.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = binding.create_pass_builder(
@@ -99,6 +102,7 @@ _LOCK = Lock()  # two threads must not link the same code
 def _load_or_compile(
     write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
+    """Return the address of cached code, or compile it and cache it."""
     _initialize(False)
     machine = _make_target_machine("", features, jit=True)
     key = _disk_cache.make_cache_key(

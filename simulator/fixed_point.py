@@ -538,6 +538,7 @@ class ChainedRescale:
 
 @register_inline
 def _apply_shift(rescale: Any, acc: Any) -> Any:
+    """Apply a `ShiftForm`."""
     # int32() and the mask let LLVM use 32 bits: 16 lanes instead of 8
     rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
     return min(max(np.int32(rounded), rescale.low), rescale.high)
@@ -545,6 +546,7 @@ def _apply_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_scale(rescale: Any, acc: Any) -> Any:
+    """Apply a `ScaleForm`."""
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     return min(
         max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high
@@ -553,6 +555,7 @@ def _apply_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
+    """Apply a `NarrowScaleForm`."""
     narrow = min(max(np.int32(acc), rescale.negative_limit), rescale.limit)
     product = np.int64(narrow) * np.int64(rescale.multiplier)
     return min(max((product + rescale.half) >> rescale.shift, rescale.low), rescale.high)
@@ -560,6 +563,7 @@ def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
+    """Apply a `WideScaleForm`."""
     # acc * M = upper * 2^32 + lower, each within int64; the rounding bit is added to the half that
     # it cannot overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
@@ -573,7 +577,8 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
 
 
 @register_inline
-def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - one branch per rounding mode
+def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branch per rounding mode
+    """Apply a `RoundedScaleForm`."""
     # acc * M = upper * 2^32 + lower, each within int64; the bits that the shift removes are
     # (high_bits, low_bits), to be compared with (half, 0)
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
@@ -606,12 +611,14 @@ def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - one bra
 
 @register_inline
 def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
+    """Apply a `ReciprocalForm`."""
     result = luna_multiply_reciprocal(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
 
 
 @register_inline
 def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
+    """Apply a `HalfEvenShiftForm`."""
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     down = acc >> rescale.shift
     # a tie rounds up only if `down` is odd
@@ -621,6 +628,7 @@ def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_chain(rescale: Any, acc: Any) -> Any:
+    """Apply a `ChainedForm`."""
     return apply_rescale(rescale.second, apply_rescale(rescale.first, acc))
 
 

@@ -49,7 +49,7 @@ class KernelCurve(NamedTuple):
         For 16-bit x all results: [65537] for x = -2^15..2^15, in the narrowest type. Else empty.
     pieces
         For wider x a lower bound of the segment index, by |x| >> `piece_index_shift`; the shift is
-        so small that at most one border lies in each interval.
+        so small that at most one border is in each interval.
     piece_index_shift
         See `pieces`.
     rows

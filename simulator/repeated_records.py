@@ -92,6 +92,7 @@ class RepeatedRecords:
 
     @cached_property
     def _runner_arguments(self) -> tuple[int, ...]:
+        """Arguments of the repeat runner after the record table."""
         return (
             self.first,
             self.first + self.records_per_repeat,

@@ -268,7 +268,7 @@ class _ModelImporter:
         if self._is_nonnegative(source):
             return source
         is_relu6 = abs(high - _RELU6_MAX) <= 0.5 * step
-        op_type = "Clip" if is_relu6 else "Relu"
+        activation_type = "Clip" if is_relu6 else "Relu"
         bounds = []
         if is_relu6:
             for suffix, bound in (("low", 0.0), ("high", _RELU6_MAX)):
@@ -279,10 +279,14 @@ class _ModelImporter:
         name = str(source.name)
         source.name = ir.unique_tensor_name(self.model, f"{name}_sum")
         activation = ir.make_node(
-            op_type, [source, *bounds], output=name, name=f"{node.name}_{op_type}", like=source
+            activation_type,
+            [source, *bounds],
+            output=name,
+            name=f"{node.name}_{activation_type}",
+            like=source,
         )
         self.model.graph.insert_before(node, activation)
-        self.restored_counts[op_type] = self.restored_counts.get(op_type, 0) + 1
+        self.restored_counts[activation_type] = self.restored_counts.get(activation_type, 0) + 1
         return activation.outputs[0]
 
     def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:

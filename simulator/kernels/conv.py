@@ -202,6 +202,7 @@ class Conv(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
+        """Return the sliding window; SimulatorError if the weights are not those of a kernel."""
         require(
             self.weight.ndim in (3, 4),
             f"convolution weights {list(self.weight.shape)} must have 3 or 4 axes",

@@ -99,7 +99,7 @@ class Mean(ClampableKernel):
     Parameters
     ----------
     kernel, strides, pads, ceil_mode
-        As for `pool.MaxPool`; kernel None is the whole image.
+        As for `pool.MaxPool`; kernel None is the full image.
     shift
         log2(scale_out / scale_x).
     bits

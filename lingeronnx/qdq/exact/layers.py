@@ -70,7 +70,7 @@ def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
     return builder.constant(np.array(128 + zero, np.uint8))
 
 
-def _conv(
+def _write_conv(
     builder: IntegerNodes,
     kernel: k.Conv,
     xs: Sequence[ir.Value],
@@ -119,13 +119,14 @@ def integer_matmul(
     return builder("MatMul", builder.to_int64(x, zero), builder.constant(weight.astype(np.int64)))
 
 
-def _linear(
+def _write_linear(
     builder: IntegerNodes,
     kernel: k.Linear,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a fully connected layer."""
     weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
     acc = builder("Add", integer_matmul(builder, xs[0], weight.T, types[0], kernel.zero), bias)
@@ -133,13 +134,14 @@ def _linear(
     return [builder.narrow(builder.rescale(acc, form, (-1,)), kernel.rescale.dtype)]
 
 
-def _matmul(
+def _write_matmul(
     builder: IntegerNodes,
     kernel: k.MatMul,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a matrix product."""
     if all(dtype == np.int8 for dtype in types):
         acc = builder.to_int64(
             builder(
@@ -157,7 +159,7 @@ def _matmul(
     return [builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)]
 
 
-def _sum(
+def _write_sum(
     builder: IntegerNodes,
     kernel: k.AddShift | k.AddScaled,
     xs: Sequence[ir.Value],
@@ -181,26 +183,28 @@ def _sum(
     return [builder.narrow(builder.rescale(total, form), out.dtype)]
 
 
-def _mul(
+def _write_mul(
     builder: IntegerNodes,
     kernel: k.Mul,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a product."""
     bound = math.prod(map(max_magnitude, types))
     form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
     product = builder("Mul", *map(builder.to_int64, xs))
     return [builder.narrow(builder.rescale(product, form), kernel.rescale.dtype)]
 
 
-def _affine(
+def _write_affine(
     builder: IntegerNodes,
     kernel: k.ChannelAffine,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a multiplication and addition per channel."""
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
     bias, bound = _bias_and_sum_bound(
@@ -212,13 +216,14 @@ def _affine(
     return [builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)]
 
 
-def _requant(
+def _write_requant(
     builder: IntegerNodes,
     kernel: k.Requant,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a requantization."""
     right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
@@ -226,13 +231,14 @@ def _requant(
     return [builder.narrow(builder.rescale(x, form), kernel.rescale.dtype)]
 
 
-def _concat(
+def _write_concat(
     builder: IntegerNodes,
     kernel: k.Concat,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a concatenation of rescaled inputs."""
     operands = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)
@@ -241,7 +247,7 @@ def _concat(
     return [builder.narrow(joined, kernel.rescales[0].dtype)]
 
 
-def _subtract_zero_points(
+def _write_with_zero_points(
     builder: IntegerNodes,
     kernel: k.ZeroPointKernel,
     xs: Sequence[ir.Value],
@@ -262,7 +268,7 @@ def _subtract_zero_points(
     return write(builder, kernel.kernel, centered, shapes, centered_types)
 
 
-def _average(
+def _write_average(
     builder: IntegerNodes,
     kernel: k.AvgPool,
     xs: Sequence[ir.Value],
@@ -311,24 +317,26 @@ def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | N
     return values.astype(rule.dtype)
 
 
-def _table(
+def _write_table(
     builder: IntegerNodes,
     kernel: k.Table,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a lookup table as a Gather."""
     values = np.asarray(kernel.values).reshape(-1)
     return [builder.gather(values, builder("Add", builder.to_int64(xs[0]), len(values) // 2))]
 
 
-def _glu(
+def _write_glu(
     builder: IntegerNodes,
     kernel: k.Glu,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a gated linear unit."""
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2
     value, gate = builder.add_multi_output(
@@ -340,17 +348,17 @@ def _glu(
 
 
 LAYER_WRITERS: Mapping[type[Kernel], KernelWriter] = {
-    k.Conv: _conv,
-    k.Linear: _linear,
-    k.MatMul: _matmul,
-    k.AddShift: _sum,
-    k.AddScaled: _sum,
-    k.Mul: _mul,
-    k.ChannelAffine: _affine,
-    k.Requant: _requant,
-    k.Concat: _concat,
-    k.ZeroPointKernel: _subtract_zero_points,
-    k.AvgPool: _average,
-    k.Table: _table,
-    k.Glu: _glu,
+    k.Conv: _write_conv,
+    k.Linear: _write_linear,
+    k.MatMul: _write_matmul,
+    k.AddShift: _write_sum,
+    k.AddScaled: _write_sum,
+    k.Mul: _write_mul,
+    k.ChannelAffine: _write_affine,
+    k.Requant: _write_requant,
+    k.Concat: _write_concat,
+    k.ZeroPointKernel: _write_with_zero_points,
+    k.AvgPool: _write_average,
+    k.Table: _write_table,
+    k.Glu: _write_glu,
 }

@@ -111,7 +111,7 @@ class IntegerNodes:
         return self("Div", self("Sub", x, self("Mod", x, power)), power)
 
     def shift_right_round(self, x: ir.Value, shift: int) -> ir.Value:
-        """Return x shifted right by a constant, rounded half up; negative shifts are to the left."""
+        """Return x shifted right by a constant, rounded half up; negative shifts go left."""
         if shift <= 0:
             return self("Mul", x, 1 << -shift) if shift else x
         return self.shift_right_floor(self("Add", x, 1 << (shift - 1)), shift)

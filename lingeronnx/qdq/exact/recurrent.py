@@ -50,13 +50,14 @@ def _gate_sums(
     return builder.rescale(acc, rescale.compile_for_bound(int(bounds.max(initial=0))))
 
 
-def _lstm(
+def _write_lstm(
     builder: IntegerNodes,
     kernel: k.Lstm,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write an LSTM layer."""
     units, packed, dtype = kernel.units, kernel.arithmetic == "q11", kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 31)
@@ -103,13 +104,14 @@ def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
     return builder("Concat", pairs, builder("Mod", last, 1 << 16), zeros, axis=-1)
 
 
-def _gru(
+def _write_gru(
     builder: IntegerNodes,
     kernel: k.Gru,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a GRU layer as defined."""
     units, down, dtype = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     new_form = kernel.rescale_o.compile_for_bound(1 << 31)
@@ -142,13 +144,14 @@ def _gru(
     return [outputs[index] for index in kernel.output_indices]
 
 
-def _executor_gru(
+def _write_executor_gru(
     builder: IntegerNodes,
     kernel: k.ExecutorGru,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a GRU layer as the chips' executor computes it."""
     units, dtype = kernel.units, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 16)
@@ -239,7 +242,7 @@ def _build_scan_body(builder: IntegerNodes, step: Step, kinds: Sequence[np.dtype
 
 
 RECURRENT_WRITERS: Mapping[type[Kernel], KernelWriter] = {
-    k.Lstm: _lstm,
-    k.Gru: _gru,
-    k.ExecutorGru: _executor_gru,
+    k.Lstm: _write_lstm,
+    k.Gru: _write_gru,
+    k.ExecutorGru: _write_executor_gru,
 }

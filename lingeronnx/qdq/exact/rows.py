@@ -126,13 +126,14 @@ def _softmax_powers(
     return d, e, builder.saturate(builder.reduce_sum(e), 32)
 
 
-def _softmax(
+def _write_softmax(
     builder: IntegerNodes,
     kernel: k.Softmax,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a softmax."""
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
@@ -149,13 +150,14 @@ def _softmax(
     return [_apply_to_rows(builder, xs[0], shapes[0], axis, kernel.single_axis, write_rows)]
 
 
-def _log_softmax(
+def _write_log_softmax(
     builder: IntegerNodes,
     kernel: k.LogSoftmax,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a logarithm of a softmax."""
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
@@ -171,13 +173,14 @@ def _log_softmax(
     return [_apply_to_rows(builder, xs[0], shapes[0], axis, kernel.single_axis, write_rows)]
 
 
-def _layer_norm(
+def _write_layer_norm(
     builder: IntegerNodes,
     kernel: k.LayerNorm,
     xs: Sequence[ir.Value],
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
+    """Write a layer normalization."""
     count, narrow = len(kernel.gamma), kernel.fraction_bits == 10
     gamma, beta = (np.asarray(v).astype(np.int64) for v in (kernel.gamma, kernel.beta))
     top = 1 << (15 if narrow else 31)
@@ -210,7 +213,7 @@ def _layer_norm(
 
 
 ROW_WRITERS: Mapping[type[Kernel], KernelWriter] = {
-    k.Softmax: _softmax,
-    k.LogSoftmax: _log_softmax,
-    k.LayerNorm: _layer_norm,
+    k.Softmax: _write_softmax,
+    k.LogSoftmax: _write_log_softmax,
+    k.LayerNorm: _write_layer_norm,
 }

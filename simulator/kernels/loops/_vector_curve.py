@@ -133,6 +133,7 @@ def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Arr
 
 @register_inline
 def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
+    """Evaluate a `ScalarCurve`, see `evaluate_curve_rows`."""
     for r in range(len(x)):
         source, target = x[r], out[r]
         for i in range(first, first + width):
@@ -141,6 +142,7 @@ def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @register_inline
 def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
+    """Evaluate a `VectorCurve`, see `evaluate_curve_rows`."""
     source, target = (
         _conv_simd.array_address(x) + 4 * first,
         _conv_simd.array_address(out) + 4 * first,

@@ -152,7 +152,7 @@ def test_command(tmp_path):
     for options, word in (
         (("--to", "thinker", "--exact"), "exact is for qdq"),
         (("--to", "qoperator", "--exact"), "exact is for qdq"),
-        (("--to", "qdq", "--functions"), "not asked for"),
+        (("--to", "qdq", "--functions"), "functions need exact"),
     ):
         done = converted(path, *options)
         assert done.exit_code == 1
