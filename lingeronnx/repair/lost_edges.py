@@ -19,6 +19,7 @@ from .node_semantics import (
     OTHER,
     TensorDemand,
     TensorKind,
+    get_kinds,
     integer_inputs,
     integer_type,
     is_dequant,
@@ -198,9 +199,7 @@ def _accepts_kind(
     if is_quantized(node) and node.proto.op_type != QUANT.name:
         return kind.is_integer and read.index in integer_inputs(node)
     if kind.category == "other":
-        input_kinds = [
-            OTHER if tensor is None else root_kinds.get(tensor, OTHER) for tensor in node.inputs
-        ]
+        input_kinds = get_kinds(node.inputs, root_kinds, OTHER)
         return produces_indices(node) or takes_element(node, read.index, kind, input_kinds)
     return not takes_indices(node, read.index)
 

@@ -47,6 +47,7 @@ __all__ = [
     "TensorDemand",
     "current_attributes",
     "data_inputs",
+    "get_kinds",
     "integer_type",
     "is_dequant",
     "always_passes_integers",
@@ -144,6 +145,15 @@ REAL, OTHER, MISSING = TensorKind("real"), TensorKind("other"), TensorKind("miss
 FLOAT = TensorKind("real", element_type=TensorProto.FLOAT)
 
 
+def get_kinds(
+    tensors: Sequence[TensorView | None],
+    kind_of: Mapping[TensorView, TensorKind],
+    default: TensorKind = MISSING,
+) -> list[TensorKind]:
+    """Return the kinds of tensors; `default` for None and for those without a known kind."""
+    return [default if tensor is None else kind_of.get(tensor, default) for tensor in tensors]
+
+
 def _storage_bytes(bits: int) -> int:
     """Return the size in bytes of the integer type that stores `bits`: 1, 2 or 4."""
     if bits <= 8:
@@ -237,10 +247,15 @@ def integer_operator(node: NodeView) -> Format | None:
         return None
     if form.domain and (node.proto.domain in _DOMAINS or node.is_standard):
         return form
-    if form is GATHER:
-        scales = [node.attributes.get(name) for name in ("scale_o", "scale_x", "scale_w")]
-        return form if any(is_scale(scale) for scale in scales) else None
+    if form is GATHER and _has_scale(node):
+        return form
     return None
+
+
+def _has_scale(node: NodeView) -> bool:
+    """Return whether a Gather has the scale of its table or of its output."""
+    scales = [node.attributes.get(name) for name in ("scale_o", "scale_x", "scale_w")]
+    return any(is_scale(scale) for scale in scales)
 
 
 def has_output_scale(op_format: Format) -> bool:

@@ -40,6 +40,7 @@ from .node_semantics import (
     always_passes_integers,
     current_attributes,
     data_inputs,
+    get_kinds,
     has_output_scale,
     integer_inputs,
     integer_operator,
@@ -212,9 +213,7 @@ class KindAnalysis:
         through_dequants
             Whether a Dequant passes on the kind of its input instead of producing floats.
         """
-        input_kinds = [
-            MISSING if tensor is None else kind_of.get(tensor, MISSING) for tensor in node.inputs
-        ]
+        input_kinds = get_kinds(node.inputs, kind_of)
         for index, tensor in enumerate(node.outputs):
             if tensor is None or tensor.producer is not node:
                 continue
@@ -298,9 +297,7 @@ class KindAnalysis:
     def _check_node(self, node: NodeView, kinds: TensorKinds) -> None:
         """Add the output kinds and the faults of a node other than a Dequant to `kinds`."""
         sources = [None if tensor is None else kinds.resolve(tensor) for tensor in node.inputs]
-        input_kinds = [
-            MISSING if source is None else kinds.kind_of.get(source, MISSING) for source in sources
-        ]
+        input_kinds = get_kinds(sources, kinds.kind_of)
         is_on_demand = passes_integers_on_demand(node)
         passes_integers = is_on_demand and self._is_integer_needed(node, input_kinds)
         for index in integer_inputs(node) if is_quantized(node) and not is_quant(node) else ():
@@ -434,8 +431,7 @@ def _float_output_kind(
     if produces_indices(node):
         return TensorKind("other", element_type=TensorProto.INT64)
     if node.proto.op_type == "If" and node.is_standard:
-        branch_outputs = _find_branch_outputs(node, index)
-        return merge_kinds([kind_of.get(tensor, MISSING) for tensor in branch_outputs])
+        return merge_kinds(get_kinds(_find_branch_outputs(node, index), kind_of))
     return standard_kind(node, index, input_kinds)
 
 

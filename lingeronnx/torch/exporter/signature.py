@@ -226,7 +226,15 @@ def make_inputs(
     tensors = [_make_random_tensor(shape, generator) for shape in shapes]
     names = [shape.name for shape in shapes if shape.name is not None]
     parameters = list(inspect.signature(model.forward).parameters)
-    if len(names) not in (0, len(shapes)):
+    _check_input_names(names, len(shapes), parameters)
+    if names and all(name in parameters for name in names):
+        return (), dict(zip(names, tensors, strict=True)), None
+    return tuple(tensors), {}, names or None
+
+
+def _check_input_names(names: Sequence[str], input_count: int, parameters: Sequence[str]) -> None:
+    """Raise ConfigError if names of inputs are incomplete, duplicate or partly unknown."""
+    if len(names) not in (0, input_count):
         raise ConfigError("name every input or none: --input-shape NAME=1,3,224,224")
     if len(set(names)) < len(names):
         raise ConfigError(f"duplicate input name: {', '.join(names)}")
@@ -236,9 +244,6 @@ def make_inputs(
             f"forward has no parameter '{unknown[0]}'{suggest_nearest(unknown[0], parameters)}; "
             f"its parameters are {', '.join(parameters)}"
         )
-    if names and not unknown:
-        return (), dict(zip(names, tensors, strict=True)), None
-    return tuple(tensors), {}, names or None
 
 
 #: Limit of elements of a generated input, one gigabyte.
@@ -365,17 +370,22 @@ def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
         )
     parsed: dict[int, str | None] = {}
     for axis, symbol in pairs:
-        if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
-            raise ConfigError(
-                f"dynamic axes of '{name}': there is no axis {axis!r}; it has {rank} axes"
-            )
-        if symbol is not None and not (isinstance(symbol, str) and symbol.isidentifier()):
-            raise ConfigError(
-                f"dynamic axes of '{name}': {symbol!r} is not a valid name of a size; use letters "
-                "and digits"
-            )
+        _check_axis(name, axis, symbol, rank)
         parsed[axis % rank] = symbol
     return parsed
+
+
+def _check_axis(name: str, axis: Any, symbol: Any, rank: int) -> None:
+    """Raise ConfigError for an axis that does not exist, or an invalid name of its size."""
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
+        raise ConfigError(
+            f"dynamic axes of '{name}': there is no axis {axis!r}; it has {rank} axes"
+        )
+    if symbol is not None and not (isinstance(symbol, str) and symbol.isidentifier()):
+        raise ConfigError(
+            f"dynamic axes of '{name}': {symbol!r} is not a valid name of a size; use letters "
+            "and digits"
+        )
 
 
 def resize_inputs(

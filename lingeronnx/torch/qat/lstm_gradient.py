@@ -103,9 +103,8 @@ class _StraightThrough(torch.autograd.Function):
         inside = inside if alive is None else inside & alive
         ctx.trace, ctx.has_log2_scale = trace, log2_scale is not None
         previous_cells = torch.cat([c[None], cells[:-1]])
-        ctx.save_for_backward(
-            previous_states, previous_cells, i, factors, g, o, tanh_cells, inside, wh, bh
-        )
+        saved = [previous_states, previous_cells, i, factors, g, o, tanh_cells, inside, wh, bh]
+        ctx.save_for_backward(*saved)
         final = states[-1] if alive is None else _get_final_states(states, alive, h)
         return states.clone(), final.clone(), cell.clone()
 

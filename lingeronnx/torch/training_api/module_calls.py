@@ -108,6 +108,17 @@ def trace_layers(
             raise ConfigError(
                 f"trace_layers: {name}=False is not supported; integer graphs are always fused"
             )
+    _check_first_call(root_model, target_model)
+    args = inputs if isinstance(inputs, tuple | dict) else (inputs,)
+    export_with_folded_norms(target_model, args, {}, _EXPORTER)
+    get_or_create_annotations(root_model).trace_args = args if target_model is root_model else ()
+    for module in target_model.modules():
+        update_module_class(module)
+    return root_model
+
+
+def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
+    """Raise ConfigError if `trace_layers` is not the first call for a net and a part of it."""
     if all(module is not target_model for module in root_model.modules()):
         raise ConfigError("trace_layers: the target model is not part of the root model")
     for path, module in root_model.named_modules():
@@ -119,12 +130,6 @@ def trace_layers(
                 "trace_layers must be the first call: module "
                 f"'{path or type(module).__name__}' already has settings"
             )
-    args = inputs if isinstance(inputs, tuple | dict) else (inputs,)
-    export_with_folded_norms(target_model, args, {}, _EXPORTER)
-    get_or_create_annotations(root_model).trace_args = args if target_model is root_model else ()
-    for module in target_model.modules():
-        update_module_class(module)
-    return root_model
 
 
 def _has_settings(annotations: ModuleAnnotations) -> bool:
@@ -263,14 +268,18 @@ def _resolve_module_types(
             )
     if module_types and not any(isinstance(module, module_types) for module in net.modules()):
         type_names = ", ".join(module_type.__name__ for module_type in module_types)
-        leaves = [module for module in net.modules() if not [*module.children()]]
-        leaf_types = {get_annotations(module).original_class.__name__ for module in leaves}
         warnings.warn(
             f"init: quant_modules ({type_names}) match no module; the net has "
-            f"{', '.join(sorted(leaf_types))}",
+            f"{', '.join(_list_leaf_types(net))}",
             stacklevel=3,
         )
     return module_types
+
+
+def _list_leaf_types(net: nn.Module) -> list[str]:
+    """Return the sorted class names of the modules without submodules."""
+    leaves = [module for module in net.modules() if not [*module.children()]]
+    return sorted({get_annotations(module).original_class.__name__ for module in leaves})
 
 
 def _check_modules(net: nn.Module, target: Target) -> None:
