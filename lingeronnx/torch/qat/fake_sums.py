@@ -38,10 +38,8 @@ def _conv(kernel: k.Conv, inputs: Sequence[Any], context: FakeQuantContext) -> t
     """Convolve in exact arithmetic, and requantize."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
-    weight, bias = (
-        context.get_parameter(1, kernel.weight, x),
-        context.get_parameter(2, kernel.bias, x),
-    )
+    weight = context.get_parameter(1, kernel.weight, x)
+    bias = context.get_parameter(2, kernel.bias, x)
     bound = get_accumulator_bound(weight, bias, max_input)
     axes, window = weight.ndim - 2, kernel._window()
     x, weight, bias = cast_to_exact_dtype(bound, pad_window(x, window, axes), weight, bias)
@@ -58,10 +56,8 @@ def _conv_transpose(
     """Convolve transposed in exact arithmetic, and requantize."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
-    weight, bias = (
-        context.get_parameter(1, kernel.weight, x),
-        context.get_parameter(2, kernel.bias, x),
-    )
+    weight = context.get_parameter(1, kernel.weight, x)
+    bias = context.get_parameter(2, kernel.bias, x)
     # An output is at most the sum over all weights of its channel.
     channel_sums = weight.detach().abs().transpose(0, 1).flatten(1).sum(1)
     max_bias = 0 if bias is None else int(bias.detach().abs().max().item())
@@ -119,10 +115,8 @@ def _affine(
     """Scale and shift each channel in exact arithmetic, and requantize."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
-    weight, bias = (
-        context.get_parameter(1, kernel.weight, x),
-        context.get_parameter(2, kernel.bias, x),
-    )
+    weight = context.get_parameter(1, kernel.weight, x)
+    bias = context.get_parameter(2, kernel.bias, x)
     bound = get_accumulator_bound(weight[:, None], bias, max_input)
     x, weight, bias = cast_to_exact_dtype(bound, x, weight, bias)
     shape = (1, -1, *(1,) * (x.ndim - 2))

@@ -124,14 +124,8 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tup
     index = b.detach().to(torch.int64) + 128
     gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
     slope = _estimate_slopes(kernel.sigmoid_table, b).double()[index]
-    return (
-        requantize(
-            a * straight_through(b * slope, gate[index]),
-            kernel.rescale,
-            128 << 15,
-            context.log2_scale,
-        ),
-    )
+    product = a * straight_through(b * slope, gate[index])
+    return (requantize(product, kernel.rescale, 128 << 15, context.log2_scale),)
 
 
 # ---- pools --------------------------------------------------------------------------------------
@@ -317,18 +311,18 @@ def _log_softmax(
 
 def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any) -> tuple[Any, ...]:
     """Compute `function` (softmax or log softmax) with the values of the simulator."""
-    entry, top = kernel.input_table, len(kernel.input_table) // 2
-    unit = (
-        (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25
-    )  # of one count, in real numbers
-    first = kernel.axis % x.ndim
-    rows = x * unit if kernel.single_axis else (x * unit).reshape(*x.shape[:first], -1)
-    smooth = function(rows, first if kernel.single_axis else -1).reshape(x.shape) * (
-        2.0**15 * get_multiplier(kernel.rescale)
-    )
+    table, middle = kernel.input_table, len(kernel.input_table) // 2
+    # The table has the real values of counts with 25 fractional bits.
+    unit = (int(table[middle + 16]) - int(table[middle - 16])) / 32 / 2.0**25
+    axis = kernel.axis % x.ndim
+    if kernel.single_axis:
+        real = function(x * unit, axis)
+    else:
+        real = function((x * unit).reshape(*x.shape[:axis], -1), -1).reshape(x.shape)
+    smooth = real * (2.0**15 * get_multiplier(kernel.rescale))
     (exact,) = run_kernel(kernel, [to_integers(x, context.input_dtypes[0])], x)
-    bits = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth, -bits, bits - 1, context.log2_scale, exact),)
+    half_range = 1 << (kernel.rescale.bits - 1)
+    return (round_with_gradient(smooth, -half_range, half_range - 1, context.log2_scale, exact),)
 
 
 def _layer_norm(
@@ -336,21 +330,18 @@ def _layer_norm(
 ) -> tuple[Any, ...]:
     """Normalize the last axes with the values of the simulator."""
     (x,) = inputs
-    gamma, beta = (
-        context.get_parameter(1, kernel.gamma, x),
-        context.get_parameter(2, kernel.beta, x),
-    )
-    count = gamma.numel()
-    flat = x.reshape(*x.shape[: x.ndim - kernel.row_axes], count)
-    spread = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / count**2
-    normal = (flat - flat.mean(-1, keepdim=True)) * torch.rsqrt(spread.clamp(min=1e-12))
-    smooth = (
-        normal * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)
-    ) * get_multiplier(kernel.rescale)
-    own = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
-    (exact,) = run_kernel(own, [to_integers(x, context.input_dtypes[0])], x)
-    top = 1 << (kernel.rescale.bits - 1)
-    return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, context.log2_scale, exact),)
+    gamma = context.get_parameter(1, kernel.gamma, x)
+    beta = context.get_parameter(2, kernel.beta, x)
+    element_count = gamma.numel()
+    flat = x.reshape(*x.shape[: x.ndim - kernel.row_axes], element_count)
+    variance = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / element_count**2
+    normalized = (flat - flat.mean(-1, keepdim=True)) * torch.rsqrt(variance.clamp(min=1e-12))
+    scaled = normalized * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)
+    smooth = (scaled * get_multiplier(kernel.rescale)).reshape(x.shape)
+    bound_kernel = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
+    (exact,) = run_kernel(bound_kernel, [to_integers(x, context.input_dtypes[0])], x)
+    half_range = 1 << (kernel.rescale.bits - 1)
+    return (round_with_gradient(smooth, -half_range, half_range - 1, context.log2_scale, exact),)
 
 
 def _run_without_gradient(
