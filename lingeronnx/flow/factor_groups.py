@@ -10,7 +10,7 @@ float.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..formats import CLIP
@@ -20,7 +20,13 @@ from ..ops.functions.activation import can_compose_clip, get_clip_bounds
 from ..ops.macs import count_macs
 from ..plan.power_of_two import floor_power_of_two
 from ..targets import Target
-from .partition import Partition, partition_graph
+from .partition import (
+    Partition,
+    consumers_of,
+    partition_graph,
+    producers_of,
+    quantized_tensors,
+)
 
 __all__ = [
     "HOST_SCALING_REASON",
@@ -117,8 +123,7 @@ def group_tensors_by_factor(
     pin_boundary_tensors(sets, partition)
     requirements: dict[str, tuple[float, str]] = {}
     for node, op in partition.integer_nodes:
-        tensors = [ir.input_name(node, index) for index in op.data(node)]
-        tensors += [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+        tensors = quantized_tensors(node, op)
         for name in tensors:
             sets.find(name)
             if op.scale_constraints.factor_behavior == "passes":
@@ -193,14 +198,17 @@ def find_saturating_clips(partition: Partition, target: Target, bits: int) -> se
 def _between_layers(partition: Partition) -> set[str]:
     """Return the integer nodes with layers both upstream and downstream, connected by integers."""
     nodes = [node for node, _ in partition.integer_nodes]
-    after_layer: set[int] = set()
-    for node in nodes:
-        producers = {id(ir.producer(value)) for value in node.inputs}
-        if count_macs(node) or not producers.isdisjoint(after_layer):
-            after_layer.add(id(node))
-    before_layer: set[int] = set()
-    for node in reversed(nodes):
-        consumers = {id(use.node) for value in node.outputs for use in value.uses()}
-        if count_macs(node) or not consumers.isdisjoint(before_layer):
-            before_layer.add(id(node))
+    after_layer = _spread_from_layers(nodes, producers_of)
+    before_layer = _spread_from_layers(nodes[::-1], consumers_of)
     return {str(node.name) for node in nodes if id(node) in after_layer & before_layer}
+
+
+def _spread_from_layers(
+    nodes: Sequence[ir.Node], neighbors: Callable[[ir.Node], list[ir.Node]]
+) -> set[int]:
+    """Return the ids of layers and of all `nodes` connected to a layer through `neighbors`."""
+    reached: set[int] = set()
+    for node in nodes:
+        if count_macs(node) or any(id(neighbor) in reached for neighbor in neighbors(node)):
+            reached.add(id(node))
+    return reached

@@ -16,7 +16,7 @@ from ..ops.macs import count_macs
 from ..run.runners import find_ancestors, iter_read_values
 from ..targets import Target
 
-__all__ = ["Partition", "partition_graph"]
+__all__ = ["Partition", "consumers_of", "partition_graph", "producers_of", "quantized_tensors"]
 
 _MAX_OUTPUT_RANK = 3  # maximum rank of a wide output on a chip
 
@@ -79,7 +79,7 @@ class Partition:
         """The names of the activations that become integers, in graph order."""
         names: dict[str, None] = {}
         for node, op in self.integer_nodes:
-            names.update(dict.fromkeys(_quantized_tensors(node, op)))
+            names.update(dict.fromkeys(quantized_tensors(node, op)))
         return tuple(names)
 
     def symmetric_tensors(self, target: Target) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Partition:
         for node, op in self.integer_nodes:
             if not op.supports_zero_points(node, target):
                 label = f"{node.op_type} {node.name}"
-                by_tensor.update(dict.fromkeys(_quantized_tensors(node, op), label))
+                by_tensor.update(dict.fromkeys(quantized_tensors(node, op), label))
         return by_tensor
 
     def wide_outputs(self, target: Target) -> frozenset[str]:
@@ -113,7 +113,7 @@ class Partition:
         upstream_of_integers: set[int] = set()
         names = []
         for node in reversed(list(self.graph.graph)):
-            consumers = [id(use.node) for value in node.outputs for use in value.uses()]
+            consumers = {id(consumer) for consumer in consumers_of(node)}
             feeds_integers = not upstream_of_integers.isdisjoint(consumers)
             is_integer = id(node) in self.integer_node_ids
             if is_integer or feeds_integers:
@@ -149,7 +149,7 @@ class Partition:
         """Return the integer nodes that read or write one of `tensors` as integers."""
         names = []
         for node, op in self.integer_nodes:
-            if any(name in tensors for name in _quantized_tensors(node, op)):
+            if any(name in tensors for name in quantized_tensors(node, op)):
                 names.append(str(node.name))
         return names
 
@@ -175,10 +175,21 @@ class Partition:
         return replace(self, floats={**self.floats, **reasons})
 
 
-def _quantized_tensors(node: ir.Node, op: Op) -> list[str]:
+def quantized_tensors(node: ir.Node, op: Op) -> list[str]:
     """Return the names of the integer inputs and outputs of a node."""
     names = [ir.input_name(node, index) for index in op.data(node)]
     return names + [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+
+
+def producers_of(node: ir.Node) -> list[ir.Node]:
+    """Return the producers of the inputs of a node."""
+    producers = [ir.producer(value) for value in node.inputs]
+    return [producer for producer in producers if producer is not None]
+
+
+def consumers_of(node: ir.Node) -> list[ir.Node]:
+    """Return the consumers of the outputs of a node, one per use."""
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 def _output_rank(node: ir.Node) -> int:
@@ -227,16 +238,20 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
         return reason
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "one axis of its output mixes the batch with another dimension"
-    for index in op.weight_inputs(node):
-        values = get_weight_values(node, index)
-        if values is not None and not np.isfinite(values).all():
-            return "its weight contains NaN or infinity"
+    if _has_nonfinite_weight(node, op):
+        return "its weight contains NaN or infinity"
     violations = op.find_violations(node, target)
     if violations:
         return violations[0].brief
     if not op.is_available(target):
         return op.explain_unavailable(node, target)
     return None
+
+
+def _has_nonfinite_weight(node: ir.Node, op: Op) -> bool:
+    """Whether a weight of `node` contains NaN or infinity."""
+    weights = [get_weight_values(node, index) for index in op.weight_inputs(node)]
+    return any(values is not None and not np.isfinite(values).all() for values in weights)
 
 
 def _data_reason(node: ir.Node, op: Op) -> str | None:
@@ -286,8 +301,7 @@ def _find_trailing_heads(partition: Partition) -> list[str]:
         is_head = op is not None and op.runs_on_host_when_last
         if op is not None and not is_head and not op.is_data_movement:
             continue
-        consumers = [use.node for value in node.outputs for use in value.uses()]
-        if any(id(consumer) not in tail for consumer in consumers):
+        if any(id(consumer) not in tail for consumer in consumers_of(node)):
             continue
         tail.add(id(node))
         if is_head:
@@ -340,7 +354,7 @@ def _find_regions(partition: Partition) -> dict[str, str]:
     """Return {integer node: id of its region}; nodes that share an integer tensor are connected."""
     sets = DisjointSets()
     for node, op in partition.integer_nodes:
-        for name in _quantized_tensors(node, op):
+        for name in quantized_tensors(node, op):
             sets.union(f"node {node.name}", f"tensor {name}")
     names = [str(node.name) for node, _ in partition.integer_nodes]
     return {name: sets.find(f"node {name}") for name in names}

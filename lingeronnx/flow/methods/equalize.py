@@ -34,7 +34,7 @@ from ...ops import Op
 from ...run.runners import FloatRunner
 from ..assign.scale_policy import ScalePolicy
 from ..factor_groups import FactorSets, pin_boundary_tensors
-from ..partition import Partition
+from ..partition import Partition, quantized_tensors
 from .factors import apply_factors, multiply_factors
 
 __all__ = ["ChannelStats", "equalize_channels"]
@@ -60,6 +60,10 @@ class ChannelStats:
 
     max_abs: np.ndarray
     mean_square: np.ndarray
+
+    def scale_by(self, factors: np.ndarray) -> ChannelStats:
+        """Return the statistics after multiplication by one factor per channel."""
+        return ChannelStats(self.max_abs * factors, self.mean_square * factors**2)
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,7 @@ def equalize_channels(
     names = set(partition.activations)
     missing = names - known_stats.keys()
     if missing:
-        if runner is None:
-            runner = FloatRunner(partition.graph, missing)
+        runner = runner or FloatRunner(partition.graph, missing)
         known_stats.update(_collect_channel_stats(runner, feeds, missing))
     stats = {name: known_stats[name] for name in known_stats if name in names}
     factors: dict[str, np.ndarray] = {}
@@ -121,12 +124,8 @@ def equalize_channels(
             step = dict.fromkeys(group.tensors, group_factors)
             apply_factors(partition, step)
             factors = multiply_factors(factors, step)
-            for name in group.tensors:
-                if name in stats:
-                    stats[name] = ChannelStats(
-                        stats[name].max_abs * group_factors,
-                        stats[name].mean_square * group_factors**2,
-                    )
+            for name in stats.keys() & set(group.tensors):
+                stats[name] = stats[name].scale_by(group_factors)
         if not changed:
             break
     return factors
@@ -160,11 +159,7 @@ def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
     pin_boundary_tensors(factor_sets, partition)
     for node, op in partition.integer_nodes:
         _add_channel_constraints(factor_sets, node, op)
-    layers = [
-        node
-        for node, op in partition.integer_nodes
-        if op.scale_constraints.factor_behavior == "absorbed"
-    ]
+    layers = _find_absorbing_layers(partition)
     groups = []
     for tensors in factor_sets.groups().values():
         members = set(tensors)
@@ -173,6 +168,15 @@ def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
         if factor_sets.is_free(tensors) and producers and consumers:
             groups.append(_ChannelGroup(tuple(tensors), producers, consumers))
     return groups
+
+
+def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
+    """Return the layers whose weights can absorb factors."""
+    return [
+        node
+        for node, op in partition.integer_nodes
+        if op.scale_constraints.factor_behavior == "absorbed"
+    ]
 
 
 def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
@@ -190,8 +194,7 @@ def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> 
         for name in inputs:
             factor_sets.union(name, output)
     else:
-        outputs = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
-        for name in (*inputs, *outputs):
+        for name in quantized_tensors(node, op):
             factor_sets.pin(name)
 
 

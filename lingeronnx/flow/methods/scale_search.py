@@ -63,13 +63,12 @@ def search_scales_by_output_error(
             if searched.get(index) is best:
                 continue
             for factor in (step, 1 / step):
-                while True:
+                candidate = rescale_tensors(best, names, factor, partition, shared_groups, target)
+                while candidate is not None and is_better(candidate):
+                    best = candidate
                     candidate = rescale_tensors(
                         best, names, factor, partition, shared_groups, target
                     )
-                    if candidate is None or not is_better(candidate):
-                        break
-                    best = candidate
             searched[index] = best
         if best is before:
             break

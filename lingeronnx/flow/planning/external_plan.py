@@ -108,13 +108,7 @@ def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
 
     Raises ConfigError if the target or the tensor does not support them.
     """
-    weights = {}
-    for node in graph.graph:
-        op, _ = find_lowering_rule(node, target)
-        if op is not None:
-            for index in op.weight_inputs(node):
-                shape = ir.get_shape(node.inputs[index])
-                weights[ir.input_name(node, index)] = (op.integer_op, shape)
+    weights = _collect_weights(graph, target)
     for name, qparams in plan.tensors.items():
         if qparams.shifted and not target.zero_points:
             raise ConfigError(
@@ -134,6 +128,20 @@ def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
             _check_groups(name, qparams, op_format, shape)
         else:
             _check_channels(name, qparams, op_format, shape)
+
+
+def _collect_weights(
+    graph: ir.Model, target: Target
+) -> dict[str, tuple[Format, tuple[int | None, ...] | None]]:
+    """Return the integer operator and the shape of each weight, by name."""
+    weights = {}
+    for node in graph.graph:
+        op, _ = find_lowering_rule(node, target)
+        if op is not None:
+            for index in op.weight_inputs(node):
+                shape = ir.get_shape(node.inputs[index])
+                weights[ir.input_name(node, index)] = (op.integer_op, shape)
+    return weights
 
 
 def _check_channels(
@@ -190,6 +198,11 @@ def _check_values(plan: Plan, graph: ir.Model, target: Target) -> None:
                 f"the plan has {qparams.bits} bits for '{name}'; {target.name} supports "
                 f"{', '.join(map(str, widths))} bits only"
             )
+    _check_transforms(plan, values)
+
+
+def _check_transforms(plan: Plan, values: Mapping[str, ir.Value]) -> None:
+    """Raise ConfigError if the factors of a transform do not match the channels of its tensor."""
     for name, transform in plan.transforms.items():
         shape = ir.get_shape(values[name]) if name in values else None
         channels = None if shape is None or len(shape) < 2 else shape[1]

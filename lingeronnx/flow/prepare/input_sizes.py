@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import ConfigError, suggest_nearest
 from ...graph import batch_axes, ir
@@ -35,15 +35,10 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
         _check_input_shape(name, shape, ir.get_shape(inputs[name]))
     user_set_axes = batch_axes.BATCH_AXES_KEY in model.metadata_props
     batch_axis_of = _find_batch_axes(inputs, specs, shapes, user_set_axes)
-    symbol_sizes: dict[str, int] = {}
-    for name, shape in shapes.items():
-        for axis, dim in enumerate(inputs[name].shape or ()):
-            symbol = _symbol_of(dim)
-            if axis != batch_axis_of[name] and symbol is not None:
-                symbol_sizes[symbol] = shape[axis]
+    symbol_sizes = _collect_symbol_sizes(inputs, shapes, batch_axis_of)
     for name, value in inputs.items():
         if name in shapes:
-            declared = None if value.shape is None else list(value.shape)
+            declared = list(value.shape or ())
             dims = _merge_dims(declared, shapes[name], batch_axis_of[name])
         else:
             dims = [_substitute_symbol(dim, symbol_sizes) for dim in value.shape or ()]
@@ -51,8 +46,23 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
             value.shape = ir.make_shape(dims)
 
 
+def _collect_symbol_sizes(
+    inputs: Mapping[str, ir.Value],
+    shapes: Mapping[str, Sequence[int]],
+    batch_axis_of: Mapping[str, int | None],
+) -> dict[str, int]:
+    """Return the sizes in `shapes` of symbolic dimensions, except on batch axes."""
+    symbol_sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        for axis, dim in enumerate(inputs[name].shape or ()):
+            symbol = _symbol_of(dim)
+            if axis != batch_axis_of[name] and symbol is not None:
+                symbol_sizes[symbol] = shape[axis]
+    return symbol_sizes
+
+
 def _merge_dims(
-    declared: Sequence[ir.Dim] | None,
+    declared: Sequence[ir.Dim],
     shape: Sequence[int],
     batch_axis: int | None,
 ) -> list[ir.Dim]:
@@ -118,14 +128,22 @@ def _find_batch_axes(
     if user_set_axes:
         return axes
     for name, axis in axes.items():
-        has_fixed_axis = axis is None or (axis == 0 and declared[name][0] not in (None, 1))
-        if not has_fixed_axis:
-            continue
-        for candidate, dim in enumerate(declared[name]):
-            if dim is None and shapes[name][candidate] in batch_sizes:
-                axes[name] = candidate
-                break
+        if axis is None or (axis == 0 and declared[name][0] not in (None, 1)):
+            axes[name] = _find_axis(declared[name], shapes[name], batch_sizes, axis)
     return axes
+
+
+def _find_axis(
+    declared: Sequence[int | None],
+    shape: Sequence[int],
+    batch_sizes: Collection[int],
+    default: int | None,
+) -> int | None:
+    """Return the first open axis whose size in `shape` is a batch size, or `default`."""
+    for axis, dim in enumerate(declared):
+        if dim is None and shape[axis] in batch_sizes:
+            return axis
+    return default
 
 
 def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:

@@ -365,11 +365,7 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     Such constants are padding values and masks.
     """
     graph = prepared.graph.graph
-    candidates = set()
-    for name, value in graph.initializers.items():
-        array = ir.const_value(value)
-        if array is not None and _has_nonfinite(array):
-            candidates.add(name)
+    candidates = _nonfinite_constants(prepared.graph)
     if not candidates:
         return {}
     for node in graph:
@@ -380,6 +376,16 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     nonfinite = _find_nonfinite_tensors(prepared, activations)
     reason = "it reads or writes infinite values that come from a model constant"
     return dict.fromkeys(prepared.parts.nodes_touching(nonfinite), reason)
+
+
+def _nonfinite_constants(model: ir.Model) -> set[str]:
+    """Return the names of the constants that contain NaN or infinity."""
+    names = set()
+    for name, value in model.graph.initializers.items():
+        array = ir.const_value(value)
+        if array is not None and _has_nonfinite(array):
+            names.add(name)
+    return names
 
 
 def _has_nonfinite(array: np.ndarray) -> bool:

@@ -22,7 +22,7 @@ from ...ops.macs import count_macs
 from ...passes.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion
 from ...run.runners import iter_read_values
 from ...targets import Target
-from ..partition import Partition
+from ..partition import Partition, consumers_of
 
 __all__ = [
     "find_16bit_state_tensors",
@@ -119,10 +119,10 @@ def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[i
     for node in reversed(list(model.graph)):
         if not _only_moves_data(node, target) and node.op_type != "Concat":
             continue
-        consumers = [use.node for value in node.outputs for use in value.uses()]
+        consumers = consumers_of(node)
         if any(id(consumer) not in packing_ids for consumer in consumers):
             continue
-        writes_state = any(str(value.name) == output for value in node.outputs)
+        writes_state = output in _output_names(node)
         writes_other_output = any(value.is_graph_output() for value in node.outputs)
         if writes_state or (consumers and not writes_other_output):
             packing_ids.add(id(node))
@@ -144,14 +144,7 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     if 16 in target.bits:
         return {}
     nodes = [node for node in model.graph if count_macs(node) == 0]
-    downstream, upstream = set(state.values()), set(state)
-    for node in nodes:
-        if not downstream.isdisjoint(_input_names(node)):
-            downstream.update(_output_names(node))
-    for node in reversed(nodes):
-        if not upstream.isdisjoint(_output_names(node)):
-            upstream.update(_input_names(node))
-    on_path = downstream & upstream
+    on_path = _tensors_on_state_paths(nodes, state)
     updates = [node for node in nodes if not on_path.isdisjoint(_output_names(node))]
     if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in updates):
         return {}
@@ -160,6 +153,18 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
         "float"
     )
     return dict.fromkeys((str(node.name) for node in updates), reason)
+
+
+def _tensors_on_state_paths(nodes: Sequence[ir.Node], state: Mapping[str, str]) -> set[str]:
+    """Return the tensors on a path of `nodes` from the input of a state to the output of one."""
+    downstream, upstream = set(state.values()), set(state)
+    for node in nodes:
+        if not downstream.isdisjoint(_input_names(node)):
+            downstream.update(_output_names(node))
+    for node in reversed(nodes):
+        if not upstream.isdisjoint(_output_names(node)):
+            upstream.update(_input_names(node))
+    return downstream & upstream
 
 
 def _input_names(node: ir.Node) -> list[str]:
@@ -210,7 +215,7 @@ def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
     """Whether all consumers of `node` are nodes of `names`, and none of its values is an output."""
     if any(value.is_graph_output() for value in node.outputs):
         return False
-    consumers = [use.node for value in node.outputs for use in value.uses()]
+    consumers = consumers_of(node)
     return bool(consumers) and all(str(consumer.name) in names for consumer in consumers)
 
 
@@ -256,20 +261,25 @@ def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str,
     dict
         {node: reason}.
     """
-    step_nodes = [node for node in model.graph if ir.has_constant_base_name(node)]
-    step_counts = Counter(map(ir.constant_base_name, step_nodes))
-    layers: dict[str, list[ir.Node]] = {}
-    for node in step_nodes:
-        if step_counts[ir.constant_base_name(node)] > 1:
-            layers.setdefault(ir.origin_name(node), []).append(node)
     reasons: dict[str, str] = {}
-    for nodes in layers.values():
+    for nodes in _group_steps_by_layer(model):
         if every_layer:
             names = [str(node.name) for node in nodes if not count_macs(node)]
             reasons.update(dict.fromkeys(names, _HOST_CELLS_REASON))
         elif _has_few_macs(nodes):
             reasons.update(dict.fromkeys((str(node.name) for node in nodes), _STEP_REASON))
     return reasons
+
+
+def _group_steps_by_layer(model: ir.Model) -> list[list[ir.Node]]:
+    """Return the nodes of the steps of each unrolled recurrent layer."""
+    step_nodes = [node for node in model.graph if ir.has_constant_base_name(node)]
+    step_counts = Counter(map(ir.constant_base_name, step_nodes))
+    layers: dict[str, list[ir.Node]] = {}
+    for node in step_nodes:
+        if step_counts[ir.constant_base_name(node)] > 1:
+            layers.setdefault(ir.origin_name(node), []).append(node)
+    return list(layers.values())
 
 
 def _has_few_macs(nodes: Sequence[ir.Node]) -> bool:
@@ -392,13 +402,10 @@ def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[s
     With `exact`, open dimensions must be open in both; otherwise they match any size.
     """
     source = _inputs_by_name(model)[name]
-    shape, reached = ir.get_shape(source), {name}
+    shape = ir.get_shape(source)
     if not shape:
         return []
-    for node in model.graph:
-        inputs = {str(value.name) for value in iter_read_values(node) if value is not None}
-        if not inputs.isdisjoint(reached):
-            reached.update(_output_names(node))
+    reached = _tensors_computed_from(model, name)
     outputs = []
     for value in model.graph.outputs:
         if value is source or str(value.name) not in reached or value.dtype != source.dtype:
@@ -406,6 +413,16 @@ def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[s
         if _matches_shape(ir.get_shape(value), shape, exact):
             outputs.append(str(value.name))
     return outputs
+
+
+def _tensors_computed_from(model: ir.Model, name: str) -> set[str]:
+    """Return the input `name` and all tensors that are computed from it."""
+    reached = {name}
+    for node in model.graph:
+        inputs = {str(value.name) for value in iter_read_values(node) if value is not None}
+        if not inputs.isdisjoint(reached):
+            reached.update(_output_names(node))
+    return reached
 
 
 def _matches_shape(

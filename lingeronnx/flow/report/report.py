@@ -19,6 +19,7 @@ from ...ops.macs import count_macs
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
 from ..assign.imported_scales import ImportedQParams
+from ..partition import consumers_of, producers_of
 from .merges import MergeOption
 from .output_parts import OutputPart
 from .program import ProgramReport
@@ -368,13 +369,11 @@ def split_float_nodes(
     nodes = list(model.graph)
     after_integer = set(integer_node_ids)
     for node in nodes:
-        producers = [ir.producer(value) for value in node.inputs]
-        if any(id(producer) in after_integer for producer in producers if producer is not None):
+        if any(id(producer) in after_integer for producer in producers_of(node)):
             after_integer.add(id(node))
     before_integer = set(integer_node_ids)
     for node in reversed(nodes):
-        consumers = [use.node for value in node.outputs for use in value.uses()]
-        if any(id(consumer) in before_integer for consumer in consumers):
+        if any(id(consumer) in before_integer for consumer in consumers_of(node)):
             before_integer.add(id(node))
     between: list[FloatNode] = []
     host_part: list[FloatNode] = []
