@@ -180,8 +180,8 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
                 composable.add(str(node.name))
     reason = (
         f"{target.name} has no Clip, and no scale maps the bound to the largest integer here (the "
-        "tensor, or one it is added to, is read in float, multiplied, clipped elsewhere, or a graph "
-        "input or output)"
+        "tensor, or one it is added to, is read in float, multiplied, clipped elsewhere, or a "
+        "graph input or output)"
     )
     return dict.fromkeys((name for name in unmet if name not in composable), reason)
 

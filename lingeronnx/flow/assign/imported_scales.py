@@ -398,18 +398,22 @@ def format_model_import(
     weights = [conversion for conversion in imported if conversion.bits_lost is None]
     counts = f"{_count_kept(activations)} activations and {_count_kept(weights)} weights"
     notes = [f"imported scales: {counts} unchanged", *_format_activation_changes(activations)]
-    requantized = [(weight.sqnr, weight.tensor) for weight in weights if weight.sqnr is not None]
-    if requantized:
-        sqnr, tensor = min(requantized, key=lambda entry: entry[0])
-        notes.append(
-            f"{len(requantized)} weights requantized: SQNR at least {sqnr:.1f} dB ('{tensor}')"
-        )
+    notes += _format_requantized(weights)
     if missing:
         names = format_names(missing, max_names=3)
         notes.append(f"no imported scale for {names}: {calibration_hint(synthetic)}")
     if full:
         notes += [str(conversion) for conversion in imported if not conversion.kept]
     return notes
+
+
+def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
+    """Format the note on requantized weights; empty if there are none."""
+    requantized = [(weight.sqnr, weight.tensor) for weight in weights if weight.sqnr is not None]
+    if not requantized:
+        return []
+    sqnr, tensor = min(requantized, key=lambda entry: entry[0])
+    return [f"{len(requantized)} weights requantized: SQNR at least {sqnr:.1f} dB ('{tensor}')"]
 
 
 def _count_kept(conversions: Sequence[ImportedQParams]) -> str:

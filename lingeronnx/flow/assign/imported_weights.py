@@ -222,6 +222,18 @@ def collect_rejections(
     return {**read.rejected, **unused, **weights.rejected}
 
 
+def _format_changes(changed: Sequence[ImportedQParams]) -> list[str]:
+    """Format notes on scales that were rounded to powers of two, or changed otherwise."""
+    rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
+    converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
+    notes = []
+    if rounded:
+        notes.append(f"rounded to powers of two: {format_names(rounded, _MAX_NAMES)}")
+    if converted:
+        notes.append(f"converted to the platform's format: {format_names(converted, _MAX_NAMES)}")
+    return notes
+
+
 def format_plan_import(
     tool: str,
     imported: Sequence[ImportedQParams],
@@ -250,12 +262,7 @@ def format_plan_import(
     changed = [conversion for conversion in imported if not conversion.kept]
     kept_count = len(imported) - len(changed)
     notes = [f"{tool}: {kept_count} of {len(imported) + len(rejected)} scales imported unchanged"]
-    rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
-    converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
-    if rounded:
-        notes.append(f"rounded to powers of two: {format_names(rounded, _MAX_NAMES)}")
-    if converted:
-        notes.append(f"converted to the platform's format: {format_names(converted, _MAX_NAMES)}")
+    notes += _format_changes(changed)
     names_by_reason: dict[str, list[str]] = {}
     for name, reason in rejected.items():
         names_by_reason.setdefault(reason, []).append(name)

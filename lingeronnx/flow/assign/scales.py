@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -69,12 +69,7 @@ def assign_qparams(
             tensors[name] = _calibrate_weight(name, np.asarray(values), op, policy)
     apply_output_bits(tensors, partition, stats, policy, target)
     if target.executor:
-        for name, bits in policy.out_bits.items():
-            if bits == "float":
-                notes.append(
-                    f"output '{name}' is written by LinearInt as float32: valid in the graph "
-                    "format, but not verified with any executor"
-                )
+        notes += _format_float_outputs(policy)
     notes += _format_widened_weights(policy, target)
     if policy.mode == "q-value":
         _apply_coarser_inputs(tensors, partition, shared_groups, target, policy)
@@ -89,6 +84,16 @@ def assign_qparams(
     if policy.asymmetric:
         notes.append(_format_zero_point_note(partition, plan, target))
     return plan, notes + legalization_notes
+
+
+def _format_float_outputs(policy: ScalePolicy) -> list[str]:
+    """Format a note for each output that LinearInt writes as float32."""
+    return [
+        f"output '{name}' is written by LinearInt as float32: valid in the graph format, but not "
+        "verified with any executor"
+        for name, bits in policy.out_bits.items()
+        if bits == "float"
+    ]
 
 
 def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
@@ -148,10 +153,7 @@ def calibrate_activations(
     """
     tensors: dict[str, Affine] = {}
     clip_bounds = find_saturated_clip_bounds(partition, target)
-    # The result of a reader function is calibrated before its input.
-    independent = [group for group in shared_groups if not group.reader_output]
-    dependent = [group for group in shared_groups if group.reader_output]
-    for group in (*independent, *reversed(dependent)):
+    for group in _calibration_order(shared_groups):
         if group.tensors[0] in policy.fixed_qparams:
             tensors.update({name: policy.fixed_qparams[name] for name in group.tensors})
             continue
@@ -165,6 +167,13 @@ def calibrate_activations(
             qparams = Affine(scale, setting.bits)
         tensors.update(dict.fromkeys(group.tensors, qparams))
     return tensors
+
+
+def _calibration_order(shared_groups: Sequence[SharedScaleGroup]) -> list[SharedScaleGroup]:
+    """Order groups such that the result of a reader function is calibrated before its input."""
+    independent = [group for group in shared_groups if not group.reader_output]
+    dependent = [group for group in shared_groups if group.reader_output]
+    return [*independent, *reversed(dependent)]
 
 
 def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
@@ -246,8 +255,7 @@ def _apply_coarser_inputs(
         return name in policy.fixed_qparams or "scale" in policy.overrides.get(name, {})
 
     for node, op in partition.integer_nodes:
-        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-        if any(str(value.name) not in tensors for value in values):
+        if not _has_all_qparams(node, tensors):
             continue
         inputs = op.scale_constraints.inputs_to_coarsen(
             node, target, lambda name: tensors[name].scale
@@ -257,6 +265,12 @@ def _apply_coarser_inputs(
             if tensors[name].bits == output.bits and not any(map(is_fixed, members[name])):
                 for member in members[name]:
                     tensors[member] = tensors[member].changed(output.scale)
+
+
+def _has_all_qparams(node: ir.Node, tensors: Mapping[str, Affine]) -> bool:
+    """Whether all inputs and outputs of `node` have parameters."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return all(str(value.name) in tensors for value in values)
 
 
 def _symmetric_scale_for_group(
@@ -296,6 +310,14 @@ def _symmetric_scale_for_group(
         )
         return float(1 << (setting.bits - 1))
     scale = setting.choose_scale(group_stats, consumer)
+    return _apply_bounds(scale, group, group_stats, setting)
+
+
+def _apply_bounds(
+    scale: float, group: SharedScaleGroup, group_stats: TensorStats, setting: TensorScalePolicy
+) -> float:
+    """Adapt a calibrated scale to the bounds of the group's values."""
+    max_integer = (1 << (setting.bits - 1)) - 1
     if setting.power_of_two and group.output_bound is not None:
         # The bound itself saturates by one step, which costs less than one bit.
         scale = max(scale, floor_power_of_two((max_integer + 1) / group.output_bound))

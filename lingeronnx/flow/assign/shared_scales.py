@@ -5,7 +5,7 @@ For example, the input and the output of a pool share a scale; union-find joins 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,9 +87,7 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
     softmax_inputs = find_softmax_inputs(partition)
     groups = []
     for names in members.values():
-        observed = [name for name in names if name not in constraints.unobserved] or names[-1:]
-        # The input of a Softmax counts, after any data movement, but not the result of a mask.
-        observed = [name for name in observed if name in softmax_inputs] or observed
+        observed = _select_observed(names, constraints.unobserved, softmax_inputs)
         headrooms = [constraints.headroom[name] for name in names if name in constraints.headroom]
         function, output = _sole_reader_function(
             names, values, integer_ops, partition.graph, target
@@ -155,6 +153,15 @@ def _collect_constraints(
     return result
 
 
+def _select_observed(
+    names: Sequence[str], unobserved: Collection[str], softmax_inputs: Collection[str]
+) -> Sequence[str]:
+    """Return the tensors of a group whose statistics count."""
+    observed = [name for name in names if name not in unobserved] or names[-1:]
+    # The input of a Softmax counts, after any data movement, but not the result of a mask.
+    return [name for name in observed if name in softmax_inputs] or observed
+
+
 def _common_bound(bounds: Mapping[str, float], names: Sequence[str]) -> float | None:
     """Return the largest bound of the tensors, or None if one of them is not bounded."""
     if any(name not in bounds for name in names):
@@ -184,9 +191,8 @@ def find_softmax_inputs(partition: Partition) -> dict[str, int]:
             continue
         sources = _trace_data_movement(name, values, integer_ops)
         consumers = _float_consumers(sources, values, integer_ops)
-        if consumers is None:
-            continue
-        if all(consumer.op_type == "Softmax" for consumer in consumers):
+        op_types = None if consumers is None else {consumer.op_type for consumer in consumers}
+        if op_types == {"Softmax"}:
             axes[name] = int(ir.get_attr(node, "axis", -1))
     return axes
 

@@ -97,7 +97,7 @@ def select_refinement_samples(
     )
 
 
-# ---- reuse of previously refined layers -------------------------------------------------------------
+# ---- reuse of previously refined layers -----------------------------------------------------
 
 
 def _unchanged_layers(

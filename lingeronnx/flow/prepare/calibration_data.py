@@ -134,9 +134,7 @@ def generate_synthetic_inputs(
     """
     rng = np.random.default_rng(seed)
     shapes = {spec: list(spec.shape or ()) for spec in specs}
-    unknown = [spec for spec in shapes if spec.shape is None or _has_open_sizes(spec)]
-    if unknown:
-        raise _unknown_size_error(unknown)
+    _check_known_sizes(shapes.keys())
     batch_size = _choose_synthetic_batch_size(shapes)
     feeds = {}
     for spec, dims in shapes.items():
@@ -158,6 +156,13 @@ def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]
     sizes = [math.prod(dim or 1 for dim in dims) for dims in shapes.values()]
     largest = max(sizes, default=1)
     return max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
+
+
+def _check_known_sizes(specs: Iterable[InputSpec]) -> None:
+    """Raise ConfigError if a dimension other than the number of samples is unknown."""
+    unknown = [spec for spec in specs if spec.shape is None or _has_open_sizes(spec)]
+    if unknown:
+        raise _unknown_size_error(unknown)
 
 
 def _has_open_sizes(spec: InputSpec) -> bool:

@@ -50,5 +50,6 @@ def require_calibrated_scales(request: str, model: ir.Model, plan: Plan) -> None
     """
     if plan.synthetic and not is_synthetic(model):
         raise ConfigError(
-            f"{request}: not all of its scales and weights come from a plan or from the model itself"
+            f"{request}: not all of its scales and weights come from a plan or from the model "
+            "itself"
         )

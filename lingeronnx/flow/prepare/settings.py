@@ -53,18 +53,22 @@ def adapt_config_to_import(
     if may_change_mode and not _has_only_powers_of_two(imported):
         changes["mode"] = "max-value"
     if "weight_scales" not in user_set:
-        weights = imported.weights.values()
-        group_sizes = [
-            weight.granularity.size
-            for weight in weights
-            if isinstance(weight.granularity, PerGroup)
-        ]
-        if group_sizes and "group" in target.weight_scales:
-            most_common = max(set(group_sizes), key=group_sizes.count)
-            changes["weight_scales"] = f"group:{most_common}"
-        elif "channel" in target.weight_scales and any(not weight.single for weight in weights):
-            changes["weight_scales"] = "channel"
+        changes.update(_choose_weight_scales(target, imported))
     return config.model_copy(update=changes)
+
+
+def _choose_weight_scales(target: Target, imported: ImportedQuantization) -> dict[str, str]:
+    """Return the setting `weight_scales` that keeps imported scales; empty for the default."""
+    weights = imported.weights.values()
+    group_sizes = [
+        weight.granularity.size for weight in weights if isinstance(weight.granularity, PerGroup)
+    ]
+    if group_sizes and "group" in target.weight_scales:
+        most_common = max(set(group_sizes), key=group_sizes.count)
+        return {"weight_scales": f"group:{most_common}"}
+    if "channel" in target.weight_scales and any(not weight.single for weight in weights):
+        return {"weight_scales": "channel"}
+    return {}
 
 
 def _has_only_powers_of_two(imported: ImportedQuantization) -> bool:

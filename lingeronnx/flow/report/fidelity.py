@@ -6,7 +6,7 @@ Uses the samples held out from calibration, if there are any.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -416,6 +416,11 @@ def _iter_tensor_pairs(
         yield expected, actual, _samples_in_feed(prepared, batch)
 
 
+def _select(feed: _Feed, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the arrays of a feed whose names are in `names`."""
+    return {name: array for name, array in feed.items() if name in names}
+
+
 class _FloatSession:
     """The user's float model with the interface of a session."""
 
@@ -453,8 +458,8 @@ def _iter_stream_pairs(
     state_inputs = set(state.values())
     previous_counts: tuple[int, ...] | None = None
     for feed in feeds:
-        states = {name: array for name, array in feed.items() if name in state_inputs}
-        inputs = {name: array for name, array in feed.items() if name not in state_inputs}
+        states = _select(feed, state_inputs)
+        inputs = _select(feed, feed.keys() - state_inputs)
         counts = tuple(
             prepared.data.inputs[name].count_samples(array) for name, array in inputs.items()
         )
@@ -462,7 +467,7 @@ def _iter_stream_pairs(
             float_stream.reset(states)
             integer_stream.reset(states)
         previous_counts = counts
-        integer_inputs = {name: array for name, array in inputs.items() if name in session_inputs}
+        integer_inputs = _select(inputs, session_inputs)
         expected = dict(zip(names, float_stream.run(names, inputs), strict=True))
         actual = dict(zip(names, integer_stream.run(names, integer_inputs), strict=True))
         yield expected, actual, max(counts, default=1)
@@ -522,12 +527,7 @@ def _locate_break(
     break_node: ir.Node | None = None
     break_tensor, max_loss_db = "", 0.0
     for node in float_graph.graph:
-        input_levels = [
-            clamped_db.get(str(value.name), _MAX_SQNR_DB)
-            for value in node.inputs
-            if value is not None
-        ]
-        input_db = min(input_levels, default=_MAX_SQNR_DB)
+        input_db = _worst_input_db(node, clamped_db)
         for value in node.outputs:
             name = str(value.name)
             output_db = _sqnr_sort_key(sqnr_db.get(name, input_db))
@@ -546,21 +546,33 @@ def _locate_break(
     )
 
 
+def _worst_input_db(node: ir.Node, sqnr_db: Mapping[str, float]) -> float:
+    """Return the lowest SQNR of the inputs of a node; unknown ones count as exact."""
+    names = [str(value.name) for value in node.inputs if value is not None]
+    return min((sqnr_db.get(name, _MAX_SQNR_DB) for name in names), default=_MAX_SQNR_DB)
+
+
 def measure_tensor_sqnr(
     lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed
 ) -> dict[str, float]:
     """Measure the SQNR in dB of the tensors of `float_graph` that the integer graph contains."""
-    input_names = {spec.name for spec in session.inputs}
     float_names = map_to_float_names(lowered)
     known = {str(value.name) for value in ir.iter_values(float_graph)}
     actual: dict[str, tuple[np.ndarray, Affine | None]] = {}
-    inputs = {name: array for name, array in feed.items() if name in input_names}
+    inputs = _select(feed, {spec.name for spec in session.inputs})
     for name, array, qparams in session.tensors(inputs):
         float_name = float_names.get(name, name)
         is_number = array.dtype.kind == "f" or (array.dtype.kind == "i" and qparams is not None)
         if float_name in known and is_number:
             actual[float_name] = array, qparams
     trim_memory()
+    return _compare_with_float(actual, float_graph, feed)
+
+
+def _compare_with_float(
+    actual: dict[str, tuple[np.ndarray, Affine | None]], float_graph: ir.Model, feed: _Feed
+) -> dict[str, float]:
+    """Return the SQNR in dB of tensors against the float graph; consumes `actual`."""
     sqnr_db = {}
     for name, expected, _ in FloatRunner(float_graph, set(actual)).run(feed):
         array, qparams = actual.pop(name)

@@ -66,15 +66,7 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         if nodes.keys() - host_by_default
     ]
     if conf.effort == "fast" or not prepared.data.is_rereadable:
-        if not trials:
-            return best.with_notes(())
-        if conf.effort == "fast":
-            note = _NOT_TRIED_NOTE.format("effort is fast", "--effort normal")
-        else:
-            note = _NOT_TRIED_NOTE.format(
-                "the data can be read only once", "data that can be read repeatedly"
-            )
-        return best.with_notes([note])
+        return best.with_notes([_format_untried(prepared)] if trials else ())
     required = select_required_host_nodes(prepared)
     if (
         in_parts and has_poor_output
@@ -89,6 +81,15 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         if offloaded is not None and _is_better_placement(best, offloaded, min_gain_db):
             best, required = offloaded, host
     return best
+
+
+def _format_untried(prepared: PreparedModel) -> str:
+    """Format the note that candidates were not tried, with the reason."""
+    if prepared.conf.effort == "fast":
+        return _NOT_TRIED_NOTE.format("effort is fast", "--effort normal")
+    return _NOT_TRIED_NOTE.format(
+        "the data can be read only once", "data that can be read repeatedly"
+    )
 
 
 def _list_trials(

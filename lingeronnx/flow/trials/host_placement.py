@@ -32,6 +32,16 @@ _MIN_CHIP_MAC_SHARE = 0.9  # fraction of all MACs that unprofitable parts may no
 _MAC_SHARE_TOLERANCE = 0.02
 
 
+def _drop_smallest_parts(
+    reasons: dict[str, str], part_macs: Mapping[str, int], max_parts: int
+) -> None:
+    """Add the parts with the least MACs to `reasons` until `max_parts` others remain."""
+    remaining = [name for name in part_macs if name not in reasons]
+    remaining.sort(key=lambda name: part_macs[name])
+    for name in remaining[: len(remaining) - max_parts]:
+        reasons[name] = f"limited to {max_parts} chip parts"
+
+
 @dataclass(frozen=True)
 class HostPlacement:
     """A lowered program, and the selection of its nodes that should move to the host.
@@ -89,10 +99,7 @@ class HostPlacement:
         if reasons and len(reasons) == len(chip):  # keep the part with the most work
             reasons.pop(max(part_macs, key=lambda name: part_macs[name]), None)
         if max_parts is not None and len(chip) - len(reasons) > max_parts:
-            remaining = [name for name in part_macs if name not in reasons]
-            remaining.sort(key=lambda name: part_macs[name])
-            for name in remaining[: len(remaining) - max_parts]:
-                reasons[name] = f"limited to {max_parts} chip parts"
+            _drop_smallest_parts(reasons, part_macs, max_parts)
         offloaded: dict[str, str] = {}
         for part in chip:
             if part.name in reasons:

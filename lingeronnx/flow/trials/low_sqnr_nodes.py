@@ -138,6 +138,21 @@ def find_low_sqnr_nodes(
     return selected
 
 
+def _worst_output_sqnr(parts: Partition, tensor_sqnr_db: Mapping[str, float]) -> dict[str, float]:
+    """Return the lowest SQNR of the outputs of each integer node; infinite if unknown."""
+    levels = {}
+    for node, _ in parts.integer_nodes:
+        levels[str(node.name)] = min(
+            tensor_sqnr_db.get(str(value.name), math.inf) for value in node.outputs
+        )
+    return levels
+
+
+def _is_layer(node: ir.Node) -> bool:
+    """Whether `node` sums several products per output element."""
+    return count_macs(node) > _count_written_elements(node)
+
+
 def _add_data_movements(selected: dict[str, str], parts: Partition) -> None:
     """Add the data movement nodes directly or indirectly upstream of `selected` nodes."""
     for node, op in reversed(parts.integer_nodes):

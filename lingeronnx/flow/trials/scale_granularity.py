@@ -43,12 +43,8 @@ def try_finer_granularity(
     overrides.
     """
     prepared, planned = candidate.prepared, candidate.planned
-    if prepared.conf.overrides or planned.basis.policy is None or prepared.read is not None:
-        return None
     settings = _finer_settings(prepared)
-    if not settings or not has_decisive_samples(candidate):
-        return None
-    if min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB:
+    if not settings or not _is_applicable(candidate):
         return None
     if progress is not None:
         progress("finer scales", 0, None)
@@ -73,6 +69,16 @@ def try_finer_granularity(
         f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
+
+
+def _is_applicable(candidate: Candidate) -> bool:
+    """Whether scales may change, samples can decide, and some output is far from float."""
+    prepared = candidate.prepared
+    if prepared.conf.overrides or prepared.read is not None:
+        return False
+    if candidate.planned.basis.policy is None or not has_decisive_samples(candidate):
+        return False
+    return min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) < _MAX_SQNR_DB
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
