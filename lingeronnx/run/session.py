@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..deprecation import accept_old_parameters
 from ..errors import ConfigError, DataError, suggest_nearest
 from ..formats import is_quantized_domain
 from ..formats.node_validation import check_nodes
@@ -170,6 +171,7 @@ class Session:
                 )
         return [results[name] for name in outputs]
 
+    @accept_old_parameters("0.3", given="feeds")
     def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch.
 
