@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...conversion import convert
-from ...deprecation import keep_old_members
+from ...deprecation import accept_old_parameters, keep_old_members
 from ...errors import ConstraintError
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
@@ -252,6 +252,7 @@ class QuantizedModel:
         """The session that runs calls of this model, opened once."""
         return self.session()
 
+    @accept_old_parameters("0.3", given="inputs")
     def __call__(
         self, inputs: Mapping[str, ArrayLike] | ArrayLike
     ) -> np.ndarray | list[np.ndarray]:
