@@ -1,9 +1,9 @@
 """Base class of integer operator definitions.
 
-There is one subclass of `Format` and one instance per integer operator. It alone reads and writes
-the operator's names, in every dialect, and its attributes; it knows the quantization parameters of
-inputs and outputs and the simulator kernel. It knows no float operators, no limits of chips and no
-graph around the node.
+There is one subclass of `Format` and one instance per integer operator. Only this class reads and
+writes the names of the operator in every dialect and its attributes. It also defines the
+quantization parameters of inputs and outputs, and the simulator kernel. It does not depend on float
+operators, limits of chips or the graph around the node.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[flo
 
 
 class Format:
-    """An integer operator; the defaults fit operators that move data.
+    """An integer operator; the defaults are those of operators that only move data.
 
     Attributes
     ----------
@@ -285,12 +285,12 @@ class Format:
         return scales[0] if scales else None
 
     def all_output_qparams(
-        self, bound: KernelInfo, scales: Sequence[Affine | None]
+        self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
         """Return the qparams of every output; by default they are equal."""
-        return [self.output_qparams(bound.attributes, scales)] * len(bound.node.outputs)
+        return [self.output_qparams(info.attributes, scales)] * len(info.node.outputs)
 
-    def float_outputs(self, bound: KernelInfo) -> list[int]:
+    def float_outputs(self, info: KernelInfo) -> list[int]:
         """Return the outputs that are integers in the kernel and float in the graph."""
         return []
 

@@ -1,23 +1,25 @@
-"""Functions of one number.
+"""Elementwise activations that are computed with lookup tables.
 
-IqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of its own.
-iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or
-Q27, is a `TableInputRule`:
+iqSigmoid and iqTanh use the piecewise linear tables of the chips, as GluInt does for its gate. The
+table of an iqTable is a constant input of the node.
+
+The outputs of iqSigmoid and iqTanh have 7 fractional bits. The table expects its input in Q11 or
+Q27, and the `TableInputRule` of the target says how an input is converted to that format:
 
 ==================  ==============================================================================
-`RIGHT_SHIFT_ONLY`  int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
+`RIGHT_SHIFT_ONLY`  int16 input, only shifted right; a scale below 2^11 is treated as 2^11
 `SATURATED`         shifted and saturated
-`WRAPPED`           shifted without saturation, and 0 comes out beyond the table
-`ALWAYS_ZERO`       the executor's factor overflows to 0, so that every input reads as 0
+`WRAPPED`           shifted without saturation; the output is 0 outside the range of the table
+`ALWAYS_ZERO`       the factor of the executor overflows to 0, so every input is treated as 0
 ==================  ==============================================================================
 
-In training software outputs have the node's format (`uses_node_format`): the table in Q11 gives
-Q15, rounded to any scale, the one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input
-with `RIGHT_SHIFT_ONLY` equals an int16 input after a Requant by 2^8. QGelu and QSwish (venusA,
-dialect v3) have tables of their own, Q27 in and out.
+In the training software, outputs have the format of the node (`uses_node_format`): a Q11 table
+yields Q15, which is rounded to any scale; a Q27 table rounds once, to o_bits - 1 fractional bits.
+An int8 input with `RIGHT_SHIFT_ONLY` equals an int16 input after a Requant by 2^8. QGelu and QSwish
+(venusA, dialect v3) have tables with Q27 input and output.
 
-GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side
-gates any axis, and has a sigmoid for each chip.
+GluInt multiplies the first half of the last axis by the sigmoid of the second half. The training
+software accepts any axis, and has one sigmoid per chip.
 """
 
 from __future__ import annotations
@@ -70,28 +72,30 @@ class Glu(Format):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why it gates another axis than the last, or None."""
-        last = len(ir.get_shape(node.inputs[0]) or ()) - 1
-        return None if get_int(attrs, "dim", -1) in (-1, last) else "it does not gate the last axis"
+        """Return an obstacle if `dim` is not the last axis, which v1 requires."""
+        last_axis = len(ir.get_shape(node.inputs[0]) or ()) - 1
+        if get_int(attrs, "dim", -1) in (-1, last_axis):
+            return None
+        return "it does not gate the last axis"
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel, the sigmoid of every integer worked out."""
+        """Return the GLU kernel, with the sigmoid of every input integer precomputed."""
         from simulator.kernels import Glu as Kernel
 
-        how, axis = (
-            info.expect_arithmetic(GluArithmetic),
-            get_int(info.attributes, "dim") % len(info.input_shapes[0]),
-        )
-        if not how.any_axis and axis != len(info.input_shapes[0]) - 1:
+        arithmetic = info.expect_arithmetic(GluArithmetic)
+        rank = len(info.input_shapes[0])
+        axis = get_int(info.attributes, "dim") % rank
+        if not arithmetic.any_axis and axis != rank - 1:
             raise ModelError(
-                f"{info.label}: dim = {info.attributes['dim']}; only the last axis is gated"
+                f"{info.label}: dim = {info.attributes['dim']}; it must be the last axis, "
+                f"{rank - 1} or -1"
             )
         scale = get_number(info.attributes, "scale_x")
-        gate = Kernel.gates(info.require_exponent("scale_x", scale), how.table.value)
-        return Kernel(gate, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
+        gate_table = Kernel.gates(info.require_exponent("scale_x", scale), arithmetic.table.value)
+        return Kernel(gate_table, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """One half times the sigmoid of the other."""
+        """Emit Split, Sigmoid and Mul."""
         shape, axis = builder.info.input_shapes[0], get_int(builder.attrs, "dim")
         half = shape[axis % len(shape)] // 2
         value, gate = builder.add_multi_output_node(
@@ -103,12 +107,12 @@ class Glu(Format):
 GLU = Glu()
 
 
-#: How iqSigmoid and iqTanh write their results.
+#: Output qparams of iqSigmoid and iqTanh in the executor: 7 fractional bits.
 Q7 = Affine(2.0**7)
 
 
 class Sigmoid(Format):
-    """Logistic function by a table of straight pieces."""
+    """Logistic function computed with a piecewise linear table."""
 
     name = "iqSigmoid"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
@@ -121,94 +125,86 @@ class Sigmoid(Format):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """The width of the output is always told."""
+        """Convert to dialect v3, which requires `o_bits`."""
         return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why the output has another scale than 2^7, or None."""
+        """Return an obstacle if `scale_o` is not 2^7, which v1 implies."""
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the table of the node's function."""
+        """Return a lookup table of the function, evaluated for every input integer."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
-        how = info.expect_arithmetic(LutArithmetic)
-        curve, bits, fraction = (
-            load_piecewise(self.function, how.table.value),
-            info.width(),
-            how.table.input_fraction_bits,
-        )
-        x, q = (
-            all_integers(bits),
-            info.require_exponent("scale_x", get_number(info.attributes, "scale_x")),
-        )
-        if how.uses_node_format:
-            return Table(
-                self._compute_training_table(info, curve, round_shift_right(x, q - fraction))
-            )
-        if how.input_rule is TableInputRule.ALWAYS_ZERO:
+        arithmetic = info.expect_arithmetic(LutArithmetic)
+        function = load_piecewise(self.function, arithmetic.table.value)
+        bits, fraction_bits = info.width(), arithmetic.table.input_fraction_bits
+        exponent = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
+        x = all_integers(bits)
+        if arithmetic.uses_node_format:
+            x = round_shift_right(x, exponent - fraction_bits)
+            return Table(self._compute_training_table(info, function, x))
+        if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
             x = x * 0
-        elif how.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
-            x = round_shift_right(x << (16 - bits), max(q + 16 - bits - fraction, 0))
+        elif arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
+            x = round_shift_right(x << (16 - bits), max(exponent + 16 - bits - fraction_bits, 0))
         else:
-            x = saturate_array(round_shift_right(x, q - fraction), 32)
-        return Table(curve.evaluate_rounded(x, 8).astype(np.int8))
+            x = saturate_array(round_shift_right(x, exponent - fraction_bits), 32)
+        return Table(function.evaluate_rounded(x, 8).astype(np.int8))
 
     def _compute_training_table(
-        self, bound: KernelInfo, curve: Piecewise, x: np.ndarray
+        self, info: KernelInfo, function: Piecewise, x: np.ndarray
     ) -> np.ndarray:
-        """Return what the training side computes for x in the format of its table."""
+        """Return the outputs of the training software for inputs `x` in the format of the table."""
         from simulator.fixed_point import integer_dtype, saturate_array
 
-        bits, scale = get_int(bound.attributes, "o_bits"), get_number(bound.attributes, "scale_o")
-        if bound.expect_arithmetic(LutArithmetic).input_rule is TableInputRule.WRAPPED:
-            return requantize_table(bound, curve.evaluate_unsaturated(x), 2.0**15)
+        bits, scale = get_int(info.attributes, "o_bits"), get_number(info.attributes, "scale_o")
+        if info.expect_arithmetic(LutArithmetic).input_rule is TableInputRule.WRAPPED:
+            return requantize_table(info, function.evaluate_unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
             raise ModelError(
-                f"{bound.label}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}"
+                f"{info.label}: scale_o = {scale:g}; with {bits} bits it must be "
+                f"{2.0 ** (bits - 1):g}"
             )
-        return curve.evaluate_rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
+        return function.evaluate_rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the curve itself."""
+        """Emit the standard operator of the function."""
         return [builder(self.standard_op, builder.float_input())]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """2^7, whatever the node says, to the executor."""
+        """Return scale 2^7, the output scale of the executor whatever `scale_o` is."""
         return Q7
 
     def all_output_qparams(
-        self, bound: KernelInfo, scales: Sequence[Affine | None]
+        self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """What the node says to the training side."""
-        return (
-            [qparams_from_attributes(bound.attributes, "o")]
-            if bound.expect_arithmetic(LutArithmetic).uses_node_format
-            else super().all_output_qparams(bound, scales)
-        )
+        """Return the qparams of the output: those of the node in training software, else 2^7."""
+        if info.expect_arithmetic(LutArithmetic).uses_node_format:
+            return [qparams_from_attributes(info.attributes, "o")]
+        return super().all_output_qparams(info, scales)
 
 
 SIGMOID = Sigmoid()
 
 
-def requantize_table(bound: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
-    """Return integers at `scale` in the node's output format, rounded as it says."""
+def requantize_table(info: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
+    """Requantize integers at `scale` to the output format of the node, with its rounding mode."""
     from simulator.fixed_point import divide_rounded, integer_dtype, saturate_array
 
-    bits, shift = (
-        get_int(bound.attributes, "o_bits"),
-        bound.require_exponent("scale_o", bound.output_scale_ratio(scale)),
-    )
-    rounding = int(bound.rounding)
-    moved = [divide_rounded(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
-    return saturate_array(np.array(moved, object), bits).astype(integer_dtype(bits))
+    bits = get_int(info.attributes, "o_bits")
+    shift = info.require_exponent("scale_o", info.output_scale_ratio(scale))
+    factor_shift, divisor = max(shift, 0), 1 << max(-shift, 0)
+    rounding = int(info.rounding)
+    rescaled = [divide_rounded(int(value) << factor_shift, divisor, rounding) for value in values]
+    return saturate_array(np.array(rescaled, object), bits).astype(integer_dtype(bits))
 
 
 class Tanh(Sigmoid):
-    """Hyperbolic tangent by a table of straight pieces."""
+    """Hyperbolic tangent computed with a piecewise linear table."""
 
     name = "iqTanh"
     v3_name = "QTanh"
@@ -220,7 +216,7 @@ TANH = Tanh()
 
 
 class Gelu(Format):
-    """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
+    """GELU with the table of venusA; in dialect v3 only, the packer does not support it."""
 
     name = "QGelu"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
@@ -237,23 +233,21 @@ class Gelu(Format):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the table of the node's function."""
+        """Return a lookup table of the function, evaluated for every input integer."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
 
         table = info.expect_arithmetic(LutArithmetic).table
-        chip, fraction = table.value, table.input_fraction_bits
-        q = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
-        y = load_piecewise(self.function, chip).evaluate_to_fraction(
-            saturate_array(round_shift_right(all_integers(info.width()), q - fraction), 32),
-            fraction,
-            32,
-        )
-        return Table(requantize_table(info, y, 2.0**fraction))
+        fraction_bits = table.input_fraction_bits
+        exponent = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
+        x = round_shift_right(all_integers(info.width()), exponent - fraction_bits)
+        function = load_piecewise(self.function, table.value)
+        y = function.evaluate_to_fraction(saturate_array(x, 32), fraction_bits, 32)
+        return Table(requantize_table(info, y, 2.0**fraction_bits))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the curve itself."""
+        """Emit the function in standard operators."""
         return [build_function_nodes(self.function_name, builder)]
 
 
@@ -261,7 +255,7 @@ GELU = Gelu()
 
 
 class Swish(Gelu):
-    """SiLU by venusA's table, in generation 3 only."""
+    """SiLU computed with the table of venusA; in dialect v3 only."""
 
     name = "QSwish"
     function = "swish"
@@ -272,7 +266,7 @@ SWISH = Swish()
 
 
 class Table(UnaryIntegerOp):
-    """Any function of one number; its entries know both zero points."""
+    """Any elementwise function; the table entries include both zero points."""
 
     name = "iqTable"
     supports_zero_points = True
@@ -290,30 +284,26 @@ class Table(UnaryIntegerOp):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the table that the node holds."""
+        """Return a lookup in the constant table at input 1."""
         from simulator.kernels import Table as Kernel
 
         return Kernel(info.require_constant(1, "int8 int16", "table"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Emit the standard function of this table, else ``table[round(x * scale) + zero]``."""
-        table, x, o = (
-            builder.info.constants[1],
-            qparams_from_attributes(builder.attrs, "x"),
-            qparams_from_attributes(builder.attrs, "o"),
-        )
+        table = builder.info.constants[1]
+        x = qparams_from_attributes(builder.attrs, "x")
+        o = qparams_from_attributes(builder.attrs, "o")
         name = identify_table_function(table, x, o, str(builder.attrs["function"]))
         if name is not None:
             return [build_function_nodes(name, builder)]
-        first = builder.add_constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
-        counts = builder(
-            "Mul", builder.float_input(), builder.add_constant(np.float32(x.scale), "counts")
-        )
-        place = builder(
-            "Cast", builder("Add", counts, first), to=6
-        )  # the sum is positive: cut off, it is rounded
+        offset = builder.add_constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
+        scale = builder.add_constant(np.float32(x.scale), "counts")
+        integers = builder("Mul", builder.float_input(), scale)
+        # The sum is positive, so that the truncation of Cast rounds to the nearest index.
+        index = builder("Cast", builder("Add", integers, offset), to=6)
         entries = o.real(table.reshape(-1)).astype(np.float32)
-        return [builder("Gather", builder.add_constant(entries, "entries"), place, axis=0)]
+        return [builder("Gather", builder.add_constant(entries, "entries"), index, axis=0)]
 
 
 TABLE = Table()

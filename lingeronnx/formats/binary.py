@@ -1,10 +1,10 @@
 """Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv, BmmInt.
 
-On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings),
+On shift-only targets, iqAdd requantizes each operand to the output scale first (two roundings),
 then adds with saturation; `generic` adds in a common accumulator and rounds once. iqMul and BmmInt,
-``y = sat(rescale(x @ y))`` over the last two axes, round the product once. The training side rounds
-each operand as well, but saturates the sum only. Operands count as what they are above their zero
-points; to the rounded result zero_point_o is added.
+``o = sat(rescale(x @ y))`` over the last two axes, round the product once. The training software
+also rounds each operand, but saturates only the sum. Zero points are subtracted from the operands
+first; zero_point_o is added to the rounded result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .shape_inference import Signature
 
 __all__ = ["FAMILY", "ADD", "SUB", "MUL", "DIV", "BMM"]
 
-#: Bits in which no operand of a sum is cut.
+#: Bits in which no operand of a sum is saturated.
 _WIDE_BITS = 60
 
 
@@ -52,10 +52,10 @@ _BINARY_ATTRIBUTES = (
 
 
 class BinaryIntegerOp(Format):
-    """Two activations in, scales of both and of the output as attributes."""
+    """Base of operators with two activations; attributes hold the scales of inputs and output."""
 
     attributes: tuple[Attr, ...] = _BINARY_ATTRIBUTES
-    #: The operator of two real tensors.
+    #: The corresponding standard operator on float tensors.
     standard_op: str
     supports_zero_points = True
     signature = Signature(
@@ -67,32 +67,33 @@ class BinaryIntegerOp(Format):
         return [0, 1]
 
     def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x` and `y` and writes `o`."""
-        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        """Return the attributes of a node with inputs `x` and `y` and output `o`."""
+        # Vendor graphs have no o_bits, so it is omitted if it is 8.
+        width = {} if o.bits == 8 else {"o_bits": o.bits}
         attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
         return {**attrs, **make_zero_point_attributes(x=x, y=y, o=o)}
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """The second operand has a width, too."""
+        """Convert to dialect v3, which requires the bits of the second operand."""
         return {"y_bits": 8, **super().to_v3_attributes(attrs, inputs)}
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the operator itself."""
+        """Emit the standard operator on the dequantized inputs."""
         return [builder(self.standard_op, builder.float_input(0), builder.float_input(1))]
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the scales of both operands."""
+        """Return the qparams of both operands."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "y")}
 
-    def subtract_zero_points(self, bound: KernelInfo, kernel: Kernel) -> Kernel:
-        """Return the kernel, on operands less their zero points."""
+    def subtract_zero_points(self, info: KernelInfo, kernel: Kernel) -> Kernel:
+        """Wrap `kernel` so that the zero points are subtracted from its operands."""
         from simulator.kernels import subtract_zero_points
 
-        return subtract_zero_points(kernel, bound.zero_point("x"), bound.zero_point("y"))
+        return subtract_zero_points(kernel, info.zero_point("x"), info.zero_point("y"))
 
 
 class Add(BinaryIntegerOp):
-    """Sum of two integer tensors, each with a scale of its own."""
+    """Sum of two integer tensors with separate scales."""
 
     name = "iqAdd"
     standard_op = "Add"
@@ -102,29 +103,31 @@ class Add(BinaryIntegerOp):
     sign = 1
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the adder of the platform."""
+        """Return the sum (or difference) kernel with the operand precision of the target."""
+        from simulator.fixed_point import Rescale
         from simulator.kernels import AddScaled, AddShift
 
-        rx, ry = (
-            info.output_scale_ratio(get_number(info.attributes, "scale_x")),
-            info.output_scale_ratio(get_number(info.attributes, "scale_y")),
-        )
-        bits = get_int(info.attributes, "o_bits")
-        operands = info.expect_arithmetic(AddArithmetic).operands
-        if operands is AddOperandPrecision.FINE:
-            return self.subtract_zero_points(
-                info,
-                AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero_point("o"), info.rounding),
+        ratio_x = info.output_scale_ratio(get_number(info.attributes, "scale_x"))
+        ratio_y = info.output_scale_ratio(get_number(info.attributes, "scale_y"))
+        bits, zero_point = get_int(info.attributes, "o_bits"), info.zero_point("o")
+        precision = info.expect_arithmetic(AddArithmetic).operands
+        if precision is AddOperandPrecision.FINE:
+            kernel = AddScaled.from_ratios(
+                ratio_x, ratio_y, bits, self.sign, zero_point, info.rounding
             )
-        if operands is AddOperandPrecision.WIDE:
-            from simulator.fixed_point import Rescale
-
-            wide_x, wide_y = (info.rescale(r, _WIDE_BITS, 0) for r in (rx, ry))
-            whole = Rescale.from_shift(0, bits, info.zero_point("o"))
-            return self.subtract_zero_points(info, AddScaled(wide_x, wide_y, whole, self.sign))
+            return self.subtract_zero_points(info, kernel)
+        if precision is AddOperandPrecision.WIDE:
+            rescale_x = info.rescale(ratio_x, _WIDE_BITS, 0)
+            rescale_y = info.rescale(ratio_y, _WIDE_BITS, 0)
+            output_rescale = Rescale.from_shift(0, bits, zero_point)
+            kernel = AddScaled(rescale_x, rescale_y, output_rescale, self.sign)
+            return self.subtract_zero_points(info, kernel)
         if any(map(info.zero_point, "xyo")):
-            raise ModelError(f"{info.label}: it has a zero point; this platform adds without")
-        shift_x, shift_y = (info.rescale(r).pow2_shift for r in (rx, ry))
+            raise ModelError(
+                f"{info.label}: it has a nonzero zero point, which this target cannot add; "
+                "quantize symmetrically"
+            )
+        shift_x, shift_y = info.rescale(ratio_x).pow2_shift, info.rescale(ratio_y).pow2_shift
         return AddShift(shift_x, shift_y, sign=self.sign)
 
 
@@ -134,8 +137,8 @@ ADD = Add()
 class Sub(Add):
     """Difference of two activations.
 
-    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on
-    images the sum with the negated operand takes its place there.
+    On the chips, iqSub is correct only with all tensors in external memory, and pooling is not
+    correct there. So a difference of images is replaced by a sum with the negated operand.
     """
 
     name = "iqSub"
@@ -158,27 +161,20 @@ class Mul(BinaryIntegerOp):
     v1_implicit_attributes = ("data_bits", "y_bits", "o_bits")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel that multiplies."""
+        """Return the product kernel, which rescales once by scale_o / (scale_x * scale_y)."""
         from simulator.kernels import Mul as Kernel
 
-        return self.subtract_zero_points(
-            info,
-            Kernel(
-                info.rescale(
-                    info.output_scale_ratio(
-                        get_number(info.attributes, "scale_x"),
-                        get_number(info.attributes, "scale_y"),
-                    )
-                )
-            ),
-        )
+        scale_x = get_number(info.attributes, "scale_x")
+        scale_y = get_number(info.attributes, "scale_y")
+        kernel = Kernel(info.rescale(info.output_scale_ratio(scale_x, scale_y)))
+        return self.subtract_zero_points(info, kernel)
 
 
 MUL = Mul()
 
 
 class Div(BinaryIntegerOp):
-    """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
+    """Quotient of int32 activations by the reciprocal of the NPU; in vendor graphs only."""
 
     name = "iqDiv"
     standard_op = "Div"
@@ -191,30 +187,30 @@ class Div(BinaryIntegerOp):
     supports_zero_points = False
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel that divides as the platform does."""
+        """Return the division kernel with the division method of the target."""
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
-        quotient = info.expect_arithmetic(DivArithmetic).quotient
-        if quotient is DivisionMethod.SINGLE:
-            x, y, o = (
-                get_number(info.attributes, key) for key in ("scale_x", "scale_y", "scale_o")
-            )
-            return DivSingle(x, y, o, get_int(info.attributes, "o_bits"), info.rounding)
-        if quotient is DivisionMethod.UNSCALED:
+        method = info.expect_arithmetic(DivArithmetic).quotient
+        if method is DivisionMethod.UNSCALED:
             return Kernel(0, zero_division_by_sign=True)
-        x, y, o = (
-            info.require_exponent(key, get_number(info.attributes, key))
-            for key in ("scale_x", "scale_y", "scale_o")
-        )
-        return Kernel(o + y - x)
+        scale_x = get_number(info.attributes, "scale_x")
+        scale_y = get_number(info.attributes, "scale_y")
+        scale_o = get_number(info.attributes, "scale_o")
+        if method is DivisionMethod.SINGLE:
+            bits = get_int(info.attributes, "o_bits")
+            return DivSingle(scale_x, scale_y, scale_o, bits, info.rounding)
+        q_x = info.require_exponent("scale_x", scale_x)
+        q_y = info.require_exponent("scale_y", scale_y)
+        q_o = info.require_exponent("scale_o", scale_o)
+        return Kernel(q_o + q_y - q_x)
 
 
 DIV = Div()
 
 
 class Bmm(BinaryIntegerOp):
-    """Matrix product, sample by sample."""
+    """Batched matrix product of two activations."""
 
     name = "BmmInt"
     standard_op = "MatMul"
@@ -238,33 +234,24 @@ class Bmm(BinaryIntegerOp):
     )
 
     def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the scales of both factors and the output, and the widths."""
+        """Return the scale and bits attributes for inputs `x` and `y` and output `o`."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why its factors have other axes than dialect v1 takes, or None."""
+        """Return an obstacle if the inputs of a QMatmul are not of rank 3, which v1 requires."""
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
-        return (
-            "its factors do not both have three axes"
-            if node.op_type == "QMatmul" and ranks != [3, 3]
-            else None
-        )
+        if node.op_type == "QMatmul" and ranks != [3, 3]:
+            return "its factors do not both have three axes"
+        return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix kernel."""
+        """Return the matrix product kernel, which rescales by scale_o / (scale_x * scale_y)."""
         from simulator.kernels import MatMul
 
-        return self.subtract_zero_points(
-            info,
-            MatMul(
-                info.rescale(
-                    info.output_scale_ratio(
-                        get_number(info.attributes, "scale_x"),
-                        get_number(info.attributes, "scale_y"),
-                    )
-                )
-            ),
-        )
+        scale_x = get_number(info.attributes, "scale_x")
+        scale_y = get_number(info.attributes, "scale_y")
+        kernel = MatMul(info.rescale(info.output_scale_ratio(scale_x, scale_y)))
+        return self.subtract_zero_points(info, kernel)
 
 
 BMM = Bmm()

@@ -1,7 +1,7 @@
-"""Relu and Clip on integers; scales pass through.
+"""Relu and Clip on integers; input and output have the same scale.
 
-Relu cuts at the integer 0. Where another one stands for the real 0, Clip has that for its lower
-bound.
+Relu clamps at the integer 0. For tensors with a nonzero zero point, a Clip with the zero point as
+its lower bound is used instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Relu(Format):
     domain = ""
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel, which needs no scale."""
+        """Return the Relu kernel, which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
         return Kernel()
@@ -44,28 +44,25 @@ class Clip(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel; absent bounds are the type's."""
+        """Return the Clip kernel; absent bounds are those of int32."""
         from simulator.kernels import Clip as Kernel
 
-        low, high = (info.constants.get(i) for i in (1, 2))
+        low, high = info.constants.get(1), info.constants.get(2)
         return Kernel(
             -(1 << 31) if low is None else int(low.reshape(())),
             (1 << 31) - 1 if high is None else int(high.reshape(())),
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """The bounds in real numbers."""
-        bounds = [
-            builder.add_constant(
-                np.float32(
-                    builder.dequantize_scalar(int(builder.info.constants[index].reshape(())))
-                ),
-                what,
-            )
-            if index in builder.info.constants
-            else None
-            for index, what in ((1, "low"), (2, "high"))
-        ]
+        """Emit a Clip with dequantized bounds."""
+        bounds: list[ir.Value | None] = []
+        for index, suffix in ((1, "low"), (2, "high")):
+            constant = builder.info.constants.get(index)
+            if constant is None:
+                bounds.append(None)
+                continue
+            bound = np.float32(builder.dequantize_scalar(int(constant.reshape(()))))
+            bounds.append(builder.add_constant(bound, suffix))
         return [builder("Clip", builder.float_input(), *bounds)]
 
 

@@ -32,7 +32,7 @@ def integer_storage_type(bits: int, min_bits: int = 4) -> ir.DataType:
 
 
 class FloatNodeBuilder:
-    """Emits standard nodes that compute in float what an integer node computes.
+    """Emits the float model of an integer node in standard operators.
 
     Names are derived from those of the node.
 
@@ -40,15 +40,15 @@ class FloatNodeBuilder:
     ----------
     model
         Model that gets the constants.
-    bound
+    info
         The integer node.
     values
-        Real value of each input, None for absent ones and constants.
-    held
+        Float value of each input, None for absent ones and constants.
+    qparams
         Quantization parameters of each input, None for float ones.
-    taken
+    used_names
         Names in use; extended by new names.
-    unsigned
+    stores_uint8
         Whether to store 8-bit constants as uint8, with zero point 128.
 
     Attributes
@@ -64,28 +64,29 @@ class FloatNodeBuilder:
     def __init__(
         self,
         model: ir.Model,
-        bound: KernelInfo,
+        info: KernelInfo,
         values: Sequence[ir.Value | None],
-        held: Sequence[Affine | None],
-        taken: set[str],
-        unsigned: bool = False,
+        qparams: Sequence[Affine | None],
+        used_names: set[str],
+        stores_uint8: bool = False,
     ) -> None:
-        self.info, self.node, self.attrs = bound, bound.node, bound.attributes
+        self.info, self.node, self.attrs = info, info.node, info.attributes
         self.nodes: list[ir.Node] = []
-        self.opset, self.stores_uint8 = MIN_OPSET, unsigned
+        self.opset, self.stores_uint8 = MIN_OPSET, stores_uint8
         self.scales_by_y_scale: dict[str, float | Sequence[float]] = {}
-        self._model, self._values, self._held, self._used_names = model, list(values), held, taken
+        self._model, self._values = model, list(values)
+        self._qparams, self._used_names = qparams, used_names
 
     def input_scale(self, index: int = 0) -> float:
         """Return the scale of integer input `index`."""
-        q = self._held[index]
+        q = self._qparams[index]
         if q is None:
             raise ModelError(f"{self.info.label}: the scale of its input {index} is unknown")
         return q.scale
 
     def input_qparams(self, index: int) -> Affine | None:
         """Return the qparams of input `index`, or None if unknown."""
-        return self._held[index] if index < len(self._held) else None
+        return self._qparams[index] if index < len(self._qparams) else None
 
     def set_input_value(self, index: int, value: ir.Value) -> None:
         """Set the real value of input `index`."""
@@ -93,7 +94,7 @@ class FloatNodeBuilder:
 
     def dequantize_scalar(self, integer: float, index: int = 0) -> float:
         """Return the real value of an integer of input `index`."""
-        q = self._held[index]
+        q = self._qparams[index]
         return (integer - (0 if q is None else q.zero_point)) / self.input_scale(index)
 
     def __call__(
@@ -113,8 +114,8 @@ class FloatNodeBuilder:
         for key, attribute in attributes.items():
             if attribute is not None:
                 ir.set_attr(node, key, attribute)
-        for number, value in enumerate(node.outputs):
-            value.name = name if not number else self._make_name(name)
+        for index, value in enumerate(node.outputs):
+            value.name = name if index == 0 else self._make_name(name)
         ir.mark_origin(node, self.node)
         self.nodes.append(node)
         return list(node.outputs)
@@ -130,7 +131,7 @@ class FloatNodeBuilder:
             return value
         if index not in self.info.constants:
             raise ModelError(f"{self.info.label}: it has no input {index}")
-        return self.held(index, self.input_scale(index))
+        return self.dequantize_constant(index, self.input_scale(index))
 
     def raw_input(self, index: int) -> ir.Value | None:
         """Return input `index` unchanged, such as indices or sizes; None if absent."""
@@ -142,7 +143,7 @@ class FloatNodeBuilder:
             self._model, self._make_name(f"{self.node.outputs[0].name}_{suffix}"), np.asarray(array)
         )
 
-    def held(
+    def dequantize_constant(
         self,
         index: int,
         scale: float | Sequence[float],
@@ -172,25 +173,33 @@ class FloatNodeBuilder:
         array, name = self.info.constants[index], ir.input_name(self.node, index)
         array = array if view is None else view(array)
         channels = len(scale) if isinstance(scale, Sequence) else 0
-        if array.dtype == np.int64:  # which has no DequantizeLinear
-            factor: ArrayLike = scale
-            if channels:
-                factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
-            return ir.add_initializer(
-                self._model, self._make_name(f"{name}_real"), (array / factor).astype(np.float32)
-            )
-        step = self.step(name, scale)
-        sizes = [channels] if channels else []
-        where = {"axis": axis or 0} if channels else {}
+        if array.dtype == np.int64:  # DequantizeLinear does not support int64
+            return self._add_float_constant(name, array, scale, axis)
+        y_scale = self.add_y_scale(name, scale)
+        scale_shape = [channels] if channels else []
+        attributes = {"axis": axis or 0} if channels else {}
         return self._add_dequantize_linear(
-            index, array, bits or 8 * array.dtype.itemsize, step, sizes, where
+            index, array, bits or 8 * array.dtype.itemsize, y_scale, scale_shape, attributes
         )
 
-    def dequantize_grouped_constant(self, index: int, q: Affine, turned: bool = False) -> ir.Value:
+    def _add_float_constant(
+        self, name: str, array: np.ndarray, scale: float | Sequence[float], axis: int | None
+    ) -> ir.Value:
+        """Add the float values of the integer constant `name`, with scales along `axis`."""
+        divisor: ArrayLike = scale
+        if isinstance(scale, Sequence) and scale:
+            divisor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
+        return ir.add_initializer(
+            self._model, self._make_name(f"{name}_real"), (array / divisor).astype(np.float32)
+        )
+
+    def dequantize_grouped_constant(
+        self, index: int, q: Affine, transposed: bool = False
+    ) -> ir.Value:
         """Dequantize constant input `index`, a matrix with per-group qparams `q`.
 
-        Emits a blocked DequantizeLinear, and a Transpose if `turned`. `scales_by_y_scale` gets the
-        scales of the rows; those of the groups follow from y_scale.
+        Emits a blocked DequantizeLinear, and a Transpose if `transposed`. `scales_by_y_scale` gets
+        the scales of the rows; those of the groups follow from y_scale.
         """
         assert isinstance(q.granularity, PerGroup)
         self.require_opset(INT4_INT16_OPSET)
@@ -199,9 +208,11 @@ class FloatNodeBuilder:
             self._model, self._make_name(f"{name}_scale"), (1.0 / q.scales).astype(np.float32)
         )
         self.scales_by_y_scale[str(y_scale.name)] = q.factors[0].tolist()
-        where = {"axis": q.granularity.axis, "block_size": q.granularity.size}
-        value = self._add_dequantize_linear(index, array, q.bits, y_scale, q.scales.shape, where)
-        if not turned:
+        attributes = {"axis": q.granularity.axis, "block_size": q.granularity.size}
+        value = self._add_dequantize_linear(
+            index, array, q.bits, y_scale, q.scales.shape, attributes
+        )
+        if not transposed:
             return value
         # With a transposed constant, onnxruntime fuses an integer product that ignores blocks.
         result_name, value.name = value.name, self._make_name(f"{name}_rows")
@@ -214,23 +225,23 @@ class FloatNodeBuilder:
         index: int,
         array: np.ndarray,
         bits: int,
-        step: ir.Value,
-        sizes: Sequence[int],
-        where: Mapping[str, int],
+        y_scale: ir.Value,
+        scale_shape: Sequence[int],
+        attributes: Mapping[str, int],
     ) -> ir.Value:
-        """Emit a DequantizeLinear of integers of `bits`, with a y_scale of shape `sizes`."""
+        """Emit a DequantizeLinear of integers of `bits`, with a y_scale of `scale_shape`."""
         name, kind, zero = ir.input_name(self.node, index), integer_storage_type(bits), 0
         if self.stores_uint8 and kind == _TYPES[8]:
             kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
         inputs = [
             self._add_integer_initializer(self._make_name(f"{name}_quantized"), array, kind),
-            step,
-            *self.zero_point_inputs(kind, sizes, zero),
+            y_scale,
+            *self.zero_point_inputs(kind, scale_shape, zero),
         ]
         dequantize = ir.make_node(
             "DequantizeLinear",
             inputs,
-            dict(where),
+            dict(attributes),
             output=self._reuse_constant_name(name),
             origin=self.node,
             suffix=f"input{index}",
@@ -240,7 +251,7 @@ class FloatNodeBuilder:
         self.nodes.append(dequantize)
         return dequantize.outputs[0]
 
-    def step(self, name: str, scale: float | Sequence[float]) -> ir.Value:
+    def add_y_scale(self, name: str, scale: float | Sequence[float]) -> ir.Value:
         """Add the constant y_scale of the tensor `name` at `scale`."""
         y_scale = np.asarray(1.0 / np.asarray(scale), np.float32)
         value = ir.add_initializer(self._model, self._make_name(f"{name}_scale"), y_scale)
@@ -255,10 +266,11 @@ class FloatNodeBuilder:
             return []
         if kind not in (_TYPES[8], ir.DataType.UINT8):
             self.require_opset(INT4_INT16_OPSET)
-        name = f"{kind.name.lower()}_zero{zero_point or ''}{'_' * bool(sizes)}{'x'.join(map(str, sizes))}"
-        known = self._model.graph.initializers.get(name)
-        if known is not None:
-            return [known]
+        shape_suffix = "_" * bool(sizes) + "x".join(map(str, sizes))
+        name = f"{kind.name.lower()}_zero{zero_point or ''}{shape_suffix}"
+        existing = self._model.graph.initializers.get(name)
+        if existing is not None:
+            return [existing]
         self._used_names.add(name)
         return [self._add_integer_initializer(name, np.full(sizes, zero_point), kind)]
 
@@ -275,7 +287,10 @@ class FloatNodeBuilder:
         return self._make_name(name, f"{name} ")
 
     def _make_name(self, base: str, key: str = "") -> str:
-        """Reserve `base`, or `base` with a number if in use; with `key`, `base` is free once."""
+        """Reserve `base`, or `base` with a number if it is in use.
+
+        With an unused `key`, the name is `base` even if it is in use, and `key` is reserved.
+        """
         if key and key not in self._used_names:
             self._used_names.add(key)
             return base
@@ -288,15 +303,15 @@ class FloatNodeBuilder:
     ) -> list[ir.Value]:
         """Append the standard operator with the name of the integer operator.
 
-        `attributes` default to those of the node that the standard knows.
+        `attributes` default to those of the node that the standard operator has.
         """
         import onnx
 
         op_type = str(self.node.op_type)
         if attributes is None:
-            known = {*onnx.defs.get_schema(op_type, 12).attributes}
-            known |= {*onnx.defs.get_schema(op_type).attributes}
-            names = [name for name in self.node.attributes if name in known]
+            standard_names = {*onnx.defs.get_schema(op_type, 12).attributes}
+            standard_names |= {*onnx.defs.get_schema(op_type).attributes}
+            names = [name for name in self.node.attributes if name in standard_names]
             attributes = {name: ir.get_attr(self.node, name) for name in names}
         outputs = len(self.node.outputs)
         return self.add_multi_output_node(op_type, *inputs, outputs=outputs, **attributes)

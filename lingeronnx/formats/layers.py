@@ -90,7 +90,7 @@ class WeightedIntegerOp(Format):
         return qparams
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
+        """Return the qparams of the constant weight whose scale is the attribute `key`."""
         return self._grouped_weight_qparams(attrs, node) or super().weight_qparams(attrs, node, key)
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
@@ -118,10 +118,10 @@ class WeightedIntegerOp(Format):
         if blocks is not None:
             weight = real.dequantize_grouped_constant(1, blocks, transposed)
         else:
-            weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
+            weight = real.dequantize_constant(1, get_scales(a, "scale_w"), axis, view, bits)
         values = [real.float_input(), weight]
         if 2 in real.info.constants:
-            values.append(real.held(2, accumulator_scale(a, groups), 0, np.ravel))
+            values.append(real.dequantize_constant(2, accumulator_scale(a, groups), 0, np.ravel))
         return values
 
 
@@ -316,7 +316,7 @@ class Linear(WeightedIntegerOp):
             return FloatLinear(weight, bias, weight_scale, zero, factors)
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
-    def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
+    def _factors(self, info: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
         """Return the factors of the weights [O, I], or None without groups.
 
         Raises
@@ -324,8 +324,8 @@ class Linear(WeightedIntegerOp):
         ModelError
             If they do not match the weight.
         """
-        factors = bound.require_constant(3, "uint8", "factors") if 3 in bound.constants else None
-        size = _read_group_size(bound.label, bound.attributes, weight, factors)
+        factors = info.require_constant(3, "uint8", "factors") if 3 in info.constants else None
+        size = _read_group_size(info.label, info.attributes, weight, factors)
         if size is None or factors is None:
             return None
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
@@ -358,13 +358,13 @@ class Linear(WeightedIntegerOp):
 
 
 def _read_group_size(
-    where: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None
+    node_label: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None
 ) -> int | None:
     """Return the group size of a weight [O, I], or None without groups.
 
     Parameters
     ----------
-    where
+    node_label
         Operator and node, for messages.
     attrs
         Attributes of the node.
@@ -380,25 +380,38 @@ def _read_group_size(
     """
     if attrs.get("group_size") is None:
         if factors is not None:
-            raise ModelError(f"{where}: it has group factors but no group_size; quantize again")
+            raise ModelError(
+                f"{node_label}: it has group factors but no group_size; quantize again"
+            )
         return None
     size, scales = get_int(attrs, "group_size"), attrs["scale_w"]
     scale_count = len(scales) if isinstance(scales, Sequence) else None
     if factors is None or weight is None or scale_count not in (None, len(factors)):
-        raise ModelError(f"{where}: it has a group_size but no factors per row; quantize again")
+        raise ModelError(
+            f"{node_label}: it has a group_size but no factors per row; quantize again"
+        )
     if size < 1 or weight.dtype != np.int8 or scale_count is None:
         raise ModelError(
-            f"{where}: group_size = {size} with weights of {weight.dtype}; groups need a size of at "
-            "least 1, int8 weights and a list scale_w"
+            f"{node_label}: group_size = {size} with weights of {weight.dtype}; groups need a size "
+            "of at least 1, int8 weights and a list scale_w"
         )
-    expected_shape = (len(weight), math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
+    _check_group_factors(node_label, weight, factors, size)
+    return size
+
+
+def _check_group_factors(
+    node_label: str, weight: np.ndarray, factors: np.ndarray, group_size: int
+) -> None:
+    """Raise ModelError if factors do not match the weight, or a factor is 0."""
+    expected_shape: tuple[int, ...] = ()
+    if weight.ndim == 2:
+        expected_shape = (len(weight), math.ceil(weight.shape[1] / group_size))
     if factors.shape != expected_shape or not factors.all():
         raise ModelError(
-            f"{where}: factors have shape {list(factors.shape)} and minimum "
-            f"{factors.min(initial=255)}; weights {list(weight.shape)} in groups of {size} have "
-            f"{list(expected_shape)}, from 1 to {MAX_GROUP_FACTOR}"
+            f"{node_label}: factors have shape {list(factors.shape)} and minimum "
+            f"{factors.min(initial=255)}; weights {list(weight.shape)} in groups of {group_size} "
+            f"have {list(expected_shape)}, from 1 to {MAX_GROUP_FACTOR}"
         )
-    return size
 
 
 LINEAR = Linear()
@@ -446,13 +459,13 @@ class BatchNorm2d(WeightedIntegerOp):
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Emit a float BatchNormalization with mean 0 and variance 1, which the weight includes."""
-        weight = builder.held(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
+        weight = builder.dequantize_constant(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
         size = builder.info.constants[1].size
         mean = builder.add_constant(np.zeros(size, np.float32), "mean")
         variance = builder.add_constant(np.ones(size, np.float32), "var")
         bias = mean
         if 2 in builder.info.constants:
-            bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel)
+            bias = builder.dequantize_constant(2, accumulator_scale(builder.attrs), view=np.ravel)
         inputs = (builder.float_input(), weight, bias, mean, variance)
         return [builder("BatchNormalization", *inputs, epsilon=0.0)]
 

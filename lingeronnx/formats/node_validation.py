@@ -24,19 +24,28 @@ _MAX_INT32 = 2**31 - 1  # range of integers in packer, executor and simulator
 
 def check_nodes(graph: ir.Model) -> None:
     """Raise ModelError for the first invalid node; the message names node and attribute."""
+    opset = ir.get_opset(graph)
     for node in graph.graph:
-        form = find_integer_op(node)
-        if form is not None:
-            _check_attributes(form, node)
-        if form is not None and is_quantized_domain(node):
-            _check_arity(form, node)
-            _check_parameters(form, node)
-        elif not node.domain and (form is None or not form.nonstandard_usage):
-            _check_standard_node(node, ir.get_opset(graph))
-        elif form is not None and (not node.inputs or node.inputs[0] is None):
-            raise ModelError(f"{node.op_type} {node.name}: it has no input")
+        _check_node(node, opset)
         if not any(value.name for value in node.outputs):
             raise ModelError(f"{node.op_type} {node.name}: it has no output")
+
+
+def _check_node(node: ir.Node, opset: int) -> None:
+    """Raise ModelError for invalid attributes, inputs or parameters of a node."""
+    form = find_integer_op(node)
+    if form is None:
+        if not node.domain:
+            _check_standard_node(node, opset)
+        return
+    _check_attributes(form, node)
+    if is_quantized_domain(node):
+        _check_arity(form, node)
+        _check_parameters(form, node)
+    elif not node.domain and not form.nonstandard_usage:
+        _check_standard_node(node, opset)
+    elif not node.inputs or node.inputs[0] is None:
+        raise ModelError(f"{node.op_type} {node.name}: it has no input")
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
@@ -48,12 +57,12 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
 
 
 def find_invalid_attributes(
-    form: Format, stated: Mapping[str, object]
+    form: Format, attributes: Mapping[str, object]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value, expected type) of attributes with a wrong type, as texts."""
-    known = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
-    for name, value in stated.items():
-        spec = known.get(ATTRIBUTE_RENAMES.get(name, name))
+    """Yield (name, value, expected type) of attributes with a wrong type, as strings."""
+    specs = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
+    for name, value in attributes.items():
+        spec = specs.get(ATTRIBUTE_RENAMES.get(name, name))
         if spec is not None and value is not None and not _matches_type(spec, value, form):
             yield name, repr(value)[:60], _TYPE_DESCRIPTIONS[spec.kind]
 
@@ -120,7 +129,7 @@ _ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for constant weights and biases of wrong dtype, wrong rank or no elements."""
+    """Raise ModelError for constant weights and biases of wrong dtype or rank, or empty ones."""
     for index, (kind, axes) in form.constant_parameters(node).items():
         array = ir.const_value(node.inputs[index])
         if array is None:

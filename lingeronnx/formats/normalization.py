@@ -1,12 +1,12 @@
-"""Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
 
-A softmax's input is brought to Q25, the result of the integer algorithm has 15 fractional bits and
-is rounded once to the output's scale. To the executor a row has all axes from `axis` on, to the
-training side that axis alone.
+The input of a softmax is rescaled to Q25; the result of the integer algorithm has 15 fractional
+bits and is rounded once to the output scale. In the executor, a row spans all axes from `axis` on;
+in the training software, only this axis.
 
-Layer normalisation, over the last axis or axes, is ``y = sat(rescale(n * gamma + beta))``, n the
-normalised row with 10 fractional bits; gamma int8 (int16 on some chips), beta int32 at 2^10 *
-scale_w. The result does not depend on the input's scale but for epsilon.
+Layer normalization, over one or more of the last axes, is ``y = sat(rescale(n * gamma + beta))``,
+where n is the normalized row with 10 fractional bits, gamma is int8 (int16 on some chips), and beta
+is int32 with the scale 2^10 * scale_w. The scale of the input affects only epsilon.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 
-#: What ONNX adds to the variance by default.
+#: Default epsilon of LayerNormalization in ONNX.
 DEFAULT_EPSILON = 1e-5
 
 
-#: Fractional bits of a normalised number, and those that it has in dialect v3.
+#: Fractional bits of normalized values, and those in dialect v3.
 NORMALIZED_FRACTION_BITS, V3_NORMALIZED_FRACTION_BITS = 10, 15
 
 
 class LayerNorm(Format):
-    """Layer normalisation with factor and summand."""
+    """Layer normalization with scale (gamma) and bias (beta)."""
 
     name = "LayerNormInt"
     signature = Signature(
@@ -73,20 +73,20 @@ class LayerNorm(Format):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """A normalised number has 15 fractional bits."""
+        """Convert to dialect v3, where normalized values have 15 fractional bits."""
         return {
             **super().to_v3_attributes(attrs, inputs),
             "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS,
         }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """A normalised number has 10."""
+        """Convert to dialect v1, where normalized values have 10 fractional bits."""
         renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("scale_y_normal", None)
         return renamed
 
     def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
+        """Return the scale and bits attributes for input `x`, gamma `w` and output `o`."""
         return {
             "data_bits": x.bits,
             "parameter_bits": w.bits,
@@ -97,10 +97,9 @@ class LayerNorm(Format):
         }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the row kernel; a row is as many elements as there are factors.
+        """Return the layer normalization kernel; a row has as many elements as gamma.
 
-        Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number
-        has.
+        In dialect v3, `scale_y_normal` defines the fractional bits of the normalized values.
         """
         from simulator.kernels import LayerNorm as Kernel
 
@@ -123,27 +122,27 @@ class LayerNorm(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the layer normalisation over as many axes as the factor has elements."""
+        """Emit a LayerNormalization over the last axes that have the size of gamma."""
         builder.require_opset(17)
         shape = builder.info.input_shapes[0]
-        axes = _count_row_axes(
-            builder.info, builder.info.require_constant(1, "int8 int16", "factor").size
-        )
+        gamma = builder.info.require_constant(1, "int8 int16", "factor")
+        axes = _count_row_axes(builder.info, gamma.size)
 
-        def rows(array: np.ndarray) -> np.ndarray:
+        def reshape_to_row(array: np.ndarray) -> np.ndarray:
             return array.reshape(shape[len(shape) - axes :])
 
         a = builder.attrs
-        fraction = (
+        normalized_scale = (
             2.0**NORMALIZED_FRACTION_BITS
             if a["scale_y_normal"] is None
             else get_number(a, "scale_y_normal")
         )
-        parameters = [
-            builder.held(1, get_number(a, "scale_w"), view=rows, bits=32)
-        ]  # of 16 bits they would take opset 21
+        scale_w = get_number(a, "scale_w")
+        # Stored as int32, since int16 would need opset 21.
+        parameters = [builder.dequantize_constant(1, scale_w, view=reshape_to_row, bits=32)]
         if 2 in builder.info.constants:
-            parameters.append(builder.held(2, fraction * get_number(a, "scale_w"), view=rows))
+            bias_scale = normalized_scale * scale_w
+            parameters.append(builder.dequantize_constant(2, bias_scale, view=reshape_to_row))
         return [
             builder(
                 "LayerNormalization",
@@ -155,27 +154,34 @@ class LayerNorm(Format):
         ]
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the scales of input and factor."""
+        """Return the qparams of input and gamma."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "w")}
 
 
 LAYER_NORM = LayerNorm()
 
 
-def _count_row_axes(bound: KernelInfo, factors: int) -> int:
-    """Return how many of the last axes of the input make a row, which has an element for each factor."""
-    shape, axes = bound.input_shapes[0], 1
+def _count_row_axes(info: KernelInfo, factors: int) -> int:
+    """Return the number of last axes of the input whose sizes multiply to `factors`.
+
+    Raises
+    ------
+    ModelError
+        If there is no such number.
+    """
+    shape, axes = info.input_shapes[0], 1
     while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < factors:
         axes += 1
     if math.prod(shape[len(shape) - axes :]) != factors:
         raise ModelError(
-            f"{bound.label}: {factors} factors fit no last axes of its input, {list(shape)}"
+            f"{info.label}: it has {factors} factors, which do not match the last axes of its "
+            f"input of shape {list(shape)}"
         )
     return axes
 
 
 class Softmax(UnaryIntegerOp):
-    """Exponentials over their sum, row by row."""
+    """Softmax of each row."""
 
     name = "SoftmaxInt"
     allows_float_output = True
@@ -194,75 +200,66 @@ class Softmax(UnaryIntegerOp):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """The axis is called so."""
+        """Convert to dialect v3: `dim` becomes `axis`."""
         return rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """The axis is called dim as well."""
+        """Convert to dialect v1, which has `dim` in addition to `axis`."""
         renamed = super().to_v1_attributes(attrs, node)
         return {**renamed, "dim": renamed["axis"]}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the softmax over rows."""
+        """Return the softmax kernel."""
         from simulator.kernels import Softmax as Kernel
 
         return self.make_row_kernel(info, Kernel)
 
-    def first_axis(self, bound: KernelInfo) -> int:
-        """Return the axis that is normalised, or from which on all are."""
-        a, rank = bound.attributes, len(bound.input_shapes[0])
+    def first_axis(self, info: KernelInfo) -> int:
+        """Return the first axis of a row: the normalized axis, or the first of several.
+
+        The executor treats any positive axis as 1 (`SoftmaxRowRule.FROM_FIRST`).
+        """
+        a, rank = info.attributes, len(info.input_shapes[0])
         axis = get_int(a, "axis" if a["axis"] is not None else "dim", -1)
         if not -rank <= axis < rank:
-            raise ModelError(f"{bound.label}: axis = {axis}; its input has {rank} axes")
-        return (
-            1
-            if bound.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST
-            and axis > 0
-            else axis
-        )  # the executor reads no other
+            raise ModelError(
+                f"{info.label}: axis = {axis}; it must be {-rank} to {rank - 1} for an input of "
+                f"rank {rank}"
+            )
+        row_rule = info.expect_arithmetic(SoftmaxArithmetic).row
+        return min(axis, 1) if row_rule is SoftmaxRowRule.FROM_FIRST else axis
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the operator over its axis, or over all axes from there on as one."""
+        """Emit the standard operator; axes that the executor normalizes together are flattened."""
         shape, axis = builder.info.input_shapes[0], self.first_axis(builder.info)
         first = axis % len(shape)
-        if (
-            first == len(shape) - 1
-            or builder.info.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS
-        ):
+        row_rule = builder.info.expect_arithmetic(SoftmaxArithmetic).row
+        if first == len(shape) - 1 or row_rule is SoftmaxRowRule.AXIS:
             return [builder(self.standard_op, builder.float_input(), axis=axis)]
-        flat = builder.add_constant(np.array([0] * first + [-1]), "rows")
-        back = builder.add_constant(np.array([0] * first + list(shape[first:])), "sizes")
-        return [
-            builder(
-                "Reshape",
-                builder(self.standard_op, builder("Reshape", builder.float_input(), flat), axis=-1),
-                back,
-            )
-        ]
+        flat_shape = builder.add_constant(np.array([0] * first + [-1]), "rows")
+        full_shape = builder.add_constant(np.array([0] * first + list(shape[first:])), "sizes")
+        flat = builder("Reshape", builder.float_input(), flat_shape)
+        normalized = builder(self.standard_op, flat, axis=-1)
+        return [builder("Reshape", normalized, full_shape)]
 
     def make_row_kernel(
-        self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]
+        self, info: KernelInfo, kernel_type: type[SoftmaxKernel] | type[LogSoftmaxKernel]
     ) -> Kernel:
-        """Return a kernel of class `kind` for the node."""
+        """Return a softmax or log-softmax kernel for the node."""
         from simulator.kernels import make_input_table
 
-        a, how, axis = (
-            bound.attributes,
-            bound.expect_arithmetic(SoftmaxArithmetic),
-            self.first_axis(bound),
-        )
-        scale = get_number(a, "scale_x")
-        if how.requantize.shifts:
-            bound.require_exponent("scale_x", scale)
-        entry = make_input_table(
-            2.0**25 / scale, 8 if get_int(a, "data_bits") <= 8 else 16
-        )  # as it is stored
-        return kind(
-            entry,
-            bound.rescale(bound.output_scale_ratio(2.0**15)),
+        arithmetic = info.expect_arithmetic(SoftmaxArithmetic)
+        axis = self.first_axis(info)
+        scale = get_number(info.attributes, "scale_x")
+        if arithmetic.requantize.shifts:
+            info.require_exponent("scale_x", scale)
+        storage_bits = 8 if get_int(info.attributes, "data_bits") <= 8 else 16
+        return kernel_type(
+            make_input_table(2.0**25 / scale, storage_bits),
+            info.rescale(info.output_scale_ratio(2.0**15)),
             axis=axis,
-            division_mode=how.division.value,
-            single_axis=how.row is SoftmaxRowRule.AXIS,
+            division_mode=arithmetic.division.value,
+            single_axis=arithmetic.row is SoftmaxRowRule.AXIS,
         )
 
 
@@ -270,14 +267,14 @@ SOFTMAX = Softmax()
 
 
 class LogSoftmax(Softmax):
-    """The logarithm of a softmax."""
+    """Logarithm of the softmax of each row."""
 
     name = "LogSoftmaxInt"
     standard_op = "LogSoftmax"
     v3_name = None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the log-softmax over rows."""
+        """Return the log-softmax kernel."""
         from simulator.kernels import LogSoftmax as Kernel
 
         return self.make_row_kernel(info, Kernel)

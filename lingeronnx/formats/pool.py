@@ -1,7 +1,7 @@
-"""Pooling: MaxPool on integers and AvgPool2dInt.
+"""Pooling: MaxPool on integers, AvgPool2dInt and QGlobalAveragePool2d.
 
-Average pooling sums the window, padded zeros included, and divides by the whole area; the training
-side honours how the padding counts. Integers count as what they are above zero_point_x.
+Average pooling sums the window, including padding, and divides by the area of the kernel; the
+training software respects count_include_pad. zero_point_x is subtracted from the inputs first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .shape_inference import Signature
 
 __all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
-#: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
+#: Division rule of a chip, as a name of `simulator.kernels.luna_average`.
 _LUNA_DIVISION_RULES: dict[AverageDivisor, Literal["venus", "arcs"]] = {
     AverageDivisor.INT8_AREA: "venus",
     AverageDivisor.AREA: "arcs",
@@ -47,7 +47,7 @@ _WINDOW_ATTRIBUTES = (
 
 
 class MaxPool(Format):
-    """Largest of a window; padding never wins."""
+    """Maximum of each window; padding is never the maximum."""
 
     name = "MaxPool"
     nonstandard_usage = (
@@ -59,23 +59,18 @@ class MaxPool(Format):
     attributes = (*_WINDOW_ATTRIBUTES, Attr("dilations", "ints", None))
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel for the node's window."""
+        """Return the MaxPool kernel with the window of the node."""
         from simulator.kernels import MaxPool as Kernel
 
-        a, kernel = info.attributes, tuple(get_ints(info.attributes, "kernel_shape"))
-        return Kernel(
-            kernel,
-            tuple(get_ints(a, "strides", [1] * len(kernel))),
-            tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
-            ceil_mode=bool(a["ceil_mode"]),
-        )
+        ceil_mode = bool(info.attributes["ceil_mode"])
+        return Kernel(*_get_window(info.attributes), ceil_mode=ceil_mode)
 
 
 MAX_POOL = MaxPool()
 
 
 class AvgPool2d(UnaryIntegerOp):
-    """Mean of each window of a map."""
+    """Mean of each window of an image."""
 
     name = "AvgPool2dInt"
     signature = Signature(
@@ -98,7 +93,7 @@ class AvgPool2d(UnaryIntegerOp):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Return the attributes; padding counts as elements of a window."""
+        """Convert to dialect v3, with explicit scale_o, count_include_pad and divisor_override."""
         renamed = super().to_v3_attributes(attrs, inputs)
         return {
             "scale_o": renamed["scale_x"],
@@ -108,16 +103,14 @@ class AvgPool2d(UnaryIntegerOp):
         }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Padding counts without a word."""
+        """Convert to dialect v1, which has no count_include_pad and no divisor_override."""
         renamed = super().to_v1_attributes(attrs, node)
-        return {
-            key: value
-            for key, value in renamed.items()
-            if key not in ("count_include_pad", "divisor_override")
-        }
+        renamed.pop("count_include_pad", None)
+        renamed.pop("divisor_override", None)
+        return renamed
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Images, padding that counts, the whole window."""
+        """Return an obstacle for rank-3 inputs, excluded padding or a custom divisor, or None."""
         if node.op_type == "QAvgPool1d":
             return "of lines"
         if any(get_ints(attrs, "pads", [])) and not attrs.get("count_include_pad", 1):
@@ -126,61 +119,54 @@ class AvgPool2d(UnaryIntegerOp):
         return f"it divides by {divisor}" if divisor > 0 else None
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return scale_o, by default scale_x."""
+        """Return the qparams from scale_o, or from scale_x if scale_o is absent."""
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel with the platform's division."""
+        """Return the average pooling kernel with the division of the target."""
         from simulator.kernels import AvgPool, luna_average, subtract_zero_points
 
-        a, kernel = info.attributes, tuple(get_ints(info.attributes, "kernel_shape"))
-        area = math.prod(kernel)
-        x, o = get_number(a, "scale_x"), get_number(a, "scale_o" if a["scale_o"] else "scale_x")
+        a, kernel_shape = info.attributes, tuple(get_ints(info.attributes, "kernel_shape"))
+        area = math.prod(kernel_shape)
+        scale_x = get_number(a, "scale_x")
+        scale_o = get_number(a, "scale_o" if a["scale_o"] else "scale_x")
         divisor = info.expect_arithmetic(AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.COUNTED:
-            strides, pads = (get_ints(a, key, []) or None for key in ("strides", "pads"))
-            return _make_training_mean(
-                info, info.require_exponent("scale_o / scale_x", o / x), kernel, strides, pads
-            )
+            strides, pads = get_ints(a, "strides", []) or None, get_ints(a, "pads", []) or None
+            shift = info.require_exponent("scale_o / scale_x", scale_o / scale_x)
+            return _make_training_mean(info, shift, kernel_shape, strides, pads)
         if divisor is AverageDivisor.ONE_ROUNDING:
-            rule = info.rescale(o / (x * area))
+            rule = info.rescale(scale_o / (scale_x * area))
         else:
-            q_x, q_o = (
-                info.require_exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o))
-            )
+            q_x = info.require_exponent("scale_x", scale_x)
+            q_o = info.require_exponent("scale_o", scale_o)
             rule = luna_average(_LUNA_DIVISION_RULES[divisor], area, q_x, q_o)
-        window = (
-            kernel,
-            tuple(get_ints(a, "strides", [1] * len(kernel))),
-            tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
-        )
-        return subtract_zero_points(
-            AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), info.zero_point("x")
-        )
+        kernel = AvgPool(*_get_window(a), rule=rule, ceil_mode=bool(a["ceil_mode"]))
+        return subtract_zero_points(kernel, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the average; padding counts unless the row asks the node."""
-        a, told = (
-            builder.attrs,
-            builder.info.expect_arithmetic(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED,
-        )
-        if told and get_int(a, "divisor_override") > 0:
-            raise ModelError(
-                f"{builder.info.label}: it divides by {a['divisor_override']}, which AveragePool "
-                "cannot"
-            )
-        kept = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
-        padded = get_int(a, "count_include_pad") if told else 1
-        return [builder("AveragePool", builder.float_input(), count_include_pad=padded, **kept)]
+        """Emit an AveragePool that counts padding like the target."""
+        a, arithmetic = builder.attrs, builder.info.expect_arithmetic(AveragePoolArithmetic)
+        count_include_pad = 1
+        if arithmetic.divisor is AverageDivisor.COUNTED:
+            count_include_pad = get_int(a, "count_include_pad")
+            if get_int(a, "divisor_override") > 0:
+                raise ModelError(
+                    f"{builder.info.label}: divisor_override = {a['divisor_override']}, which "
+                    "AveragePool does not support"
+                )
+        window = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
+        x = builder.float_input()
+        return [builder("AveragePool", x, count_include_pad=count_include_pad, **window)]
 
 
 AVG_POOL2D = AvgPool2d()
 
 
 class GlobalAveragePool2d(Format):
-    """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
+    """Mean of the entire image; in dialect v3 only, the packer does not support it."""
 
     name = "QGlobalAveragePool2d"
     signature = Signature(
@@ -197,65 +183,79 @@ class GlobalAveragePool2d(Format):
 
     @property
     def first(self) -> Format:
-        """An average of a window as large as the map."""
+        """The corresponding operator of dialect v1: AvgPool2dInt with a window of image size."""
         return AVG_POOL2D
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """The window is the map."""
+        """Convert to the attributes of an AvgPool2dInt whose window is the image."""
         size = [int(n or 0) for n in (ir.get_shape(node.inputs[0]) or ())[2:]]
         window = {"kernel_shape": size, "strides": [1, 1], "pads": [0] * 4}
         return {**AVG_POOL2D.to_v1_attributes(attrs, node), **window, "ceil_mode": 0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Images of known sizes."""
+        """Return an obstacle if the size of the image is unknown, or one of AvgPool2dInt."""
         shape = ir.get_shape(node.inputs[0]) or ()
-        known = len(shape) == 4 and None not in shape[2:]
-        return (
-            AVG_POOL2D.explain_v1_obstacle(attrs, node)
-            if known
-            else "the size of its map is not known"
-        )
+        if len(shape) != 4 or None in shape[2:]:
+            return "the size of its map is not known"
+        return AVG_POOL2D.explain_v1_obstacle(attrs, node)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return scale_o, by default scale_x."""
+        """Return the qparams from scale_o, or from scale_x if scale_o is absent."""
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the mean of the whole map."""
-        x = get_number(info.attributes, "scale_x")
-        shift = info.require_exponent(
-            "scale_o / scale_x", get_number(info.attributes, "scale_o", x) / x
-        )
+        """Return the kernel of a mean over all image axes."""
+        scale_x = get_number(info.attributes, "scale_x")
+        ratio = get_number(info.attributes, "scale_o", scale_x) / scale_x
+        shift = info.require_exponent("scale_o / scale_x", ratio)
         return _make_training_mean(info, shift, None, None, None)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the mean."""
+        """Emit a GlobalAveragePool."""
         return [builder("GlobalAveragePool", builder.float_input())]
 
 
 GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
 
 
+def _get_window(attrs: Attributes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return kernel shape, strides and pads, with their defaults."""
+    kernel_shape = tuple(get_ints(attrs, "kernel_shape"))
+    strides = tuple(get_ints(attrs, "strides", [1] * len(kernel_shape)))
+    pads = tuple(get_ints(attrs, "pads", [0] * 2 * len(kernel_shape)))
+    return kernel_shape, strides, pads
+
+
 def _make_training_mean(
-    bound: KernelInfo,
+    info: KernelInfo,
     shift: int,
     kernel: Sequence[int] | None,
     strides: Sequence[int] | None,
     pads: Sequence[int] | None,
 ) -> Kernel:
-    """Return what the training side computes."""
+    """Return the mean kernel of the training software.
+
+    Parameters
+    ----------
+    info
+        The node.
+    shift
+        log2 of scale_o / scale_x.
+    kernel, strides, pads
+        Window; None for the entire image.
+    """
     from simulator.kernels import Mean
 
-    a = bound.attributes
+    a = info.attributes
     return Mean(
         kernel,
         strides,
         pads,
         shift,
         get_int(a, "o_bits", 8),
-        bound.rounding,
+        info.rounding,
         ceil_mode=bool(a.get("ceil_mode", 0)),
         count_include_pad=bool(a.get("count_include_pad", 1)),
         divisor=max(get_int(a, "divisor_override", -1), 0),

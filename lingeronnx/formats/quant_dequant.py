@@ -1,4 +1,4 @@
-"""The borders between real and integer tensors: Quant, Dequant, Requant."""
+"""Conversions between float and integer tensors, or between scales: Quant, Dequant, Requant."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _make_zero_point_attribute(q: Affine) -> dict[str, int]:
 
 
 class Quant(Format):
-    """Real to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``.
+    """Float to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``.
 
-    The training side does every step in float32.
+    The training software computes each step in float32.
     """
 
     name = v3_name = "Quant"
@@ -40,61 +40,55 @@ class Quant(Format):
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def scales(self, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that writes `o`."""
+        """Return the attributes of a node with output `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_make_zero_point_attribute(o)}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel; chips round through float32."""
+        """Return the quantization kernel; on chips it rounds in float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale, real = (
-            get_number(info.attributes, "scale_x"),
-            info.expect_arithmetic(QuantArithmetic).float_precision,
-        )
-        if real is QuantFloatPrecision.SINGLE:
-            return Kernel(
-                scale, get_int(info.attributes, "data_bits"), rule="single", rounding=info.rounding
-            )
-        # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a
-        # Dequant. The packer folds a Quant of a graph input away, and what float operators yield is
-        # quantized by the host that ran them.
-        bits = get_int(info.attributes, "data_bits")
-        if real is QuantFloatPrecision.PRODUCT and bits != 8:
+        scale, bits = get_number(info.attributes, "scale_x"), get_int(info.attributes, "data_bits")
+        precision = info.expect_arithmetic(QuantArithmetic).float_precision
+        if precision is QuantFloatPrecision.SINGLE:
+            return Kernel(scale, bits, rule="single", rounding=info.rounding)
+        is_luna = precision is QuantFloatPrecision.PRODUCT
+        if is_luna and bits != 8:
             raise ModelError(
-                f"{info.label}: data_bits = {bits}; a Quant of this platform writes 8 bits "
-                "whatever it says: write 8, "
-                "or feed the integers themselves"
+                f"{info.label}: data_bits = {bits}; a Quant of this target always outputs 8 bits: "
+                "set data_bits to 8, or feed integers"
             )
-        kept = (
-            writer := ir.producer(info.node.inputs[0])
-        ) is not None and writer.op_type == DEQUANT.name
-        luna = real is QuantFloatPrecision.PRODUCT and (scale >= 1 or kept)
-        rule: Literal["luna", "generic"] = "luna" if luna else "generic"
+        # The error of scales below 1 occurs only if the executor runs the Quant itself, after a
+        # Dequant. The packer removes a Quant of a graph input, and the outputs of float operators
+        # are quantized by the host, which runs these operators.
+        producer = ir.producer(info.node.inputs[0])
+        runs_on_executor = producer is not None and producer.op_type == DEQUANT.name
+        has_luna_rule = is_luna and (scale >= 1 or runs_on_executor)
+        rule: Literal["luna", "generic"] = "luna" if has_luna_rule else "generic"
         return Kernel(scale, bits, rule=rule, zero_point=get_int(info.attributes, "zero_point"))
 
-    def held(self, node: ir.Node) -> Affine:
-        """Return how the integers that a node writes are held."""
+    def node_qparams(self, node: ir.Node) -> Affine:
+        """Return the qparams of the output of a Quant `node`."""
         bits = int(ir.get_attr(node, "data_bits", 8))
         return make_qparams(
             float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0))
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the real input: what is quantized."""
+        """Return the float input: the float model does not quantize."""
         return [builder.raw_input(0)]  # type: ignore[list-item]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """The width is always told, and a zero point."""
+        """Convert to dialect v3, which requires data_bits and zero_point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return scale_x."""
+        """Return the qparams from scale_x, data_bits and zero_point."""
         return make_qparams(
             get_number(attrs, "scale_x"), get_int(attrs, "data_bits"), get_int(attrs, "zero_point")
         )
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return none: the input is real."""
+        """Return no qparams: the input is float."""
         return {}
 
 
@@ -102,7 +96,7 @@ QUANT = Quant()
 
 
 class Dequant(Format):
-    """Integer to real: ``(x - zero_point) / scale_o``."""
+    """Integer to float: ``(x - zero_point) / scale_o``."""
 
     name = v3_name = "Dequant"
     signature = Signature("x:integer", "real", rules.keep_input_shape(rules.float32_type))
@@ -111,11 +105,11 @@ class Dequant(Format):
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
     def scales(self, x: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x`."""
+        """Return the attributes of a node with input `x`."""
         return {"scale_o": x.scale, **_make_zero_point_attribute(x)}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel with scale_o."""
+        """Return the dequantization kernel."""
         from simulator.kernels import Dequant as Kernel
 
         return Kernel(
@@ -123,7 +117,7 @@ class Dequant(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the real value of the input."""
+        """Return the float value of the input."""
         return [builder.float_input()]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
@@ -131,23 +125,21 @@ class Dequant(Format):
         return dict(attrs)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return none: real values have no scale."""
+        """Return None: the output is float."""
         return None
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the scale of the integer input."""
-        return {
-            0: make_qparams(get_number(attrs, "scale_o"), 32, get_int(attrs, "zero_point"))
-        }  # the node names no width
+        """Return the qparams of the integer input, with 32 bits since the node has no width."""
+        return {0: make_qparams(get_number(attrs, "scale_o"), 32, get_int(attrs, "zero_point"))}
 
 
 DEQUANT = Dequant()
 
 
 class Requant(UnaryIntegerOp):
-    """Integer to integer at another scale or width.
+    """Integer to integer of another scale or width.
 
-    Int8 to wider types shifts left without saturation.
+    On chips, int8 to wider types is a left shift without saturation.
     """
 
     name = "Requant"
@@ -164,7 +156,7 @@ class Requant(UnaryIntegerOp):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel with the ratio of both scales."""
+        """Return the requantization kernel, which rescales by scale_o / scale_x."""
         from simulator.kernels import Requant as Kernel
         from simulator.kernels import subtract_zero_points
 
@@ -172,14 +164,12 @@ class Requant(UnaryIntegerOp):
         rescale = info.rescale(
             info.output_scale_ratio(get_number(info.attributes, "scale_x")), bits
         )
-        # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        kernel = Kernel(
-            rescale, saturate=not (info.expect_arithmetic(RequantArithmetic).wraps and bits > 8)
-        )
-        return subtract_zero_points(kernel, info.zero_point("x"))
+        # Chips widen by a plain left shift: overflowing values lose their top bits.
+        wraps = info.expect_arithmetic(RequantArithmetic).wraps and bits > 8
+        return subtract_zero_points(Kernel(rescale, saturate=not wraps), info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the real value of the input: it is held otherwise, no more."""
+        """Return the float value of the input: requantization does not change it."""
         return [builder.float_input()]
 
 

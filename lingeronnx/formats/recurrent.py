@@ -75,7 +75,7 @@ def _find_weight_inputs(node: ir.Node) -> list[int]:
     return indices
 
 
-def _require_weight_inputs(bound: KernelInfo) -> list[int]:
+def _require_weight_inputs(info: KernelInfo) -> list[int]:
     """Return the indices of the two weights.
 
     Raises
@@ -83,9 +83,9 @@ def _require_weight_inputs(bound: KernelInfo) -> list[int]:
     ModelError
         If they are not two consecutive constants.
     """
-    weights = _find_weight_inputs(bound.node)
+    weights = _find_weight_inputs(info.node)
     if len(weights) != 2 or weights[1] != weights[0] + 1:
-        raise ModelError(f"{bound.label}: its two weights must be constants")
+        raise ModelError(f"{info.label}: its two weights must be constants")
     return weights
 
 
@@ -163,20 +163,20 @@ class RecurrentIntegerOp(Format):
         return Affine(self.state_scale(attrs))
 
     def all_output_qparams(
-        self, bound: KernelInfo, scales: Sequence[Affine | None]
+        self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
         """Return the qparams of sequence and states, and the training side's cell."""
-        if not bound.expect_arithmetic(self.kind).trained:
-            return super().all_output_qparams(bound, scales)
-        state = Affine(recurrent_training.state_scale(bound))
-        return [state, state, Affine(recurrent_training.cell_scale(bound), 16)]
+        if not info.expect_arithmetic(self.kind).trained:
+            return super().all_output_qparams(info, scales)
+        state = Affine(recurrent_training.state_scale(info))
+        return [state, state, Affine(recurrent_training.cell_scale(info), 16)]
 
-    def float_outputs(self, bound: KernelInfo) -> list[int]:
+    def float_outputs(self, info: KernelInfo) -> list[int]:
         """Return the last states, which the training side outputs as float unless declared."""
-        if not bound.expect_arithmetic(self.kind).trained:
+        if not info.expect_arithmetic(self.kind).trained:
             return []
         indices = []
-        for index, value in enumerate(bound.node.outputs):
+        for index, value in enumerate(info.node.outputs):
             if index and (value.dtype is None or value.dtype.name == "FLOAT"):
                 indices.append(index)
         return indices
@@ -185,7 +185,7 @@ class RecurrentIntegerOp(Format):
         """Return the scale of the recurrent state: scale_o, or scale_h if that is missing."""
         return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
-    def make_kernel_arguments(self, bound: KernelInfo) -> dict[str, Any]:
+    def make_kernel_arguments(self, info: KernelInfo) -> dict[str, Any]:
         """Return the arguments that all recurrent kernels have in common.
 
         Raises
@@ -193,49 +193,63 @@ class RecurrentIntegerOp(Format):
         ModelError
             If the node has several layers, or inputs that its arithmetic does not support.
         """
-        num_layers = get_int(bound.attributes, "num_layers")
+        num_layers = get_int(info.attributes, "num_layers")
         if num_layers != 1:
-            raise ModelError(
-                f"{bound.label}: num_layers = {num_layers}; a node must have one layer"
-            )
-        parameters = self._reorder_parameters(bound)
-        constant_inputs, run_time_inputs = self._split_optional_inputs(bound)
+            raise ModelError(f"{info.label}: num_layers = {num_layers}; a node must have one layer")
+        parameters = self._reorder_parameters(info)
+        constant_inputs, run_time_inputs = self._split_optional_inputs(info)
         return {
             **parameters,
-            "output_indices": tuple(i for i, value in enumerate(bound.node.outputs) if value.name),
+            "output_indices": tuple(i for i, value in enumerate(info.node.outputs) if value.name),
             "state_inputs": run_time_inputs,
             "constant_states": constant_inputs,
-            "time_axis": self.time_axis(bound),
+            "time_axis": self.time_axis(info),
         }
 
     def _split_optional_inputs(
-        self, bound: KernelInfo
+        self, info: KernelInfo
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the constant optional inputs with other than default values, and the computed ones."""
-        indices = _optional_input_indices(bound.node)
-        steps = bound.input_shapes[0][self.time_axis(bound)]
+        """Split the optional inputs into constant and run-time inputs.
+
+        Returns
+        -------
+        constants
+            Constants by input name, without those with default values.
+        run_time
+            Names of the other inputs.
+
+        Raises
+        ------
+        ModelError
+            If the target supports neither initial states nor lengths.
+        """
+        indices = _optional_input_indices(info.node)
+        steps = info.input_shapes[0][self.time_axis(info)]
         constants = {}
+        run_time_keys = []
         for key, index in indices.items():
             default = steps if key == "lengths" else 0
-            if index in bound.constants and (bound.constants[index] != default).any():
-                constants[key] = bound.constants[index]
-        run_time = tuple(key for key, index in indices.items() if index not in bound.constants)
-        if bound.expect_arithmetic(self.kind).from_zero and (run_time or constants):
+            if index not in info.constants:
+                run_time_keys.append(key)
+            elif (info.constants[index] != default).any():
+                constants[key] = info.constants[index]
+        run_time = tuple(run_time_keys)
+        if info.expect_arithmetic(self.kind).from_zero and (run_time or constants):
             key = (*run_time, *constants)[0]
             subject = "lengths of parts of the input" if key == "lengths" else "initial states"
-            raise ModelError(f"{bound.label}: {subject} (input {indices[key]}) are not simulated")
+            raise ModelError(f"{info.label}: {subject} (input {indices[key]}) are not simulated")
         return constants, run_time
 
-    def _reorder_parameters(self, bound: KernelInfo) -> dict[str, np.ndarray]:
+    def _reorder_parameters(self, info: KernelInfo) -> dict[str, np.ndarray]:
         """Return weights and biases in the gate order of the kernels; absent biases are zeros."""
-        index_x, index_h = _require_weight_inputs(bound)
-        weight_x = bound.require_constant(index_x, "int8 int16", "weight")
-        weight_h = bound.require_constant(index_h, "int8 int16", "weight")
+        index_x, index_h = _require_weight_inputs(info)
+        weight_x = info.require_constant(index_x, "int8 int16", "weight")
+        weight_h = info.require_constant(index_h, "int8 int16", "weight")
         parameters = {"weight_x": weight_x, "weight_h": weight_h}
         for key, index in (("bias_x", index_h + 1), ("bias_h", index_h + 2)):
-            bias = bound.bias(index, len(weight_x))
+            bias = info.bias(index, len(weight_x))
             parameters[key] = np.zeros(len(weight_x), np.int64) if bias is None else bias
-        gates = bound.expect_arithmetic(self.kind).gates
+        gates = info.expect_arithmetic(self.kind).gates
         order = [gates.index(gate) for gate in self.kernel_gate_order]
         for key, array in parameters.items():
             by_gate = array.reshape(len(gates), -1, *array.shape[1:])
@@ -261,7 +275,7 @@ class RecurrentIntegerOp(Format):
             if index is None:
                 states.append(None)
             elif index in builder.info.constants:
-                states.append(builder.held(index, scales[key]))
+                states.append(builder.dequantize_constant(index, scales[key]))
             else:
                 states.append(builder.float_input(index))
         initial = [None if state is None else swap_time_and_batch(state) for state in states]
@@ -301,8 +315,8 @@ class RecurrentIntegerOp(Format):
         bits = get_int(attrs, "parameter_bits", 8)
         scale_x, scale_h = get_number(attrs, "scale_iw"), get_number(attrs, "scale_hw")
         weights = [
-            builder.held(index_x, scale_x, view=reorder, bits=bits),
-            builder.held(index_h, scale_h, view=reorder, bits=bits),
+            builder.dequantize_constant(index_x, scale_x, view=reorder, bits=bits),
+            builder.dequantize_constant(index_h, scale_h, view=reorder, bits=bits),
         ]
         hidden_size = builder.info.constants[index_h].shape[1]
         biases = []
@@ -321,18 +335,18 @@ class RecurrentIntegerOp(Format):
         """Return further attributes of the standard layer."""
         return {}
 
-    def time_axis(self, bound: KernelInfo) -> int:
+    def time_axis(self, info: KernelInfo) -> int:
         """Return the axis of time: 1 with batch_first."""
-        return 1 if bound.attributes["batch_first"] else 0
+        return 1 if info.attributes["batch_first"] else 0
 
-    def sums(self, bound: KernelInfo, bits: int, allow_left_shift: bool) -> dict[str, Any]:
+    def sums(self, info: KernelInfo, bits: int, allow_left_shift: bool) -> dict[str, Any]:
         """Return the rescalings of both accumulators to `bits` fractional bits, by field name.
 
         Without `allow_left_shift`, left shifts are omitted.
         """
         from simulator.fixed_point import ChainedRescale, Rescale
 
-        a = bound.attributes
+        a = info.attributes
         rescales: dict[str, Any] = {}
         for key, scales in (
             ("rescale_x", ("scale_x", "scale_iw")),
@@ -340,10 +354,10 @@ class RecurrentIntegerOp(Format):
         ):
             first = get_number(a, scales[0]) if scales[0] else self.state_scale(a)
             product = first * get_number(a, scales[1])
-            if not bound.arithmetic.requantize.shifts:
+            if not info.arithmetic.requantize.shifts:
                 rescales[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
-            shift = bound.require_exponent(" * ".join(scales), product) - bits
+            shift = info.require_exponent(" * ".join(scales), product) - bits
             if not allow_left_shift:
                 shift = max(shift, 0)
             # The matrix unit outputs the accumulator saturated to 32 bits.
@@ -362,46 +376,48 @@ class Lstm(RecurrentIntegerOp):
     standard_op, standard_gate_order = "LSTM", "iofg"
     states = MappingProxyType({"h": 0, "c": 32})
 
-    def time_axis(self, bound: KernelInfo) -> int:
-        """The chips take [1, T, I] for either value of batch_first."""
-        flat = (
-            bound.input_shapes[0][0] == 1
-            and not bound.expect_arithmetic(kinds.LstmArithmetic).trained
-        )
-        return 1 if bound.attributes["batch_first"] or flat else 0
+    def time_axis(self, info: KernelInfo) -> int:
+        """Return the axis of time; the chips treat [1, T, I] as batch first in any case."""
+        if info.attributes["batch_first"]:
+            return 1
+        is_trained = info.expect_arithmetic(kinds.LstmArithmetic).trained
+        return 1 if info.input_shapes[0][0] == 1 and not is_trained else 0
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel in the arithmetic of the row."""
+        """Return the LSTM kernel in the arithmetic of the target."""
         from simulator.kernels import Lstm as Kernel
 
-        how = info.expect_arithmetic(kinds.LstmArithmetic)
-        if how.trained:
-            return recurrent_training.make_lstm_kernel(info, how, self.make_kernel_arguments(info))
-        bits, table, scale = (
-            get_int(info.attributes, "o_bits", 8),
-            how.table.value,
-            self.state_scale(info.attributes),
-        )
-        narrow = how.form is kinds.LstmFormat.WIDE and bits <= 8
-        arithmetic = kinds.LstmFormat.Q27.value if narrow else how.form.value
+        arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
+        arguments = self.make_kernel_arguments(info)
+        if arithmetic.trained:
+            return recurrent_training.make_lstm_kernel(info, arithmetic, arguments)
+        bits = get_int(info.attributes, "o_bits", 8)
+        form = arithmetic.form
+        if form is kinds.LstmFormat.WIDE and bits <= 8:
+            form = kinds.LstmFormat.Q27
+        scale = self.state_scale(info.attributes)
         return Kernel(
-            **self.make_kernel_arguments(info),
-            **self.sums(info, Kernel.fraction_bits[arithmetic][0], True),
-            rescale_o=Kernel.make_output_rescale(arithmetic, scale, bits),
+            **arguments,
+            **self.sums(info, Kernel.fraction_bits[form.value][0], True),
+            rescale_o=Kernel.make_output_rescale(form.value, scale, bits),
             is_forward=bool(info.attributes["go_forward"]),
-            arithmetic=arithmetic,
-            table=table,
+            arithmetic=form.value,
+            table=arithmetic.table.value,
         )
 
     def all_output_qparams(
-        self, bound: KernelInfo, scales: Sequence[Affine | None]
+        self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """The cell has 15 fractional bits, or is packed and no plain tensor."""
-        how = bound.expect_arithmetic(kinds.LstmArithmetic)
-        if how.trained:
-            return super().all_output_qparams(bound, scales)
-        scale = self.output_qparams(bound.attributes, scales)
-        return [scale, scale, None if how.form is kinds.LstmFormat.Q11 else Affine(2.0**15, 32)]
+        """Return the qparams of sequence, hidden state and cell.
+
+        The cell has 15 fractional bits; in format Q11 it is packed and has no qparams.
+        """
+        arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
+        if arithmetic.trained:
+            return super().all_output_qparams(info, scales)
+        qparams = self.output_qparams(info.attributes, scales)
+        cell = None if arithmetic.form is kinds.LstmFormat.Q11 else Affine(2.0**15, 32)
+        return [qparams, qparams, cell]
 
 
 LSTM = Lstm()
@@ -419,35 +435,35 @@ class Gru(RecurrentIntegerOp):
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
 
     def make_standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
-        """Where the reset gate acts."""
+        """Return the attributes of the standard GRU: linear_before_reset."""
         return {"linear_before_reset": get_int(attrs, "linear_before_reset")}
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Dialect v3 has one place for the reset gate."""
+        """Convert to dialect v1; in dialect v3 the reset gate is always after the product."""
         return {**super().to_v1_attributes(attrs, node), "linear_before_reset": 1}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the operator's kernel, or the executor's."""
+        """Return the GRU kernel in the arithmetic of the target."""
+        from simulator.fixed_point import Rescale
         from simulator.kernels import ExecutorGru
         from simulator.kernels import Gru as Kernel
 
-        how = info.expect_arithmetic(kinds.GruArithmetic)
-        if how.trained:
-            return recurrent_training.make_gru_kernel(info, how, self.make_kernel_arguments(info))
+        arithmetic = info.expect_arithmetic(kinds.GruArithmetic)
+        arguments = self.make_kernel_arguments(info)
+        if arithmetic.trained:
+            return recurrent_training.make_gru_kernel(info, arithmetic, arguments)
         bits, scale = get_int(info.attributes, "o_bits", 8), self.state_scale(info.attributes)
-        if how.form is not kinds.GruVariant.DEFINED:
-            from simulator.fixed_point import Rescale
-
-            out = Rescale.from_shift(14 - info.require_exponent("scale_o", scale), bits)
+        if arithmetic.form is not kinds.GruVariant.DEFINED:
+            shift = 14 - info.require_exponent("scale_o", scale)
             return ExecutorGru(
-                **self.make_kernel_arguments(info),
+                **arguments,
                 **self.sums(info, 11, False),
-                rescale_o=out,
-                table=how.table.value,
-                uses_state_sums=how.form is kinds.GruVariant.HALVED,
+                rescale_o=Rescale.from_shift(shift, bits),
+                table=arithmetic.table.value,
+                uses_state_sums=arithmetic.form is kinds.GruVariant.HALVED,
             )
         return Kernel(
-            **self.make_kernel_arguments(info),
+            **arguments,
             **self.sums(info, 27, True),
             rescale_o=Kernel.make_output_rescale(scale, bits),
             is_forward=bool(info.attributes["go_forward"]),

@@ -1,10 +1,10 @@
-"""Recurrent layers in the training side's arithmetic: which kernel, in which formats.
+"""Kernels of recurrent layers in the arithmetic of the training software.
 
-The form Q27 of an LSTM is what the executor computes too, the others are
-`simulator.kernels.recurrent.training_rnn`. The state that goes round is at scale_h. Dialect v3
-leaves the output there, whatever scale_o says; a graph where the two differ does not mean what was
-trained and is refused. Dialect v1 (Q7) writes the output at scale_o and requantizes it for the next
-step.
+The LSTM variant Q27 is identical to the executor; for the others see
+`simulator.kernels.recurrent.training_rnn`. The recurrent state has scale_h. In dialect v3 the
+output has this scale too, whatever scale_o is; a graph with different values of scale_o and scale_h
+does not compute the trained function and is rejected. In dialect v1 (Q7) the output has scale_o and
+is requantized to scale_h for the next step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError
-from ..graph.attributes import Attributes, get_int, get_number
+from ..graph.attributes import get_int, get_number
 from ..targets.arithmetic import (
     GruArithmetic,
     GruVariant,
@@ -31,123 +31,138 @@ if TYPE_CHECKING:
 __all__ = ["cell_scale", "make_gru_kernel", "make_lstm_kernel", "state_scale"]
 
 
-def _is_dialect_v1(bound: KernelInfo) -> bool:
-    """Whether it is dialect v1's."""
-    how = bound.expect_arithmetic(RecurrentArithmetic)
-    return (isinstance(how, LstmArithmetic) and how.form is LstmFormat.Q7) or (
-        isinstance(how, GruArithmetic) and how.form is GruVariant.Q7
-    )
+def _is_dialect_v1(info: KernelInfo) -> bool:
+    """Whether the arithmetic is that of dialect v1 (Q7)."""
+    arithmetic = info.expect_arithmetic(RecurrentArithmetic)
+    if isinstance(arithmetic, LstmArithmetic):
+        return arithmetic.form is LstmFormat.Q7
+    return isinstance(arithmetic, GruArithmetic) and arithmetic.form is GruVariant.Q7
 
 
-def state_scale(bound: KernelInfo) -> float:
-    """Return the scale of the output and of the last state."""
-    o = None if bound.attributes["scale_o"] is None else get_number(bound.attributes, "scale_o")
-    h = get_number(bound.attributes, "scale_h")
-    if _is_dialect_v1(bound):
+def state_scale(info: KernelInfo) -> float:
+    """Return the scale of the output and of the last hidden state.
+
+    Raises
+    ------
+    ModelError
+        If dialect v1 has no scale_o, or scale_o and scale_h of dialect v3 differ.
+    """
+    o = None if info.attributes["scale_o"] is None else get_number(info.attributes, "scale_o")
+    h = get_number(info.attributes, "scale_h")
+    if _is_dialect_v1(info):
         if o is None:
-            raise ModelError(f"{bound.label}: it has no scale_o: real sequences are not simulated")
+            raise ModelError(
+                f"{info.label}: scale_o is missing; float output sequences are not simulated"
+            )
         return o
     if o is not None and o != h:
         raise ModelError(
-            f"{bound.label}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output "
-            "at scale_h, so that "
-            "what follows reads other numbers than were trained; export with equal scales, or use "
-            "arithmetic='executor'"
+            f"{info.label}: scale_o = {o:g}, scale_h = {h:g}; the training software outputs "
+            "scale_h, so the downstream nodes would get other values than in training: export with "
+            "equal scales, or use arithmetic='executor'"
         )
     return h
 
 
-def cell_scale(bound: KernelInfo) -> float:
-    """Return the scale of the cell that comes out."""
-    return 2.0**14 if _is_dialect_v1(bound) else 2.0**15
+def cell_scale(info: KernelInfo) -> float:
+    """Return the scale of the cell output of an LSTM."""
+    return 2.0**14 if _is_dialect_v1(info) else 2.0**15
 
 
-def _make_sum_rescales(bound: KernelInfo, bits: int) -> dict[str, Any]:
-    """Return the rescalings of both sums to `bits` fractional bits."""
+def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
+    """Return the rescalings of both accumulators to `bits` fractional bits, by field name."""
     from simulator.fixed_point import Rescale
 
     rescales = {}
-    for key, exponent in zip(("rescale_x", "rescale_h"), _sum_exponents(bound), strict=True):
+    for key, exponent in zip(("rescale_x", "rescale_h"), _sum_exponents(info), strict=True):
         rescales[key] = Rescale.from_shift(exponent - bits, 32)
     return rescales
 
 
-def _sum_exponents(bound: KernelInfo) -> tuple[int, int]:
-    a: Attributes = bound.attributes
-    x, h = (
-        sum(bound.require_exponent(key, get_number(a, key)) for key in keys)
-        for keys in (("scale_x", "scale_iw"), ("scale_h", "scale_hw"))
-    )
-    return x, h
+def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
+    """Return log2 of the scales of both accumulators, of the input and of the recurrent state."""
+    exponents = {}
+    for key in ("scale_x", "scale_iw", "scale_h", "scale_hw"):
+        exponents[key] = info.require_exponent(key, get_number(info.attributes, key))
+    return exponents["scale_x"] + exponents["scale_iw"], exponents["scale_h"] + exponents[
+        "scale_hw"
+    ]
 
 
 def make_lstm_kernel(
-    bound: KernelInfo, how: LstmArithmetic, parts: Mapping[str, Any]
+    info: KernelInfo, arithmetic: LstmArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of an LSTM; `parts` is what every recurrent kernel takes."""
+    """Return the kernel of an LSTM.
+
+    Parameters
+    ----------
+    info
+        The node.
+    arithmetic
+        Arithmetic of the target.
+    common_fields
+        Fields that all recurrent kernels have in common, by name.
+    """
     from simulator.fixed_point import Rescale
     from simulator.kernels import Lstm as Kernel
     from simulator.kernels import TrainedLstm
 
-    arithmetic, table = how.form.value, how.table.value
-    q, bits = (
-        bound.require_exponent("scale_o", state_scale(bound)),
-        get_int(bound.attributes, "o_bits", 8),
-    )
-    forward = bool(bound.attributes["go_forward"])
-    if how.form is LstmFormat.Q27:
+    form, table = arithmetic.form.value, arithmetic.table.value
+    exponent = info.require_exponent("scale_o", state_scale(info))
+    bits = get_int(info.attributes, "o_bits", 8)
+    is_forward = bool(info.attributes["go_forward"])
+    if arithmetic.form is LstmFormat.Q27:
         return Kernel(
-            **parts,
-            **_make_sum_rescales(bound, 27),
-            rescale_o=Rescale.from_shift(30 - q, bits),
-            is_forward=forward,
-            arithmetic=arithmetic,
+            **common_fields,
+            **_make_sum_rescales(info, 27),
+            rescale_o=Rescale.from_shift(30 - exponent, bits),
+            is_forward=is_forward,
+            arithmetic=form,
             table=table,
         )
-    product = TrainedLstm.fraction_bits[arithmetic][0]
+    product_fraction_bits = TrainedLstm.fraction_bits[form][0]
     return TrainedLstm(
-        **parts,
-        **_make_sum_rescales(bound, 11),
-        rescale_o=Rescale.from_shift(product - q, bits),
-        is_forward=forward,
-        arithmetic=arithmetic,
+        **common_fields,
+        **_make_sum_rescales(info, 11),
+        rescale_o=Rescale.from_shift(product_fraction_bits - exponent, bits),
+        is_forward=is_forward,
+        arithmetic=form,
         table=table,
-        feedback_rescale=_make_feedback_rescale(bound),
+        feedback_rescale=_make_feedback_rescale(info),
     )
 
 
 def make_gru_kernel(
-    bound: KernelInfo, how: GruArithmetic, parts: Mapping[str, Any]
+    info: KernelInfo, arithmetic: GruArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of a GRU."""
+    """Return the kernel of a GRU; parameters as in `make_lstm_kernel`."""
     from simulator.fixed_point import Rescale
     from simulator.kernels import TrainedGru
 
-    q, bits = (
-        bound.require_exponent("scale_o", state_scale(bound)),
-        get_int(bound.attributes, "o_bits", 8),
-    )
-    common = max(_sum_exponents(bound))
-    fraction = {GruVariant.BEFORE: 27, GruVariant.COMMON: common}.get(how.form, 11)
+    exponent = info.require_exponent("scale_o", state_scale(info))
+    bits = get_int(info.attributes, "o_bits", 8)
+    common_exponent = max(_sum_exponents(info))
+    fraction_bits_by_form = {GruVariant.BEFORE: 27, GruVariant.COMMON: common_exponent}
+    fraction_bits = fraction_bits_by_form.get(arithmetic.form, 11)
     return TrainedGru(
-        **parts,
-        **_make_sum_rescales(bound, fraction),
-        rescale_o=Rescale.from_shift(14 - q, bits),
-        is_forward=bool(bound.attributes["go_forward"]),
-        arithmetic=how.form.value,
-        table=how.table.value,
-        feedback_rescale=_make_feedback_rescale(bound),
-        scale=q,
-        sums=fraction if how.form is GruVariant.COMMON else 27,
+        **common_fields,
+        **_make_sum_rescales(info, fraction_bits),
+        rescale_o=Rescale.from_shift(14 - exponent, bits),
+        is_forward=bool(info.attributes["go_forward"]),
+        arithmetic=arithmetic.form.value,
+        table=arithmetic.table.value,
+        feedback_rescale=_make_feedback_rescale(info),
+        scale=exponent,
+        sums=fraction_bits if arithmetic.form is GruVariant.COMMON else 27,
     )
 
 
-def _make_feedback_rescale(bound: KernelInfo) -> Rescale:
-    """Return what becomes of the output before the next step multiplies it."""
+def _make_feedback_rescale(info: KernelInfo) -> Rescale:
+    """Return the rescaling of the output to scale_h, for the recurrent product of the next step."""
     from simulator.fixed_point import Rescale
 
-    a = bound.attributes
-    exponent = math.frexp(state_scale(bound))[1] - math.frexp(get_number(a, "scale_h"))[1]
+    a = info.attributes
+    shift = math.frexp(state_scale(info))[1] - math.frexp(get_number(a, "scale_h"))[1]
     return Rescale.from_shift(
-        exponent, get_int(a, "data_bits", 8) if _is_dialect_v1(bound) else get_int(a, "o_bits", 8)
+        shift, get_int(a, "data_bits" if _is_dialect_v1(info) else "o_bits", 8)
     )

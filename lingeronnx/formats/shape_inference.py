@@ -1,9 +1,8 @@
-"""What the integer operators read and write.
+"""Signatures of the integer operators, and type and shape inference of their outputs.
 
-Signatures, and the types and shapes of outputs for ONNX's inference.
-A rule is a function of ONNX's inference context that writes the outputs' types. Where the sizes are
-those of a standard operator, that operator's own rule is asked (`infer_like_standard`); the element
-type follows from a width or from the input.
+An inference function takes the inference context of ONNX and sets the types of the outputs. If the
+shapes are those of a standard operator, the inference of that operator is used
+(`infer_like_standard`); the element type follows from a bit width or from the input.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ __all__ = [
     "type_of_bits",
 ]
 
-#: The opset whose standard operators the format takes over.
+#: Opset of the standard operators in integer graphs.
 STANDARD_OPSET = 12
 
 
 class InferenceContext(Protocol):
-    """What is used of ONNX's inference context."""
+    """The methods of the inference context of ONNX that are used here."""
 
     def get_attribute(self, name: str) -> onnx.AttributeProto | None: ...
     def get_input_type(self, index: int) -> onnx.TypeProto | None: ...
@@ -58,14 +57,21 @@ InferenceFunction = Callable[[InferenceContext], None]
 
 @dataclass(frozen=True)
 class Signature:
-    """What an operator reads and writes.
+    """Inputs and outputs of an operator.
 
-    inputs : "name:kind" of each, "?" after the kind of an optional one, "*" after that of any
-    number output : kind, likewise; infer : how types and sizes of the outputs follow from the
-    inputs' (None: they do not)
+    Kinds of tensors: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64),
+    factors (uint8), number (any integer), real (float), result (integer, or float without scale_o),
+    any.
 
-    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), factors
-    (uint8), number (any integer), real, result (integer, or real without scale_o), any.
+    Attributes
+    ----------
+    inputs
+        "name:kind" of each input, separated by spaces; "?" after the kind of an optional input, "*"
+        after the kind of a repeated one.
+    output
+        Kind of the output; with "*", any number of outputs.
+    infer
+        Infers types and shapes of the outputs; None if there is no inference.
     """
 
     inputs: str
@@ -74,32 +80,38 @@ class Signature:
 
 
 def _get_attribute(ctx: InferenceContext, name: str, default: _Value) -> _Value:
-    """Return an attribute's value."""
+    """Return the value of attribute `name`, or `default` if the node does not have it."""
     attribute = ctx.get_attribute(name)
     return default if attribute is None else helper.get_attribute_value(attribute)
 
 
 def _get_input_shape(ctx: InferenceContext, index: int) -> onnx.TensorShapeProto | None:
-    """Return the shape of an input, None when it is not known."""
+    """Return the shape of input `index`, or None if it is unknown."""
     value_type = ctx.get_input_type(index)
-    return (
-        value_type.tensor_type.shape
-        if value_type is not None and value_type.tensor_type.HasField("shape")
-        else None
-    )
+    if value_type is None or not value_type.tensor_type.HasField("shape"):
+        return None
+    return value_type.tensor_type.shape
 
 
 def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.Dimension:
-    """Return the size along an axis; an error for an axis that is not there."""
+    """Return the dimension of `shape` along `axis`.
+
+    Raises
+    ------
+    onnx.shape_inference.InferenceError
+        If the axis does not exist.
+    """
     if not -len(shape.dim) <= axis < len(shape.dim):
-        raise shape_inference.InferenceError(f"there is no axis {axis} of {len(shape.dim)}")
+        raise shape_inference.InferenceError(
+            f"axis {axis} is out of range for a tensor of rank {len(shape.dim)}"
+        )
     return shape.dim[axis]
 
 
 def _set_output_type(
     ctx: InferenceContext, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0
 ) -> None:
-    """Write type and shape of an output."""
+    """Set element type and shape (None: unknown) of output `index`."""
     result = onnx.TypeProto()
     result.tensor_type.elem_type = elem
     if shape is not None:
@@ -108,48 +120,57 @@ def _set_output_type(
 
 
 def type_of_bits(ctx: InferenceContext, key: str = "o_bits") -> int:
-    """Return the type of `key` bits, 8 unless said."""
+    """Return the integer type with the bits of attribute `key`, 8 by default."""
     bits = _get_attribute(ctx, key, 8)
-    return TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
+    if bits <= 8:
+        return TensorProto.INT8
+    return TensorProto.INT16 if bits <= 16 else TensorProto.INT32
 
 
 def layer_output_type(ctx: InferenceContext) -> int:
-    """Return the type of a layer's output: real without scale_o."""
+    """Return the output type of a layer: float32 without scale_o, else by o_bits."""
     return TensorProto.FLOAT if ctx.get_attribute("scale_o") is None else type_of_bits(ctx)
 
 
 def data_bits_type(ctx: InferenceContext) -> int:
-    """Return the type of `data_bits`."""
+    """Return the integer type with the bits of attribute `data_bits`."""
     return type_of_bits(ctx, "data_bits")
 
 
 def float32_type(ctx: InferenceContext) -> int:
-    """Return float32."""
+    """Return float32, whatever the inputs are."""
     return TensorProto.FLOAT
 
 
 def int32_type(ctx: InferenceContext) -> int:
-    """Return int32, whatever is read."""
+    """Return int32, whatever the inputs are."""
     return TensorProto.INT32
 
 
 def input_type(ctx: InferenceContext) -> int:
-    """Return the type of input 0: scales and widths pass through."""
+    """Return the element type of input 0, or UNDEFINED if it is unknown."""
     value_type = ctx.get_input_type(0)
     return TensorProto.UNDEFINED if value_type is None else value_type.tensor_type.elem_type
 
 
 def keep_input_shape(elem: Callable[[InferenceContext], int]) -> InferenceFunction:
-    """Return an inference: the shape of input 0."""
+    """Return an inference function: element type from `elem`, shape of input 0."""
     return lambda ctx: _set_output_type(ctx, elem(ctx), _get_input_shape(ctx, 0))
 
 
 def infer_like_standard(
     standard: str, element_type: Callable[[InferenceContext], int], **renamed: str
 ) -> InferenceFunction:
-    """Return an inference: the shape that ONNX's operator `standard` gives.
+    """Return an inference function: the shape that a standard operator infers.
 
-    renamed : attributes of the standard operator -> ours, where the names differ.
+    Parameters
+    ----------
+    standard
+        Name of the standard operator.
+    element_type
+        Returns the element type of the outputs.
+    **renamed
+        Attribute of the standard operator -> attribute of the node, if their names differ.
     """
 
     def infer(ctx: InferenceContext) -> None:
@@ -172,10 +193,10 @@ def infer_like_standard(
         outputs = [f"o{index}" for index in range(ctx.get_num_outputs())]
         node = helper.make_node(standard, names, outputs)
         for name in schema.attributes:
-            found = ctx.get_attribute(renamed.get(name, name))
-            if found is not None:
+            node_attribute = ctx.get_attribute(renamed.get(name, name))
+            if node_attribute is not None:
                 attribute = node.attribute.add()
-                attribute.CopyFrom(found)
+                attribute.CopyFrom(node_attribute)
                 attribute.name = name
         results = shape_inference.infer_node_outputs(
             schema,
@@ -187,22 +208,21 @@ def infer_like_standard(
         )
         for index, name in enumerate(outputs):
             if name in results:
-                found = results[name].tensor_type
-                _set_output_type(
-                    ctx, element_type(ctx), found.shape if found.HasField("shape") else None, index
-                )
+                inferred = results[name].tensor_type
+                shape = inferred.shape if inferred.HasField("shape") else None
+                _set_output_type(ctx, element_type(ctx), shape, index)
 
     return infer
 
 
 def infer_concat(ctx: InferenceContext) -> None:
-    """Concat along `dim`, which older graphs call so, or `axis`."""
+    """Infer a Concat along `axis`, or `dim` in older graphs."""
     name = "dim" if ctx.get_attribute("dim") is not None else "axis"
     infer_like_standard("Concat", type_of_bits, axis=name)(ctx)
 
 
 def infer_linear(ctx: InferenceContext) -> None:
-    """[..., I] times [O, I]."""
+    """Infer a fully connected layer: x [..., I] and weight [O, I] -> [..., O]."""
     x, weight = _get_input_shape(ctx, 0), _get_input_shape(ctx, 1)
     shape = None
     if x is not None and weight is not None:
@@ -213,7 +233,7 @@ def infer_linear(ctx: InferenceContext) -> None:
 
 
 def infer_glu(ctx: InferenceContext) -> None:
-    """Half of the axis `dim`."""
+    """Infer a GLU, which halves the size of axis `dim`."""
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
@@ -226,18 +246,16 @@ def infer_glu(ctx: InferenceContext) -> None:
 
 
 def infer_split(ctx: InferenceContext) -> None:
-    """Parts by `infer_split`, by a list `dims`, or equal ones."""
+    """Infer a Split with sizes from `split` or `dims`, by default equal ones."""
     count, x = ctx.get_num_outputs(), _get_input_shape(ctx, 0)
     axis = _get_attribute(ctx, "axis", 0)
-    none: list[int] = []
-    sizes = _get_attribute(ctx, "split", none) or _get_attribute(ctx, "dims", none) or None
+    empty: list[int] = []
+    sizes = _get_attribute(ctx, "split", empty) or _get_attribute(ctx, "dims", empty) or None
     if x is not None and (sizes is None or len(sizes) != count):
-        whole = _get_dim(x, axis).dim_value
-        sizes = (
-            [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)]
-            if whole
-            else None
-        )
+        total = _get_dim(x, axis).dim_value
+        chunk_size = -(-total // count)
+        last_size = total - chunk_size * (count - 1)
+        sizes = [chunk_size] * (count - 1) + [last_size] if total else None
     for index in range(count):
         shape = None
         if x is not None and sizes is not None:
@@ -248,7 +266,7 @@ def infer_split(ctx: InferenceContext) -> None:
 
 
 def infer_argmax(ctx: InferenceContext) -> None:
-    """[2, 1, .., 1] of the input's rank."""
+    """Infer the vendor form of ArgMax: int32 [2, 1, ..., 1] of the rank of the input."""
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
@@ -259,7 +277,7 @@ def infer_argmax(ctx: InferenceContext) -> None:
 
 
 def infer_recurrent(ctx: InferenceContext) -> None:
-    """The sequence, the last state of each row, and the cell of an LSTM."""
+    """Infer a recurrent layer: output sequence, last hidden state, and last cell of an LSTM."""
     x, units = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
     sequence = state = None
     if x is not None and len(x.dim) == 3:

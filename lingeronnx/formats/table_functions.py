@@ -1,7 +1,4 @@
-"""Functions of one number that a table may hold, as expressions of standard operators.
-
-Written, or worked out.
-"""
+"""Elementwise functions in lookup tables: identify them, and express them in standard operators."""
 
 from __future__ import annotations
 
@@ -20,68 +17,75 @@ __all__ = ["build_function_nodes", "identify_table_function"]
 
 _T = TypeVar("_T", np.ndarray, ir.Value)
 
-#: Functions that the least opset of a written file (13) has; what depends on attributes is tried with their defaults.
+#: Functions of opset 13, the minimum opset of written files; attributes have their defaults.
 _STANDARD_FUNCTIONS = frozenset(
     name for name in operators.UNARY_FUNCTIONS if operators.OPERATORS[name].since_opset <= 13
 )
 
-#: What is written as an expression, and tried for a table whose node names no standard function.
-#: `do(op_type, ...)` writes or computes an operator, a number is a constant.
+#: Functions composed of several operators; also the candidates for tables of unknown functions.
+#: `op(op_type, ...)` emits or evaluates an operator; a float is a constant.
 _COMPOSED_FUNCTIONS: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
-    "Gelu": lambda do, x: do(
-        "Mul", do("Mul", x, 0.5), do("Add", do("Erf", do("Mul", x, math.sqrt(0.5))), 1.0)
+    "Gelu": lambda op, x: op(
+        "Mul", op("Mul", x, 0.5), op("Add", op("Erf", op("Mul", x, math.sqrt(0.5))), 1.0)
     ),
-    "Silu": lambda do, x: do("Mul", x, do("Sigmoid", x)),
-    "Mish": lambda do, x: do("Mul", x, do("Tanh", do("Softplus", x))),
+    "Silu": lambda op, x: op("Mul", x, op("Sigmoid", x)),
+    "Mish": lambda op, x: op("Mul", x, op("Tanh", op("Softplus", x))),
 }
 
 
 def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
-    return (
-        _COMPOSED_FUNCTIONS[name](apply_op, x) if name in _COMPOSED_FUNCTIONS else apply_op(name, x)
-    )
+    """Apply the function `name` to `x`; `apply_op` emits or evaluates one operator."""
+    if name in _COMPOSED_FUNCTIONS:
+        return _COMPOSED_FUNCTIONS[name](apply_op, x)
+    return apply_op(name, x)
 
 
-def _evaluate_op(kind: str, *given: np.ndarray) -> np.ndarray:
-    if kind in operators.BINARY_FUNCTIONS:
-        return operators.BINARY_FUNCTIONS[kind](*given)
-    return operators.UNARY_FUNCTIONS[kind](given[0], lambda name, default: default)
+def _evaluate_op(op_type: str, *operands: np.ndarray) -> np.ndarray:
+    """Evaluate a unary or binary operator with default attributes in float64."""
+    if op_type in operators.BINARY_FUNCTIONS:
+        return operators.BINARY_FUNCTIONS[op_type](*operands)
+    return operators.UNARY_FUNCTIONS[op_type](operands[0], lambda name, default: default)
 
 
 def identify_table_function(
     table: np.ndarray, x: Affine, o: Affine, declared_name: str
 ) -> str | None:
-    """Return which function ``table[i]`` is, or None for one that is not known here.
+    """Return the name of the function in a lookup table, or None if it is unknown.
 
-    table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how
-    input and output are held. told : what its node says. All entries must be the function's nearest
-    integers, ties to either side.
+    All entries must be the nearest integers of the function; ties may round to either side.
+
+    Parameters
+    ----------
+    table
+        int8 [256] or int16 [65536]; the entry for integer i is at ``i + len / 2``.
+    x, o
+        Qparams of input and output.
+    declared_name
+        Name of the function in the attributes of the node; the only candidate if it is known.
     """
-    size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
-    reals = x.real(np.arange(-size, size))
+    half_size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
+    inputs = x.real(np.arange(-half_size, half_size))
     low, high = np.iinfo(table.dtype).min, np.iinfo(table.dtype).max
-    for name in (
-        (declared_name,)
-        if declared_name in _STANDARD_FUNCTIONS or declared_name in _COMPOSED_FUNCTIONS
-        else _COMPOSED_FUNCTIONS
-    ):
+    is_known = declared_name in _STANDARD_FUNCTIONS or declared_name in _COMPOSED_FUNCTIONS
+    candidates = (declared_name,) if is_known else tuple(_COMPOSED_FUNCTIONS)
+    for name in candidates:
         with np.errstate(all="ignore"):
-            want = _build_expression(name, _evaluate_op, reals) * o.scale
-        if np.all(np.abs(np.clip(np.nan_to_num(want) + o.zero_point, low, high) - entries) < 0.51):
+            scaled = _build_expression(name, _evaluate_op, inputs) * o.scale
+        expected = np.clip(np.nan_to_num(scaled) + o.zero_point, low, high)
+        if np.all(np.abs(expected - entries) < 0.51):
             return name
     return None
 
 
-def build_function_nodes(name: str, real: FloatNodeBuilder) -> ir.Value:
-    """Return the function `name` of the node's input in standard operators."""
+def build_function_nodes(name: str, builder: FloatNodeBuilder) -> ir.Value:
+    """Emit the function `name` of the input of a node in standard operators; return its output."""
 
     @cache
-    def number(value: float) -> ir.Value:
-        return real.add_constant(np.float32(value), "number")
+    def get_constant(value: float) -> ir.Value:
+        return builder.add_constant(np.float32(value), "number")
 
-    def do(op_type: str, *given: ir.Value | float) -> ir.Value:
-        return real(
-            op_type, *(number(value) if isinstance(value, float) else value for value in given)
-        )
+    def emit_op(op_type: str, *operands: ir.Value | float) -> ir.Value:
+        inputs = [get_constant(x) if isinstance(x, float) else x for x in operands]
+        return builder(op_type, *inputs)
 
-    return _build_expression(name, do, real.float_input())
+    return _build_expression(name, emit_op, builder.float_input())

@@ -399,7 +399,7 @@ class QdqWriter:
         self, writer: FloatNodeBuilder, name: str, qparams: Affine
     ) -> list[ir.Value]:
         """Return y_scale and zero point of the QDQ nodes of a tensor."""
-        dtype, y_scale = integer_storage_type(qparams.bits), writer.step(name, qparams.scale)
+        dtype, y_scale = integer_storage_type(qparams.bits), writer.add_y_scale(name, qparams.scale)
         return [y_scale, *writer.zero_point_inputs(dtype, zero_point=qparams.zero_point)]
 
     def _append_dequantize(

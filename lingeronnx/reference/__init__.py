@@ -1,16 +1,15 @@
-"""The integer operators as plain classes for ONNX's reference evaluator.
+"""Reference implementations of the integer operators for the reference evaluator of ONNX.
 
-Slow, obvious, independent of the simulator.
     from onnx.reference import ReferenceEvaluator
     import lingeronnx as lo
     model = onnx.load("model_quant.onnx")
     y = ReferenceEvaluator(model, new_ops=lo.reference_ops("arcs")).run(None, {"x": x})
 
-One small class per operator, in NumPy and Python integers, written from docs/numerics.md; each
-family has a file, and lists its classes in `FAMILY`. They share no code with the
-simulator, so that each judges the other. A graph runs as it is written: with its own batch size,
-where `Session` takes any. They compute what the executor computes; graphs of the training side's
-arithmetic are not for them.
+There is one small class per operator, in NumPy and Python integers, written from docs/numerics.md.
+Each family of operators has a file that lists its classes in `FAMILY`. The classes are slow and
+simple, and share no code with the simulator, so that each can verify the other. A graph runs with
+its own batch size, whereas `Session` accepts any. The classes compute the arithmetic of the
+executor, not that of the training software.
 """
 
 from __future__ import annotations
@@ -30,47 +29,54 @@ from ._base import Integer
 
 __all__ = ["Integer", "reference_ops", "register_reference_op", "unregister_reference_op"]
 
-_REFERENCE_OPS = tuple(
-    base
-    for family in (
-        quant_dequant,
-        layers,
-        elementwise,
-        data_movement,
-        pool,
-        activation_tables,
-        normalization,
-        recurrent,
-    )
-    for base in family.FAMILY
+_REFERENCE_OPS = (
+    *quant_dequant.FAMILY,
+    *layers.FAMILY,
+    *elementwise.FAMILY,
+    *data_movement.FAMILY,
+    *pool.FAMILY,
+    *activation_tables.FAMILY,
+    *normalization.FAMILY,
+    *recurrent.FAMILY,
 )
 
 _REGISTERED_OPS: list[type[Integer]] = []
 
-#: Standard operators that ONNX's own classes compute on integers as well.
+#: Standard operators whose ONNX implementations also support integers.
 ONNX_NATIVE_OPS = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
 
 
 def register_reference_op(base: type[Integer]) -> None:
-    """Let `reference_ops` have another plain class."""
+    """Register a reference implementation, which `reference_ops` returns from now on."""
     _REGISTERED_OPS.append(base)
 
 
 def unregister_reference_op(base: type[Integer]) -> None:
-    """Take out what `register_reference_op` put in."""
-    _REGISTERED_OPS[:] = [other for other in _REGISTERED_OPS if other is not base]
+    """Undo `register_reference_op`."""
+    _REGISTERED_OPS[:] = [op for op in _REGISTERED_OPS if op is not base]
 
 
 def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
-    platform : the target of nodes without an attribute `platform`, by name or as a row of one's
-    own; graphs for venus
-        and for `generic` have none.
-    Raises ConfigError for an unknown platform.
+    Parameters
+    ----------
+    platform
+        Target of nodes without an attribute `platform`: a name or a `Target`. Graphs for venus and
+        `generic` do not have this attribute.
+
+    Returns
+    -------
+    list of type
+        One class per operator name and domain.
+
+    Raises
+    ------
+    ConfigError
+        If the platform is unknown.
     """
     default = get_target(platform)
-    found = []
+    classes = []
     for base in (*_REFERENCE_OPS, *_REGISTERED_OPS):
         for name in base.names:
             for domain in base.domains:
@@ -80,5 +86,5 @@ def reference_ops(platform: str | Target = DEFAULT.name) -> list[type[Integer]]:
                     "__doc__": base.__doc__,
                     "__module__": __name__,
                 }
-                found.append(type(name, (base,), body))
-    return found
+                classes.append(type(name, (base,), body))
+    return classes

@@ -1,15 +1,15 @@
-"""Rounding, saturation, requantization and division once more, in Python's integers.
+"""Rounding, saturation, requantization and division in Python integers.
 
-Written from docs/numerics.md and from nothing else: these functions judge the simulator, so they
-share no line with it.
+These functions are written from docs/numerics.md alone and share no code with the simulator, since
+they verify it.
 
     round_shift(v, s) = floor(v / 2^s + 1/2)
     saturate(v, b)    = v clamped to signed integers of b bits
-    requantize(v, r)  = saturate(floor(v * r + 1/2) + z), r a power of two on chips, M * 2^-s with a
-    31-bit M elsewhere
+    requantize(v, r)  = saturate(floor(v * r + 1/2) + z), where r is a power of two on chips, and
+                        M * 2^-s with a 31-bit M elsewhere
 
-Arrays are int64 or hold Python integers (dtype object); results are of the narrowest type that
-holds their width.
+Arrays are int64 or contain Python integers (dtype object); results have the narrowest type of at
+least their bit width.
 """
 
 from __future__ import annotations
@@ -42,33 +42,41 @@ INT32 = (-(2**31), 2**31 - 1)
 
 
 def to_python_ints(values: ArrayLike) -> np.ndarray:
-    """Return `values` as Python integers: no sum and no product of them can overflow."""
+    """Convert to an array of Python integers, whose sums and products cannot overflow."""
     return np.asarray(values).astype(object)
 
 
 def round_shift_half_up(values: _IntOrArray, shift: int) -> _IntOrArray:
-    """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` multiplies."""
+    """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` shifts left."""
     return (2 * values + 2**shift) // (2 * 2**shift) if shift > 0 else values * 2**-shift
 
 
 def saturate(values: ArrayLike, bits: int) -> np.ndarray:
-    """Return Python integers clamped to signed ones of `bits` bits.
+    """Clamp Python integers to the range of signed integers of `bits` bits.
 
-    Of one integer an array without axes.
+    The result is an array, of rank 0 for a single integer.
     """
     return np.asarray(np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values)))
 
 
 def cast_to_width(values: ArrayLike, bits: int) -> np.ndarray:
-    """Return integers that fit `bits` bits in the type of that width."""
-    return np.asarray(values).astype(np.int8 if bits <= 8 else np.int16 if bits <= 16 else np.int32)
+    """Cast to the narrowest of int8, int16 and int32 with `bits` bits; values must be in range."""
+    if bits <= 8:
+        return np.asarray(values).astype(np.int8)
+    return np.asarray(values).astype(np.int16 if bits <= 16 else np.int32)
 
 
 def exact_log2(scale: float) -> int:
-    """Return q with scale = 2^q; ValueError for anything but a power of two."""
+    """Return q such that scale = 2^q.
+
+    Raises
+    ------
+    ValueError
+        If the scale is not a power of two.
+    """
     q = round(math.log2(scale))
     if Fraction(2) ** q != Fraction(scale):
-        raise ValueError(f"{scale:g} is not a power of two; this platform shifts only")
+        raise ValueError(f"scale {scale:g} is not a power of two, which this target requires")
     return q
 
 
@@ -85,10 +93,14 @@ def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
 def requantize(
     acc: ArrayLike, ratio: float, bits: int, mode: Requantization, zero_point: int = 0
 ) -> np.ndarray:
-    """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it.
+    """Return saturate(floor(acc * ratio + 1/2) + zero_point) in the arithmetic of the target.
 
-    By M * 2^-s, or by a shift.
-    Raises ValueError for a ratio the platform cannot do.
+    The target multiplies by M * 2^-s, or shifts.
+
+    Raises
+    ------
+    ValueError
+        If the target does not support the ratio.
     """
     acc = to_python_ints(acc)
     if not mode.shifts:
@@ -100,46 +112,56 @@ def requantize(
     if shift < 0 and mode.left is not LeftShiftBehavior.SHIFTED:
         if mode.left is LeftShiftBehavior.REFUSED:
             raise ValueError(
-                f"the scales need a shift of {-shift} to the left, which the executor refuses"
+                f"the scales need a left shift by {-shift}, which the executor does not support"
             )
-        shift, acc = 0, acc * 0 if mode.left is LeftShiftBehavior.ZERO else acc
+        shift = 0
+        if mode.left is LeftShiftBehavior.ZERO:
+            acc = acc * 0
     return cast_to_width(saturate(round_shift(acc, shift, mode.rounding) + zero_point, bits), bits)
 
 
 def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -> np.ndarray:
-    """Return v / 2^shift of Python integers as an integer, by any rounding."""
+    """Return v / 2^shift of Python integers, rounded to integers in the given mode.
+
+    Raises
+    ------
+    ValueError
+        If the mode is None: it depends on an attribute for the training software.
+    """
     if rounding is RoundingMode.HALF_UP:
         return round_shift_half_up(values, shift)
     if rounding is None:
         raise ValueError(
-            "how it is rounded is said by the node to the training side, which is not for this "
-            "evaluator"
+            "the rounding mode depends on attributes for the training software, which the "
+            "reference evaluator does not support"
         )
-    ways: dict[RoundingMode, Callable[[Fraction], int]] = {
+    rounding_functions: dict[RoundingMode, Callable[[Fraction], int]] = {
         RoundingMode.DOWN: math.floor,
         RoundingMode.UP: math.ceil,
         RoundingMode.HALF_EVEN: round,
         RoundingMode.HALF_AWAY: _round_half_away,
     }
-    one = ways[rounding]
-    return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(
-        values
-    )
+    round_fraction = rounding_functions[rounding]
+    divisor = Fraction(2) ** shift
+
+    def round_value(value: int) -> int:
+        return round_fraction(Fraction(int(value)) / divisor)
+
+    return np.vectorize(round_value, otypes=[object])(values)
 
 
 def _round_half_away(value: Fraction) -> int:
-    """Return the nearest integer, half-way values away from 0."""
+    """Round to the nearest integer, ties away from 0."""
     nearest = math.floor(abs(value) + Fraction(1, 2))
     return nearest if value > 0 else -nearest
 
 
 def divide(n: int, d: int, shift: int) -> int:
-    """Return n * 2^shift / d as the NPU does.
+    """Return n * 2^shift / d in the arithmetic of the NPU, saturated to int32.
 
-    Times a reciprocal found by Newton's method in double precision.
-    The divisor is scaled into (1/2, 1], the reciprocal starts from its five leading bits and is
-    refined three times, rounded half up to 29 binary places every time; the quotient is rounded
-    half up and cut to int32.
+    The NPU multiplies by a reciprocal computed with Newton's method in double precision. The
+    divisor is scaled into (1/2, 1]; the reciprocal starts from its five leading bits and is refined
+    three times, each time rounded half up to 29 binary places. The quotient is rounded half up.
     """
     e = 31 - int(np.ceil(np.float32(math.log2(abs(d)))))
     m = float(Fraction(d) * Fraction(2) ** (e - 31))
@@ -153,5 +175,5 @@ def divide(n: int, d: int, shift: int) -> int:
 
 
 def _round_to_binary_places(value: float, places: int) -> float:
-    """Return `value` rounded half up to that many binary places."""
+    """Round half up to a multiple of 2^-places."""
     return math.floor(value * 2.0**places + 0.5) / 2.0**places

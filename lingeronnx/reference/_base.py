@@ -1,7 +1,4 @@
-"""What the reference operators have in common: names, the platform, attributes.
-
-And the way to ONNX's own operators.
-"""
+"""Base classes of the reference operators: names, target, attributes, accumulator rescaling."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ __all__ = [
     "get_optional_input",
 ]
 
-#: What an operator gives: one array, or one for each output.
+#: Result of an operator: one array, or one per output.
 Outputs = np.ndarray | tuple[np.ndarray, ...]
 
 _Kind = TypeVar("_Kind", bound=Arithmetic)
 
-#: Attribute names of later generations -> today's.
+#: Attribute names of later dialects -> names used here.
 _ATTRIBUTE_RENAMES = {
     "x_bits": "data_bits",
     "w_bits": "parameter_bits",
@@ -39,109 +36,157 @@ _ATTRIBUTE_RENAMES = {
 
 
 class Attributes(dict[str, Any]):
-    """A node's attributes by today's names; what the node leaves out is 8 bits, or absent."""
+    """Attributes of a node by current names; missing bit widths are 8."""
 
     def scale(self, key: str) -> float:
-        """Return a scale; ValueError when it is missing."""
+        """Return the scale in attribute `key`.
+
+        Raises
+        ------
+        ValueError
+            If it is missing.
+        """
         value = self.get(key)
         if value is None:
             raise ValueError(f"attribute {key} is missing")
         return float(value)
 
     def zero_point(self, key: str) -> int:
-        """Return the integer that stands for 0 at `scale_<key>`."""
+        """Return the zero point that accompanies `scale_<key>`, 0 by default."""
         return int(self.get(f"zero_point_{key}") or 0)
 
     def subtract_zero_point(self, values: np.ndarray, key: str) -> np.ndarray:
-        """Return integers at `scale_<key>` less what stands for 0, int64."""
+        """Subtract the zero point `zero_point_<key>` from integers, in int64."""
         return values.astype(np.int64) - self.zero_point(key)
 
     @property
     def o_bits(self) -> int:
-        """Width of the result."""
+        """Bits of the output, 8 by default."""
         return int(self.get("o_bits") or 8)
 
 
 def get_optional_input(inputs: Sequence[np.ndarray | None], index: int) -> np.ndarray | None:
-    """Return input `index`, None where a node has none there."""
+    """Return input `index`, or None if it is absent."""
     return inputs[index] if index < len(inputs) else None
 
 
-def expect_arithmetic(how: Arithmetic, kind: type[_Kind]) -> _Kind:
-    """Return the arithmetic, which the platform's row must have of this class (ValueError otherwise)."""
-    if not isinstance(how, kind):
-        raise ValueError(f"its arithmetic is {type(how).__name__}; it must be {kind.__name__}")
-    return how
+def expect_arithmetic(arithmetic: Arithmetic, kind: type[_Kind]) -> _Kind:
+    """Return the arithmetic of a target, checked to be of class `kind`.
+
+    Raises
+    ------
+    ValueError
+        If it is of another class.
+    """
+    if not isinstance(arithmetic, kind):
+        raise ValueError(
+            f"its arithmetic is {type(arithmetic).__name__}; it must be {kind.__name__}"
+        )
+    return arithmetic
 
 
 class Integer(OpRun):
-    """An operator of domain `thinker`.
+    """Reference implementation of an integer operator; subclasses define `compute`.
 
-    Subclasses bring `compute`; `reference_ops` makes one class per name of it.
-    names : op types, the current one first. domains : where nodes of these types stand
-    default_target : the platform of nodes that do not name one
+    `reference_ops` creates one class per name and domain.
+
+    Attributes
+    ----------
+    names
+        Operator types, the current one first.
+    domains
+        Domains of nodes of these types.
+    default_target
+        Target of nodes without an attribute `platform`.
     """
 
     names: tuple[str, ...] = ()
     domains: tuple[str, ...] = ("thinker", "linger")
-    op_schema = None  # attributes are what the node says; ONNX knows none of these operators
+    op_schema = None  # ONNX has no schema of these operators; attributes are those of the node
     default_target: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        found = Attributes(
+        renamed = Attributes(
             {_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()}
         )
-        named = str(found.get("platform", self.default_target.name))
-        target = self.default_target if named == self.default_target.name else get_target(named)
-        how = target.find_arithmetic(self.names[0])
+        target = self.default_target
+        target_name = str(renamed.get("platform", target.name))
+        if target_name != target.name:
+            target = get_target(target_name)
+        arithmetic = target.find_arithmetic(self.names[0])
         try:
-            if how is None:
+            if arithmetic is None:
                 raise ValueError(f"{target.name} has no such operator")
-            result = self.compute(found, how, *inputs)
+            result = self.compute(renamed, arithmetic, *inputs)
         except ValueError as error:
             raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the output, or a tuple of them.
+        """Return the output, or a tuple of outputs.
 
-        `arithmetic` is the platform's arithmetic of this operator.
+        Parameters
+        ----------
+        a
+            Attributes of the node.
+        arithmetic
+            Arithmetic of the target for this operator.
+        *inputs
+            Inputs of the node.
+
+        Raises
+        ------
+        ValueError
+            If attributes are invalid or not supported.
         """
         raise NotImplementedError
 
     @staticmethod
     def requantize_accumulator(
-        acc: np.ndarray, a: Attributes, how: Arithmetic, *scales: str, axis: int = 1
+        acc: np.ndarray, a: Attributes, arithmetic: Arithmetic, *scales: str, axis: int = 1
     ) -> np.ndarray:
-        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width.
+        """Requantize an accumulator to scale_o and o_bits.
 
-        Where scale_w is a list, channel c along `axis` has number c of it, which begins again after
-        the last one.
+        Parameters
+        ----------
+        acc
+            Accumulator, whose scale is the product of the attributes `scales`.
+        a
+            Attributes of the node.
+        arithmetic
+            Arithmetic of the target; may define the bits of the output.
+        *scales
+            Names of scale attributes. If scale_w is a list of n scales, channel c along `axis` has
+            scale c modulo n.
+        axis
+            Channel axis of `acc`.
         """
-        channels = a.get("scale_w")
-        if "scale_w" in scales and isinstance(channels, Sequence):
-            if how.requantize.shifts or acc.shape[axis] % len(channels):
+        channel_scales = a.get("scale_w")
+        if "scale_w" in scales and isinstance(channel_scales, Sequence):
+            if arithmetic.requantize.shifts or acc.shape[axis] % len(channel_scales):
                 raise ValueError(
-                    f"scale_w has {len(channels)} numbers for {acc.shape[axis]} outputs"
+                    f"scale_w has {len(channel_scales)} values for {acc.shape[axis]} outputs"
                 )
-            parts = [
-                Integer.requantize_accumulator(
-                    part, Attributes({**a, "scale_w": channels[c % len(channels)]}), how, *scales
+            channels = []
+            for index, channel in enumerate(np.moveaxis(acc, axis, 0)):
+                scale_w = channel_scales[index % len(channel_scales)]
+                channel_attributes = Attributes({**a, "scale_w": scale_w})
+                channels.append(
+                    Integer.requantize_accumulator(channel, channel_attributes, arithmetic, *scales)
                 )
-                for c, part in enumerate(np.moveaxis(acc, axis, 0))
-            ]
-            return np.stack(parts, axis)
-        held = 1.0
+            return np.stack(channels, axis)
+        acc_scale = 1.0
         for key in scales:
-            held *= a.scale(key)
-        width = how.requantize.bits or a.o_bits
-        return requantize(acc, a.scale("scale_o") / held, width, how.requantize, a.zero_point("o"))
+            acc_scale *= a.scale(key)
+        bits = arithmetic.requantize.bits or a.o_bits
+        ratio = a.scale("scale_o") / acc_scale
+        return requantize(acc, ratio, bits, arithmetic.requantize, a.zero_point("o"))
 
 
 class StandardOpRun(Integer):
-    """An operator of ONNX's own domain that the format uses in a form of its own.
+    """A standard operator that integer graphs use in a vendor form, such as on int8.
 
-    Others go to ONNX's class.
+    Nodes in the standard form are computed by the implementation of ONNX.
     """
 
     domains = ("", "thinker", "linger")
@@ -151,14 +196,11 @@ class StandardOpRun(Integer):
             return super()._run(*inputs, **attributes)
         from onnx.reference.ops import load_op
 
-        theirs = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
-        return theirs(self.onnx_node, self.run_params).run(*inputs)
+        onnx_class = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
+        return onnx_class(self.onnx_node, self.run_params).run(*inputs)
 
     def is_vendor_form(
         self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
     ) -> bool:
-        """Whether the node is in the format's own form.
-
-        By default whether it works on narrow integers.
-        """
+        """Whether the node is in the vendor form: by default, whether input 0 is int8 to int32."""
         return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

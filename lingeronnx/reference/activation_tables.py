@@ -1,7 +1,7 @@
-"""Sigmoid and tanh of 16 straight pieces, and what is one lookup away from them.
+"""Activations computed with tables: iqSigmoid, iqTanh, GluInt, iqTable.
 
-IqSigmoid, iqTanh, GluInt, iqTable.
-The pieces' tables are the simulator's data; how to read them is written here again.
+Sigmoid and tanh are piecewise linear, with 16 segments. The tables are the data of the simulator;
+their evaluation is implemented here independently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ __all__ = ["FAMILY", "Glu", "Sigmoid", "Table", "Tanh", "evaluate_curve"]
 
 
 class _PiecewiseTable(TypedDict):
-    """A curve of `bits` bits with `fraction` of them behind the point, in pieces up to each of `borders`."""
+    """A piecewise linear function of inputs with `bits` bits, `fraction` of them fractional.
+
+    Segment j covers |x| up to borders[j]; its line is
+    ``(slopes[j] * x + offset[j] * 2^up[j]) >> down[j]``, where the offsets are `negative` or
+    `positive` by the sign of x.
+    """
 
     bits: int
     fraction: int
@@ -47,81 +52,92 @@ def _load_tables() -> dict[str, dict[str, _PiecewiseTable]]:
 
 @cache
 def evaluate_curve(function: str, chip: str, x: int, bits: int) -> int:
-    """Return `function` of the integer `x`, Q11 on venus and Q27 on the others, with bits - 1 fractional bits.
+    """Return sigmoid or tanh of an integer, with bits - 1 fractional bits.
 
-    The piece is the first whose border is not below |x|; its line is computed exactly and rounded
+    The segment is the first whose border is at least |x|. Its line is computed exactly and rounded
     down, then the result is rounded half up and saturated.
+
+    Parameters
+    ----------
+    function
+        "sigmoid" or "tanh".
+    chip
+        Name of the chip whose table is used.
+    x
+        Input, in Q11 for venus and Q27 for the other chips.
+    bits
+        Bits of the result.
     """
-    t = _load_tables()[chip][function]
+    table = _load_tables()[chip][function]
     if function == "tanh":
-        x = max(x, 1 - 2 ** (t["bits"] - 1))
-    piece = next(j for j, border in enumerate(t["borders"]) if abs(x) <= border)
-    offset = (t["negative"] if x < 0 else t["positive"])[piece]
-    line = (t["slopes"][piece] * x + offset * 2 ** t["up"][piece]) // 2 ** t["down"][piece]
-    return int(saturate(round_shift_half_up(line, t["fraction"] - (bits - 1)), bits))
+        x = max(x, 1 - 2 ** (table["bits"] - 1))
+    segment = next(j for j, border in enumerate(table["borders"]) if abs(x) <= border)
+    offset = (table["negative"] if x < 0 else table["positive"])[segment]
+    scaled_offset = offset * 2 ** table["up"][segment]
+    line = (table["slopes"][segment] * x + scaled_offset) // 2 ** table["down"][segment]
+    return int(saturate(round_shift_half_up(line, table["fraction"] - (bits - 1)), bits))
+
+
+def _evaluate_array(function: str, chip: str, x: np.ndarray, bits: int) -> np.ndarray:
+    """Return `evaluate_curve` of each element, as Python integers."""
+
+    def evaluate(value: int) -> int:
+        return evaluate_curve(function, chip, int(value), bits)
+
+    return np.vectorize(evaluate, otypes=[object])(x)
 
 
 class Sigmoid(Integer):
-    """A curve of every integer, with 7 fractional bits whatever scale_o says.
+    """Sigmoid with 7 fractional bits, whatever scale_o is.
 
-    venus never shifts left: a scale below 2^11 counts as 2^11. venusA reads every input as 0.
+    venus never shifts left: a scale below 2^11 is treated as 2^11. venusA treats every input as 0.
     """
 
     names: tuple[str, ...] = ("iqSigmoid", "QSigmoid")
     function = "sigmoid"
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """To the table's format, along the curve."""
+        """Rescale x to Q11 or Q27 and evaluate the table."""
         q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
-        chip = arithmetic.table.value
         if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_half_up(to_python_ints(inputs[0]), max(q - 11, 0))
         else:
             x = saturate(round_shift_half_up(to_python_ints(inputs[0]), q - 27), 32)
         if arithmetic.input_rule is TableInputRule.ALWAYS_ZERO:
             x = x * 0
-        return cast_to_width(
-            np.vectorize(lambda v: evaluate_curve(self.function, chip, int(v), 8), otypes=[object])(
-                x
-            ),
-            8,
-        )
+        return cast_to_width(_evaluate_array(self.function, arithmetic.table.value, x, 8), 8)
 
 
 class Tanh(Sigmoid):
-    """The same of tanh."""
+    """Tanh with 7 fractional bits, whatever scale_o is."""
 
     names: tuple[str, ...] = ("iqTanh", "QTanh")
     function = "tanh"
 
 
 class Glu(Integer):
-    """The first half of the last axis times the sigmoid of the second, as venusA computes it."""
+    """The first half of axis `dim` times the sigmoid of the second half, as on venusA."""
 
     names: tuple[str, ...] = ("GluInt", "QGLU")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Gate in Q27, sigmoid in Q31, then Q15; one rounding of the product."""
+        """Compute the sigmoid from Q27 to Q31 and round it to Q15; requantize the product once."""
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
-        q27 = saturate(
-            round_shift_half_up(to_python_ints(gate), exact_log2(a.scale("scale_x")) - 27), 32
-        )
-        q31 = np.vectorize(
-            lambda v: evaluate_curve("sigmoid", "venusA", int(v), 32), otypes=[object]
-        )(q27)
-        acc = to_python_ints(value) * round_shift_half_up(q31, 16)
-        return requantize(
-            acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, arithmetic.requantize
-        )
+        shift = exact_log2(a.scale("scale_x")) - 27
+        gate_q27 = saturate(round_shift_half_up(to_python_ints(gate), shift), 32)
+        sigmoid_q31 = _evaluate_array("sigmoid", "venusA", gate_q27, 32)
+        acc = to_python_ints(value) * round_shift_half_up(sigmoid_q31, 16)
+        ratio = a.scale("scale_o") / (a.scale("scale_x") * 2**15)
+        return requantize(acc, ratio, a.o_bits, arithmetic.requantize)
 
 
 class Table(Integer):
-    """Any function: the entry of every integer is an input."""
+    """Any function, as a table with one entry per input integer."""
 
     names: tuple[str, ...] = ("iqTable",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Entry x - lowest x."""
+        """Return table[x - min], where min is the minimum of the type of x."""
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]
 

@@ -1,4 +1,4 @@
-"""Sums, products, quotients, bounds: number by number."""
+"""Elementwise operators: sum, difference, product, quotient, Relu and Clip."""
 
 from __future__ import annotations
 
@@ -36,47 +36,44 @@ __all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
 
 
 class Add(Integer):
-    """Sum: on chips each operand is requantized to int8 first.
+    """Sum of two tensors.
 
-    `generic` sums at 2^16 times the output's scale.
+    Chips requantize each operand to int8 first; `generic` adds with 2^16 times the output scale.
     """
 
     names: tuple[str, ...] = ("iqAdd", "QAdd")
     sign = 1
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Bring both to one scale, add, saturate."""
+        """Rescale both operands to a common scale, add, saturate."""
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
-        ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
-        above = [
-            a.subtract_zero_point(values, key) for values, key in zip(inputs, "xy", strict=True)
-        ]
-        if arithmetic.operands is AddOperandPrecision.WIDE:
-            x, y = (
-                requantize(v, r, 62, arithmetic.requantize).astype(object)
-                for v, r in zip(above, ratios, strict=True)
-            )
-            return cast_to_width(
-                saturate(x + self.sign * y + a.zero_point("o"), a.o_bits), a.o_bits
-            )
+        mode = arithmetic.requantize
+        ratio_x = a.scale("scale_o") / a.scale("scale_x")
+        ratio_y = a.scale("scale_o") / a.scale("scale_y")
         if arithmetic.operands is AddOperandPrecision.INT8:
-            x, y = (
-                requantize(v, r, 8, arithmetic.requantize).astype(int)
-                for v, r in zip(inputs, ratios, strict=True)
-            )
+            x = requantize(inputs[0], ratio_x, 8, mode).astype(int)
+            y = requantize(inputs[1], ratio_y, 8, mode).astype(int)
             return cast_to_width(saturate(x + self.sign * y, 8), 8)
-        fine = []
-        for values, ratio in zip(above, ratios, strict=True):
-            m, s = fixed_point_multiplier(ratio * 2**16)
-            fine.append(round_shift_half_up(to_python_ints(values) * m, s))
-        whole = round_shift(
-            fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding
-        ) + a.zero_point("o")
-        return cast_to_width(saturate(whole, a.o_bits), a.o_bits)
+        x = a.subtract_zero_point(inputs[0], "x")
+        y = a.subtract_zero_point(inputs[1], "y")
+        if arithmetic.operands is AddOperandPrecision.WIDE:
+            x = requantize(x, ratio_x, 62, mode).astype(object)
+            y = requantize(y, ratio_y, 62, mode).astype(object)
+            total = x + self.sign * y
+        else:
+            fine_sum = _rescale_finely(x, ratio_x) + self.sign * _rescale_finely(y, ratio_y)
+            total = round_shift(fine_sum, 16, mode.rounding)
+        return cast_to_width(saturate(total + a.zero_point("o"), a.o_bits), a.o_bits)
+
+
+def _rescale_finely(values: np.ndarray, ratio: float) -> np.ndarray:
+    """Return values * ratio * 2^16, rounded half up to Python integers."""
+    m, s = fixed_point_multiplier(ratio * 2**16)
+    return round_shift_half_up(to_python_ints(values) * m, s)
 
 
 class Sub(Add):
-    """Difference of two tensors, computed as their sum is."""
+    """Difference of two tensors, in the arithmetic of Add."""
 
     names: tuple[str, ...] = ("iqSub", "QSub")
     sign = -1
@@ -94,32 +91,32 @@ class Mul(Integer):
 
 
 class Div(Integer):
-    """Quotient of int32 numbers by the NPU's division.
+    """Quotient of int32 tensors in the arithmetic of the NPU.
 
-    arcs takes the scales into account and calls every x / 0 the most negative number; venusA
-    ignores the scales and lets x / 0 depend on the sign of x.
+    arcs applies the scales, and x / 0 is the minimum of int32. venusA ignores the scales, and x / 0
+    depends on the sign of x.
     """
 
     names: tuple[str, ...] = ("iqDiv", "QDiv")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """X * 2^(q_o + q_y - q_x) / y."""
+        """Return x * 2^(q_o + q_y - q_x) / y, or the minimum of int32 for a negative exponent."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = expect_arithmetic(arithmetic, DivArithmetic).quotient is DivisionMethod.UNSCALED
-        shift = (
-            0
-            if unscaled
-            else exact_log2(a.scale("scale_o"))
-            + exact_log2(a.scale("scale_y"))
-            - exact_log2(a.scale("scale_x"))
-        )
+        method = expect_arithmetic(arithmetic, DivArithmetic).quotient
+        is_unscaled = method is DivisionMethod.UNSCALED
+        shift = 0
+        if not is_unscaled:
+            q_o, q_y = exact_log2(a.scale("scale_o")), exact_log2(a.scale("scale_y"))
+            shift = q_o + q_y - exact_log2(a.scale("scale_x"))
         out = np.full(x.shape, INT32[0], np.int32)
-        for place in np.ndindex(*x.shape) if shift >= 0 else ():
-            n, d = int(x[place]), int(y[place])
-            if d:
-                out[place] = divide(n, d, shift)
-            elif unscaled and n <= 0:
-                out[place] = INT32[1] if n else 0
+        if shift < 0:
+            return out
+        for index in np.ndindex(*x.shape):
+            dividend, divisor = int(x[index]), int(y[index])
+            if divisor:
+                out[index] = divide(dividend, divisor, shift)
+            elif is_unscaled and dividend <= 0:
+                out[index] = INT32[1] if dividend else 0
         return out
 
 
@@ -129,17 +126,17 @@ class Relu(StandardOpRun):
     names: tuple[str, ...] = ("Relu",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Negative numbers become 0."""
+        """Replace negative integers by 0."""
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
 
 class Clip(StandardOpRun):
-    """min(max(x, low), high); absent bounds do not bound."""
+    """min(max(x, low), high); an absent bound does not limit x."""
 
     names: tuple[str, ...] = ("Clip",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Cut x at the bounds."""
+        """Clip x to the bounds."""
         x, low, high = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)

@@ -1,8 +1,7 @@
-"""Operators with weights or two matrices.
+"""Layers: convolutions, linear, matrix product, batch normalization.
 
-Convolutions, linear, matrix product, batch normalisation.
-Every one is ``requantize(sum of products + bias)`` with one rounding; sums are int64. Activations
-count as what they are above their zero points.
+Each one is ``requantize(sum of products + bias)`` with one rounding; sums are int64. Zero points
+are subtracted from activations first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 
 def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
-    """Return strides, pads (all begins, then all ends) and dilations."""
+    """Return strides, pads (begins of all axes, then ends) and dilations, with defaults."""
     return (
         list(a.get("strides") or [1] * rank),
         list(a.get("pads") or [0] * 2 * rank),
@@ -27,15 +26,25 @@ def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], 
 
 
 def _add_bias(acc: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Add a bias [C] along axis 1, or nothing."""
-    return (
-        acc if bias is None else acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
-    )
+    """Add a bias [C] along axis 1, if there is one."""
+    if bias is None:
+        return acc
+    return acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
 
 
 def _strided_slice(start: int, step: int, count: int) -> slice:
-    """Return the positions start, start + step, ... (count of them)."""
+    """Return the slice of `count` positions start, start + step, ..."""
     return slice(start, start + step * (count - 1) + 1, step)
+
+
+def _tap_slices(
+    tap: Sequence[int], dilations: Sequence[int], strides: Sequence[int], shape: Sequence[int]
+) -> list[slice]:
+    """Return the positions that kernel element `tap` covers for windows of the given shape."""
+    return [
+        _strided_slice(index * dilation, stride, size)
+        for index, dilation, stride, size in zip(tap, dilations, strides, shape, strict=True)
+    ]
 
 
 class Conv(Integer):
@@ -44,7 +53,7 @@ class Conv(Integer):
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Add up one kernel position after another."""
+        """Accumulate the products of one kernel element after the other."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
@@ -52,98 +61,94 @@ class Conv(Integer):
             a.subtract_zero_point(x, "x"),
             [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)],
         )
-        space = [
+        output_shape = [
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1
             for i in range(rank)
         ]
-        acc = np.zeros((len(x), len(weight), *space), np.int64)
-        for place in np.ndindex(*weight.shape[2:]):
-            seen = [
-                _strided_slice(p * d, s, n)
-                for p, d, s, n in zip(place, dilations, strides, space, strict=True)
-            ]
-            patch = padded[:, :, *seen]
-            taps = weight[:, :, *place].astype(np.int64)
-            acc += _grouped_matmul(patch, taps, group)
+        acc = np.zeros((len(x), len(weight), *output_shape), np.int64)
+        for tap in np.ndindex(*weight.shape[2:]):
+            patch = padded[:, :, *_tap_slices(tap, dilations, strides, output_shape)]
+            tap_weight = weight[:, :, *tap].astype(np.int64)
+            acc += _grouped_matmul(patch, tap_weight, group)
         return self.requantize_accumulator(
             _add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w"
         )
 
 
-def _grouped_matmul(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
-    """Return sum over c of taps[o, c] * x[n, c, ...], every group of outputs on its own channels."""
-    parts = zip(np.split(x, group, 1), np.split(taps, group, 0), strict=True)
-    return np.concatenate(
-        [np.moveaxis(np.tensordot(w, part, (1, 1)), 0, 1) for part, w in parts], 1
-    )
+def _grouped_matmul(x: np.ndarray, weight: np.ndarray, group: int) -> np.ndarray:
+    """Multiply x [N, C, ...] by weight [O, C/group], group by group.
+
+    Returns
+    -------
+    np.ndarray
+        Sum over c of weight[o, c] * x[n, c, ...], [N, O, ...].
+    """
+    products = []
+    for group_x, group_weight in zip(
+        np.split(x, group, 1), np.split(weight, group, 0), strict=True
+    ):
+        products.append(np.moveaxis(np.tensordot(group_weight, group_x, (1, 1)), 0, 1))
+    return np.concatenate(products, 1)
 
 
 class Conv1d(Conv):
-    """The same of rank 1."""
+    """Convolution of rank 1."""
 
     names: tuple[str, ...] = ("Conv1dInt", "QConv1d", "QConvBN1d")
 
 
 class ConvTranspose(Integer):
-    """x [N, C, H, W], W [C, O/group, kh, kw], b [O].
-
-    Every input is spread over the outputs its kernel reaches.
-    """
+    """x [N, C, H, W], W [C, O/group, kh, kw], b [O]: transposed convolution."""
 
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Add up one kernel position after another into the uncropped result."""
+        """Accumulate the products of one kernel element after the other, then crop the pads."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
-        more = list(a.get("output_padding") or [0] * rank)
-        whole = [
+        output_padding = list(a.get("output_padding") or [0] * rank)
+        full_shape = [
             (x.shape[2 + i] - 1) * strides[i]
             + dilations[i] * (weight.shape[2 + i] - 1)
             + 1
-            + more[i]
+            + output_padding[i]
             for i in range(rank)
         ]
-        acc = np.zeros((len(x), weight.shape[1] * group, *whole), np.int64)
-        for place in np.ndindex(*weight.shape[2:]):
-            taps = weight[:, :, *place].astype(np.int64)
-            turned = np.concatenate(
-                [part.T for part in np.split(taps, group, 0)], 0
-            )  # [O, C/group]
-            reached = [
-                _strided_slice(p * d, s, n)
-                for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)
-            ]
-            acc[:, :, *reached] += _grouped_matmul(a.subtract_zero_point(x, "x"), turned, group)
-        kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
-        acc = acc[:, :, *kept]
+        acc = np.zeros((len(x), weight.shape[1] * group, *full_shape), np.int64)
+        for tap in np.ndindex(*weight.shape[2:]):
+            tap_weight = weight[:, :, *tap].astype(np.int64)
+            transposed_groups = [chunk.T for chunk in np.split(tap_weight, group, 0)]
+            transposed = np.concatenate(transposed_groups, 0)  # [O, C/group]
+            positions = _tap_slices(tap, dilations, strides, x.shape[2:])
+            acc[:, :, *positions] += _grouped_matmul(
+                a.subtract_zero_point(x, "x"), transposed, group
+            )
+        cropped = [slice(pads[i], full_shape[i] - pads[rank + i]) for i in range(rank)]
+        acc = acc[:, :, *cropped]
         return self.requantize_accumulator(
             _add_bias(acc, bias), a, arithmetic, "scale_x", "scale_w"
         )
 
 
 class Linear(Integer):
-    """x [..., I], W [O, I], b [O].
+    """x [..., I], W [O, I], b [O]: fully connected layer.
 
-    With group_size k factors m [O, ceil(I/k)], one for each k weights of a row.
+    With group_size k, input 3 is factors [O, ceil(I/k)], one per k weights of a row.
     """
 
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """X W^T + b over the last axis; of groups, the sum of each times its factor."""
-        x, weight, bias, factors = (
-            inputs[0],
-            inputs[1],
-            get_optional_input(inputs, 2),
-            get_optional_input(inputs, 3),
-        )
-        above, size = a.subtract_zero_point(x, "x"), int(a.get("group_size") or weight.shape[1])
+        """Compute x W^T + b over the last axis; sums of groups are multiplied by their factors."""
+        weight, bias = inputs[1], get_optional_input(inputs, 2)
+        factors = get_optional_input(inputs, 3)
+        x = a.subtract_zero_point(inputs[0], "x")
+        group_size = int(a.get("group_size") or weight.shape[1])
         acc = np.zeros((*x.shape[:-1], len(weight)), np.int64)
-        for group, start in enumerate(range(0, weight.shape[1], size)):
-            of = slice(start, start + size)
-            sums = above[..., of] @ weight[:, of].astype(np.int64).T
+        for group, start in enumerate(range(0, weight.shape[1], group_size)):
+            columns = slice(start, start + group_size)
+            sums = x[..., columns] @ weight[:, columns].astype(np.int64).T
             acc += sums if factors is None else sums * factors[:, group].astype(np.int64)
         if bias is not None:
             acc = acc + bias.astype(np.int64)
@@ -162,12 +167,12 @@ class Bmm(Integer):
 
 
 class BatchNorm2d(Integer):
-    """x [N, C, H, W], factor [C], offset [C]; further inputs are not read."""
+    """x [N, C, H, W], factor [C], offset [C]; further inputs are ignored."""
 
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """X * w[c] + b[c]."""
+        """Compute x * factor[c] + offset[c] and requantize."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = a.subtract_zero_point(x, "x") * factor.astype(np.int64).reshape(column)

@@ -1,6 +1,6 @@
-"""Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+"""Operators that normalize rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
 
-One row at a time, in Python's integers.
+Rows are computed one by one in Python integers.
 """
 
 from __future__ import annotations
@@ -21,49 +21,47 @@ from ._base import Attributes, Integer, Outputs, expect_arithmetic
 
 __all__ = ["FAMILY", "LayerNorm", "LogSoftmax", "Softmax"]
 
-#: 2^f for f in [-1, 0): a polynomial in Q23, the highest power first.
+#: Polynomial of 2^f for f in [-1, 0), in Q23, highest power first.
 _EXP2_COEFFICIENTS = (57364, 446161, 2008107, 5813551, 8388575)
 _LOG2_E = 774541002  # Q29
 _LN_2 = 45426  # Q16
 
 
-def _exponentials(row: list[int], how: SoftmaxArithmetic) -> tuple[list[int], list[int]]:
-    """Return d (Q25) and e^d (Q23) for d = x - max.
+def _exponentials(row: list[int], arithmetic: SoftmaxArithmetic) -> tuple[list[int], list[int]]:
+    """Return d = x - max(x) in Q25 and e^d in Q23 for each x of a row in Q25.
 
-    VenusA rounds the last step and the shift in one.
+    venusA rounds the last step of the polynomial and the shift together.
     """
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
     for d in distances:
         t = round_shift_half_up(d * _LOG2_E, 31)
-        whole, f = t // 2**23 + 1, t % 2**23 - 2**23
+        exponent, f = t // 2**23 + 1, t % 2**23 - 2**23
         y = _EXP2_COEFFICIENTS[0]
         for c in _EXP2_COEFFICIENTS[1:-1]:
             y = round_shift_half_up(y * f, 23) + c
-        if how.division is SoftmaxDivision.FUSED:
-            shift = 30 - whole
-            powers.append(
-                round_shift_half_up(y * f * 2**7 + _EXP2_COEFFICIENTS[-1] * 2**30, shift)
-                if shift < 64
-                else 0
-            )
+        if arithmetic.division is SoftmaxDivision.FUSED:
+            shift = 30 - exponent
+            y = y * f * 2**7 + _EXP2_COEFFICIENTS[-1] * 2**30
+            powers.append(round_shift_half_up(y, shift) if shift < 64 else 0)
         else:
             y = round_shift_half_up(y * f, 23) + _EXP2_COEFFICIENTS[-1]
-            powers.append(_floor_shift(y, whole))
+            powers.append(_floor_shift(y, exponent))
     return distances, powers
 
 
-def _floor_shift(value: int, left: int) -> int:
-    return value * 2**left if left >= 0 else value // 2**-left
+def _floor_shift(value: int, shift: int) -> int:
+    """Shift left by `shift`, or right with rounding down if it is negative."""
+    return value * 2**shift if shift >= 0 else value // 2**-shift
 
 
-def _normalize_exponentials(powers: list[int], how: SoftmaxArithmetic) -> list[int]:
-    """Return e / sum of e in Q15.
+def _normalize_exponentials(powers: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
+    """Return each of the powers (Q23) divided by their sum, in Q15.
 
-    Venus finds the reciprocal by two Newton steps, the others divide.
+    venus computes the reciprocal with two Newton iterations; the other targets divide.
     """
     total = int(saturate(sum(powers), 32))
-    if how.division is not SoftmaxDivision.NEWTON:
+    if arithmetic.division is not SoftmaxDivision.NEWTON:
         factor = 2 * (2**52 // total)
         return [round_shift_half_up(factor * e, 38) for e in powers]
     n = (32 - total.bit_length()) - 9
@@ -77,12 +75,12 @@ def _normalize_exponentials(powers: list[int], how: SoftmaxArithmetic) -> list[i
 
 
 class Softmax(Integer):
-    """Rows run from `axis` to the end; arcs takes a positive axis for 1."""
+    """Softmax of rows from `axis` to the last axis; arcs treats a positive axis as 1."""
 
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """To Q25, one row after another, from Q15 to the output."""
+        """Rescale to Q25, normalize each row, requantize from Q15."""
         (x,), arithmetic = inputs, expect_arithmetic(arithmetic, SoftmaxArithmetic)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
         if arithmetic.row is SoftmaxRowRule.FROM_FIRST and axis > 0:
@@ -92,27 +90,29 @@ class Softmax(Integer):
         if arithmetic.requantize.shifts:
             exact_log2(scale)
         m, s = fixed_point_multiplier(2.0**25 / scale)
-        q25 = [
-            [int(saturate(round_shift_half_up(v * m, s), 32)) for v in row] for row in rows.tolist()
-        ]
-        q15 = np.array([self.compute_row(row, arithmetic) for row in q25], object).reshape(x.shape)
+        rows_q15 = []
+        for row in rows.tolist():
+            row_q25 = [int(saturate(round_shift_half_up(v * m, s), 32)) for v in row]
+            rows_q15.append(self.compute_row(row_q25, arithmetic))
+        q15 = np.array(rows_q15, object).reshape(x.shape)
         return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, arithmetic.requantize)
 
     @staticmethod
-    def compute_row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
-        """Return a row in Q15."""
-        return _normalize_exponentials(_exponentials(row, how)[1], how)
+    def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
+        """Return the softmax of a row in Q25, in Q15."""
+        _, powers = _exponentials(row, arithmetic)
+        return _normalize_exponentials(powers, arithmetic)
 
 
 class LogSoftmax(Softmax):
-    """The logarithm; ln of the sum comes from a table of 512 steps."""
+    """Logarithm of Softmax; the logarithm of the sum is that of a table with 512 entries."""
 
     names: tuple[str, ...] = ("LogSoftmaxInt",)
 
     @staticmethod
-    def compute_row(row: list[int], how: SoftmaxArithmetic) -> list[int]:
-        """Return a row in Q15."""
-        distances, powers = _exponentials(row, how)
+    def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
+        """Return the log-softmax of a row in Q25, in Q15."""
+        distances, powers = _exponentials(row, arithmetic)
         total = int(saturate(sum(powers), 32))
         bits = total.bit_length()
         step = _floor_shift(total, 10 - bits)
@@ -121,12 +121,12 @@ class LogSoftmax(Softmax):
 
 
 class LayerNorm(Integer):
-    """A row has as many numbers as there are factors: the last axis, or more."""
+    """Layer normalization of rows with as many elements as gamma: one or more of the last axes."""
 
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Normalise every row to Q10, then a factor and a summand per element."""
+        """Normalize each row to Q10, multiply by gamma and add beta, requantize."""
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = (
             inputs[2].reshape(-1).tolist()
@@ -135,29 +135,36 @@ class LayerNorm(Integer):
         )
         scale, count = a.scale("scale_x"), len(gamma)
         epsilon = a.get("epsilon")
-        floor = math.floor(
-            (1e-5 if epsilon is None else float(epsilon)) * scale**2 * count**2 + 0.5
-        )
-        acc = [
-            [n * g + b for n, g, b in zip(self.normalize_row(row, floor), gamma, beta, strict=True)]
-            for row in x.reshape(-1, count).tolist()
-        ]
-        held = np.array(acc, object).reshape(x.shape)
-        return requantize(
-            held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, arithmetic.requantize
-        )
+        float_epsilon = 1e-5 if epsilon is None else float(epsilon)
+        scaled_epsilon = math.floor(float_epsilon * scale**2 * count**2 + 0.5)
+        rows = []
+        for row in x.reshape(-1, count).tolist():
+            normalized = self.normalize_row(row, scaled_epsilon)
+            rows.append([n * g + b for n, g, b in zip(normalized, gamma, beta, strict=True)])
+        acc = np.array(rows, object).reshape(x.shape)
+        ratio = a.scale("scale_o") / (2**10 * a.scale("scale_w"))
+        return requantize(acc, ratio, a.o_bits, arithmetic.requantize)
 
     @staticmethod
-    def normalize_row(row: list[int], floor: int) -> list[int]:
-        """Return the row less its mean over its deviation, Q10 in 16 bits."""
+    def normalize_row(row: list[int], scaled_epsilon: int) -> list[int]:
+        """Return (x - mean) / standard deviation of a row, Q10 in 16 bits.
+
+        Parameters
+        ----------
+        row
+            Integers, count of them.
+        scaled_epsilon
+            epsilon * scale_x^2 * count^2, rounded.
+        """
         count, total = len(row), sum(row)
-        spread = count * sum(v * v for v in row) - total**2 + floor
-        if spread <= 0:
+        # The variance of the integers times count^2.
+        scaled_variance = count * sum(v * v for v in row) - total**2 + scaled_epsilon
+        if scaled_variance <= 0:
             return [0] * count
         k = -20
-        while spread >= 4 ** (k + 5) if k + 5 >= 0 else True:
+        while k + 5 < 0 or scaled_variance >= 4 ** (k + 5):
             k += 1
-        t = _floor_shift(spread, -2 * k)
+        t = _floor_shift(scaled_variance, -2 * k)
         root = min(32767, math.isqrt(2**38 // t))
         return [
             int(saturate(round_shift_half_up((count * v - total) * root, k + 9), 16)) for v in row

@@ -1,4 +1,4 @@
-"""Pooling of [N, C, ...]: the largest, or the sum over the whole window's size."""
+"""Pooling of [N, C, ...]: maximum, or mean over the complete window."""
 
 from __future__ import annotations
 
@@ -26,65 +26,79 @@ __all__ = ["FAMILY", "AvgPool", "MaxPool"]
 def _pool_windows(
     x: np.ndarray, a: Attributes, fill: int, reduce: Callable[..., np.ndarray]
 ) -> np.ndarray:
-    """Return `reduce` of every window; what lies outside the input is `fill`."""
+    """Apply `reduce` to every window of x [N, C, ...], padded with `fill`.
+
+    Returns
+    -------
+    np.ndarray
+        int64 [N, C, ...].
+    """
     kernel = list(a["kernel_shape"])
     rank = len(kernel)
     strides, pads = list(a.get("strides") or [1] * rank), list(a.get("pads") or [0] * 2 * rank)
     dilations = list(a.get("dilations") or [1] * rank)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    space = []
-    for i in range(rank):
-        size = x.shape[2 + i] + pads[i] + pads[rank + i] - reach[i]
-        count = (-(-size // strides[i]) if a.get("ceil_mode") else size // strides[i]) + 1
-        if a.get("ceil_mode") and (count - 1) * strides[i] >= x.shape[2 + i] + pads[i]:
-            count -= 1  # a window must begin inside the input or the padding before it
-        space.append(count)
-    ends = [
-        max(0, (n - 1) * s + r - x.shape[2 + i] - pads[i])
-        for i, (n, s, r) in enumerate(zip(space, strides, reach, strict=True))
-    ]
-    wide = np.pad(
+    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    has_ceil_mode = bool(a.get("ceil_mode"))
+    output_shape, end_pads = [], []
+    for size, span, stride, begin, end in zip(
+        x.shape[2:], spans, strides, pads[:rank], pads[rank:], strict=True
+    ):
+        count = _count_windows(size, span, stride, (begin, end), has_ceil_mode)
+        output_shape.append(count)
+        end_pads.append(max(0, (count - 1) * stride + span - size - begin))
+    padded = np.pad(
         x.astype(np.int64),
-        [(0, 0), (0, 0), *zip(pads[:rank], ends, strict=True)],
+        [(0, 0), (0, 0), *zip(pads[:rank], end_pads, strict=True)],
         constant_values=fill,
     )
-    out = np.zeros((*x.shape[:2], *space), np.int64)
-    for place in np.ndindex(*space):
+    out = np.zeros((*x.shape[:2], *output_shape), np.int64)
+    for index in np.ndindex(*output_shape):
         window = [
-            slice(p * s, p * s + r, d)
-            for p, s, r, d in zip(place, strides, reach, dilations, strict=True)
+            slice(i * stride, i * stride + span, dilation)
+            for i, stride, span, dilation in zip(index, strides, spans, dilations, strict=True)
         ]
-        out[(slice(None), slice(None), *place)] = reduce(wide[(slice(None), slice(None), *window)])
+        out[:, :, *index] = reduce(padded[:, :, *window])
     return out
 
 
+def _count_windows(
+    size: int, span: int, stride: int, pads: tuple[int, int], has_ceil_mode: bool
+) -> int:
+    """Return the number of windows along an axis, by the rules of ONNX."""
+    free_size = size + sum(pads) - span
+    if not has_ceil_mode:
+        return free_size // stride + 1
+    count = -(-free_size // stride) + 1
+    # A window must begin inside the input or the padding before it.
+    if (count - 1) * stride >= size + pads[0]:
+        count -= 1
+    return count
+
+
 class MaxPool(StandardOpRun):
-    """The largest integer; padding is the most negative one of the type."""
+    """Maximum of each window; padding is the minimum of the type."""
 
     names: tuple[str, ...] = ("MaxPool",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the largest integer of every window."""
+        """Return the maximum of each window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        return _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(
-            x.dtype
-        )
+        maxima = _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes))
+        return maxima.astype(x.dtype)
 
 
 class AvgPool(Integer):
-    """The mean over the whole window, padding included."""
+    """Mean of each window, padding included."""
 
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Sum, then divide as the platform does."""
+        """Sum each window, then divide in the arithmetic of the target."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        total, area = (
-            _pool_windows(a.subtract_zero_point(x, "x"), a, 0, lambda w: w.sum(axes)),
-            math.prod(a["kernel_shape"]),
-        )
+        total = _pool_windows(a.subtract_zero_point(x, "x"), a, 0, lambda w: w.sum(axes))
+        area = math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
         divisor = expect_arithmetic(arithmetic, AveragePoolArithmetic).divisor
@@ -96,34 +110,41 @@ class AvgPool(Integer):
                 arithmetic.requantize,
                 a.zero_point("o"),
             )
-        byte = divisor is AverageDivisor.INT8_AREA
-        return self.average_on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
+        is_int8_area = divisor is AverageDivisor.INT8_AREA
+        left_shift = exact_log2(o_scale) - exact_log2(x_scale)
+        return self.average_on_chip(total, area, left_shift, is_int8_area)
 
     @staticmethod
     def average_on_chip(
-        total: np.ndarray, area: int, left_shift: int, area_in_byte: bool
+        total: np.ndarray, area: int, left_shift: int, is_int8_area: bool
     ) -> np.ndarray:
-        """Return the int8 mean of `area` numbers, moved up by `left_shift` = q_o - q_x, as a chip computes it.
+        """Return the int8 means of windows in the arithmetic of a chip.
 
-        area_in_byte : as venus, which looks at no scales where it can shift, and holds the area in
-        a signed byte where not.
+        Parameters
+        ----------
+        total
+            Sum of each window.
+        area
+            Elements of a window.
+        left_shift
+            q_o - q_x, log2 of the ratio of the scales.
+        is_int8_area
+            The rule of venus, which ignores the scales if the area is a power of two, and stores
+            the area as int8 otherwise.
         """
         if math.log2(area).is_integer():
-            if not area_in_byte:
-                total = (
-                    saturate(round_shift_half_up(to_python_ints(total), -left_shift), 32)
-                    if left_shift <= 0
-                    else total * 0
-                )
-            return cast_to_width(
-                saturate(round_shift_half_up(to_python_ints(total), int(math.log2(area))), 8), 8
-            )
+            if not is_int8_area and left_shift > 0:
+                total = total * 0
+            elif not is_int8_area:
+                total = saturate(round_shift_half_up(to_python_ints(total), -left_shift), 32)
+            mean = round_shift_half_up(to_python_ints(total), int(math.log2(area)))
+            return cast_to_width(saturate(mean, 8), 8)
         if left_shift < 0:
-            return cast_to_width(np.full(total.shape, 0 if area_in_byte else -128), 8)
-        divisor = int(np.array(area).astype(np.int8)) if area_in_byte else area
+            return cast_to_width(np.full(total.shape, 0 if is_int8_area else -128), 8)
+        divisor = int(np.array(area).astype(np.int8)) if is_int8_area else area
         quotients = [divide(int(n), divisor, left_shift) for n in total.reshape(-1)]
-        held = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
-        return cast_to_width(saturate(held, 8), 8)
+        mean = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
+        return cast_to_width(saturate(mean, 8), 8)
 
 
 FAMILY: tuple[type[Integer], ...] = (AvgPool, MaxPool)

@@ -1,1 +1,1 @@
-"""Formats of what only moves data."""
+"""Integer operators that only move data."""

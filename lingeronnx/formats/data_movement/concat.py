@@ -1,4 +1,4 @@
-"""Concatenation: iqCat, each input requantized to the output's scale."""
+"""Concatenation: iqCat, which requantizes each input to the output scale."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ..shape_inference import Signature
 
 __all__ = ["FAMILY", "CONCAT"]
 
-#: As many inputs as a schema has attributes for: it cannot say "one per input".
+#: Number of inputs that the schema has attributes for: a schema cannot declare one per input.
 _MAX_INPUTS = 64
 
 
 class Concat(Format):
-    """Concatenation along an axis other than the batch."""
+    """Concatenation along an axis other than the batch axis."""
 
     name = "iqCat"
     signature = Signature("x:integer*", "integer", rules.infer_concat)
@@ -53,12 +53,13 @@ class Concat(Format):
     )
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return all inputs."""
+        """Return the indices of all inputs."""
         return list(range(len(node.inputs)))
 
     def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `inputs` and writes `o`."""
-        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        """Return the attributes of a node with the given inputs and output `o`."""
+        # Vendor graphs have no o_bits, so it is omitted if it is 8.
+        width = {} if o.bits == 8 else {"o_bits": o.bits}
         zeros = make_zero_point_attributes(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
         return {
             **{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)},
@@ -68,29 +69,34 @@ class Concat(Format):
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """The axis is called so, and every input has a width."""
+        """Convert to dialect v3: `dim` becomes `axis`, and every input has a bit width."""
         renamed = rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
         renamed.pop("data_bits")
-        return {**renamed, **{f"x_{i}_bits": renamed.get(f"x_{i}_bits", 8) for i in range(inputs)}}
+        for index in range(inputs):
+            renamed.setdefault(f"x_{index}_bits", 8)
+        return renamed
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """The axis is called dim."""
+        """Convert to dialect v1: `axis` becomes `dim`."""
         renamed = super().to_v1_attributes(attrs, node)
         axis = get_int(renamed, "axis")
-        return {**{key: value for key, value in renamed.items() if key != "axis"}, "dim": axis}
+        del renamed["axis"]
+        return {**renamed, "dim": axis}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return one scale for each input."""
-        return {
-            int(k[8:]): qparams_from_attributes(attrs, k[6:])
-            for k in attrs
-            if k.startswith("scale_x_")
-        }
+        """Return the qparams of each input that has a `scale_x_<index>`."""
+        qparams = {}
+        for name in attrs:
+            if name.startswith("scale_x_"):
+                index = int(name.removeprefix("scale_x_"))
+                qparams[index] = qparams_from_attributes(attrs, f"x_{index}")
+        return qparams
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the concatenation kernel; inputs below the output's scale are shifted left.
+        """Return the concatenation kernel, which requantizes each input to the output scale.
 
-        Where it only raises scales, an input above the output's scale becomes 0.
+        On targets that can only raise scales (`zeroes_larger_scales`), an input with a larger scale
+        than the output becomes 0.
         """
         from simulator.fixed_point import Rescale
         from simulator.kernels import Concat as Kernel
@@ -98,31 +104,25 @@ class Concat(Format):
 
         axis = get_int(info.attributes, "dim" if info.attributes["dim"] is not None else "axis", 0)
         scales = self.input_qparams(info.attributes)
+        zeroes_larger_scales = info.expect_arithmetic(Arithmetic).zeroes_larger_scales
         rescales, zeros, bits = [], [], get_int(info.attributes, "o_bits", 8)
         for index in range(len(info.node.inputs)):
             ratio = info.output_scale_ratio(scales[index].scale) if index in scales else 1.0
-            lost = info.expect_arithmetic(Arithmetic).zeroes_larger_scales and ratio < 1
-            same = ratio == 1 and info.zero_point(f"x_{index}") == info.zero_point(
-                "o"
-            )  # as it is, whatever stands for 0
-            rescales.append(
-                Rescale.from_shift(ZEROING_SHIFT, bits)
-                if lost
-                else info.rescale(ratio, bits, 0 if same else None)
-            )
-            zeros.append(0 if same else info.zero_point(f"x_{index}"))
+            zero = info.zero_point(f"x_{index}")
+            # With equal scales and zero points the integers are copied.
+            is_copied = ratio == 1 and zero == info.zero_point("o")
+            if zeroes_larger_scales and ratio < 1:
+                rescales.append(Rescale.from_shift(ZEROING_SHIFT, bits))
+            else:
+                rescales.append(info.rescale(ratio, bits, 0 if is_copied else None))
+            zeros.append(0 if is_copied else zero)
         return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Join the inputs."""
+        """Emit a Concat of the dequantized inputs."""
         axis = get_int(builder.attrs, "dim" if builder.attrs["dim"] is not None else "axis", 0)
-        return [
-            builder(
-                "Concat",
-                *(builder.float_input(i) for i in range(len(builder.node.inputs))),
-                axis=axis,
-            )
-        ]
+        inputs = [builder.float_input(index) for index in range(len(builder.node.inputs))]
+        return [builder("Concat", *inputs, axis=axis)]
 
 
 CONCAT = Concat()

@@ -1,6 +1,6 @@
-"""Operators that repeat or surround: Tile, Expand, iqPad, Resize, ShuffleChannel.
+"""Operators that select elements along each axis: Tile, Expand, iqPad, Resize, ShuffleChannel.
 
-Scales pass through.
+Input and output have the same scale.
 """
 
 from __future__ import annotations
@@ -25,75 +25,76 @@ __all__ = ["FAMILY", "TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL", "near
 
 
 class _IndexedIntegerOp(Format):
-    """Bound to the positions that each axis of the output reads."""
+    """Base of operators defined by the input position of each output position, per axis."""
 
     domain = ""
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the positions of each axis; those that stay as they are count as none."""
+        """Return an index selection with the positions of each axis; None for unchanged axes."""
         from simulator.kernels import IndexSelect
 
-        shape = info.input_shapes[0]
-        places = [self.source_positions(info, axis, size) for axis, size in enumerate(shape)]
-        same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
-        return IndexSelect(
-            tuple(None if s else p for s, p in zip(same, places, strict=True)),
-            self.fill_value(info),
-        )
+        indices: list[np.ndarray | None] = []
+        for axis, size in enumerate(info.input_shapes[0]):
+            positions = self.source_positions(info, axis, size)
+            is_unchanged = np.array_equal(positions, np.arange(size))
+            indices.append(None if is_unchanged else positions)
+        return IndexSelect(tuple(indices), self.fill_value(info))
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the positions of an axis of `size`."""
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return the input position of each output position along `axis`, or -1 for padding."""
         raise NotImplementedError
 
-    def fill_value(self, bound: KernelInfo) -> int | None:
-        """Return what stands at position -1."""
+    def fill_value(self, info: KernelInfo) -> int | None:
+        """Return the integer for positions of -1, or None if there are none."""
         return None
 
-    def read_per_axis_constant(self, bound: KernelInfo, index: int, what: str) -> list[int]:
-        """Return constant input `index`, one number per axis."""
-        values = [int(v) for v in bound.require_constant(index, "int64 int32", what).reshape(-1)]
-        if len(values) != len(bound.input_shapes[0]):
+    def read_per_axis_constant(self, info: KernelInfo, index: int, label: str) -> list[int]:
+        """Return constant input `index`, which must have one integer per axis of input 0."""
+        constant = info.require_constant(index, "int64 int32", label)
+        values = [int(value) for value in constant.reshape(-1)]
+        rank = len(info.input_shapes[0])
+        if len(values) != rank:
             raise ModelError(
-                f"{bound.label}: its {what} has {len(values)} numbers; one per axis is needed"
+                f"{info.label}: its {label} has {len(values)} values; it must have one per axis, "
+                f"{rank}"
             )
         return values
 
 
 class Tile(_IndexedIntegerOp):
-    """Repetition of the whole tensor along its axes."""
+    """Repetition of the tensor along its axes."""
 
     name = "Tile"
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return all positions, again and again."""
-        return np.tile(
-            np.arange(size), self.read_per_axis_constant(bound, 1, "number of repeats")[axis]
-        )
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return all positions, repeated."""
+        repeats = self.read_per_axis_constant(info, 1, "number of repeats")
+        return np.tile(np.arange(size), repeats[axis])
 
 
 TILE = Tile()
 
 
 class Expand(_IndexedIntegerOp):
-    """Repeat along axes of size 1."""
+    """Repetition along axes of size 1."""
 
     name = "Expand"
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Zero throughout, or as it is."""
-        wanted = self.read_per_axis_constant(bound, 1, "shape")[axis]
-        if size != 1 and wanted not in (1, size):
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return zeros for an axis of size 1, else the positions of the input."""
+        output_size = self.read_per_axis_constant(info, 1, "shape")[axis]
+        if size != 1 and output_size not in (1, size):
             raise ModelError(
-                f"{bound.label}: axis {axis} of size {size} does not expand to {wanted}"
+                f"{info.label}: axis {axis} of size {size} does not expand to {output_size}"
             )
-        return np.zeros(wanted, int) if size == 1 else np.arange(size)
+        return np.zeros(output_size, int) if size == 1 else np.arange(size)
 
 
 EXPAND = Expand()
 
 
-#: What the modes do, by `PadArithmetic.swapped`.
+#: Mode attribute -> mode of `np.pad`, by `PadArithmetic.swapped`.
 _PAD_MODES = {
     False: {"constant": "constant", "reflect": "reflect", "edge": "edge"},
     True: {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
@@ -101,7 +102,7 @@ _PAD_MODES = {
 
 
 class Pad(_IndexedIntegerOp):
-    """Surround with a constant, the edge, or the reflection."""
+    """Padding with a constant, the edge, or the reflection."""
 
     name = "iqPad"
     signature = Signature(
@@ -120,31 +121,33 @@ class Pad(_IndexedIntegerOp):
     )
 
     def scales(self, q: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads and writes `q`."""
+        """Return the attributes of a node whose input and output have qparams `q`."""
         return {"scale_x": q.scale, "scale_o": q.scale, **make_zero_point_attributes(x=q, o=q)}
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """-1 outside, or what the mode finds there."""
-        pads = [int(p) for p in bound.require_constant(1, "int64", "pads").reshape(-1)]
-        rank = len(bound.input_shapes[0])
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return -1 at padded positions in mode constant, else the positions that are copied."""
+        pads = [int(p) for p in info.require_constant(1, "int64", "pads").reshape(-1)]
+        rank = len(info.input_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
-            raise ModelError(f"{bound.label}: pads {pads} do not fit {rank} axes")
-        mode = _PAD_MODES[bound.expect_arithmetic(PadArithmetic).swapped].get(
-            str(bound.attributes["mode"])
+            raise ModelError(
+                f"{info.label}: pads are {pads}; they must be {2 * rank} values of at least 0"
+            )
+        mode = _PAD_MODES[info.expect_arithmetic(PadArithmetic).swapped].get(
+            str(info.attributes["mode"])
         )
         if mode is None:
-            raise ModelError(f"{bound.label}: no such mode: {bound.attributes['mode']}")
-        around = pads[axis], pads[axis + rank]
+            raise ModelError(f"{info.label}: mode {info.attributes['mode']} is not supported")
+        axis_pads = pads[axis], pads[axis + rank]
         if mode == "constant":
-            return np.pad(np.arange(size), around, constant_values=-1)
-        return np.pad(np.arange(size), around, mode=mode)  # type: ignore[call-overload]
+            return np.pad(np.arange(size), axis_pads, constant_values=-1)
+        return np.pad(np.arange(size), axis_pads, mode=mode)  # type: ignore[call-overload]
 
-    def fill_value(self, bound: KernelInfo) -> int | None:
-        """The constant, 0 by default."""
-        return int(bound.constants[2].reshape(-1)[0]) if 2 in bound.constants else 0
+    def fill_value(self, info: KernelInfo) -> int | None:
+        """Return the constant value at input 2, 0 by default."""
+        return int(info.constants[2].reshape(-1)[0]) if 2 in info.constants else 0
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the standard operator, the constant in real numbers."""
+        """Emit a Pad with the dequantized constant."""
         value = builder.add_constant(
             np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value"
         )
@@ -158,7 +161,7 @@ PAD = Pad()
 
 
 class Resize(_IndexedIntegerOp):
-    """Enlarge by whole factors, taking the nearest element."""
+    """Nearest-neighbor resizing."""
 
     name = "Resize"
     attributes = (
@@ -167,24 +170,25 @@ class Resize(_IndexedIntegerOp):
         Attr("nearest_mode", "s", "round_prefer_floor"),
     )
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """The nearest element, by ONNX's rules for coordinates and ties."""
-        factors = bound.require_constant(2, "float32", "list of factors").reshape(-1)
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return the nearest positions, by the coordinate and tie rules of ONNX."""
+        factors = info.require_constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
         modes = (
-            str(bound.attributes["coordinate_transformation_mode"]),
-            str(bound.attributes["nearest_mode"]),
+            str(info.attributes["coordinate_transformation_mode"]),
+            str(info.attributes["nearest_mode"]),
         )
-        places = _compute_nearest_positions(*modes, factor, size, int(size * factor))
+        positions = _compute_nearest_positions(*modes, factor, size, int(size * factor))
         if (
-            places is None
-            or bound.attributes["mode"] != "nearest"
-            or len(factors) != len(bound.input_shapes[0])
+            positions is None
+            or info.attributes["mode"] != "nearest"
+            or len(factors) != len(info.input_shapes[0])
         ):
             raise ModelError(
-                f"{bound.label}: only resizing to the nearest element has an integer form"
+                f"{info.label}: mode = {info.attributes['mode']}, coordinate mode {modes[0]}; only "
+                "nearest-neighbor resizing has an integer form"
             )
-        return places
+        return positions
 
 
 RESIZE = Resize()
@@ -208,9 +212,19 @@ _NEAREST_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def nearest_positions(node: ir.Node, size: int, count: int) -> np.ndarray | None:
-    """Return the position of an axis of `size` that each of the `count` of a nearest Resize reads.
+    """Return the input position of each output position of a nearest Resize along one axis.
 
-    None for coordinates that have no integer form.
+    Parameters
+    ----------
+    node
+        The Resize.
+    size, count
+        Size of the axis in input and output.
+
+    Returns
+    -------
+    np.ndarray or None
+        Positions, int [count]; None if the coordinate mode has no integer form.
     """
     modes = (
         ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"),
@@ -230,24 +244,26 @@ def _compute_nearest_positions(
 
 
 class ShuffleChannel(_IndexedIntegerOp):
-    """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
+    """Channel shuffle: with groups of k channels, channel g*k + i moves to i*groups + g."""
 
     name = "ShuffleChannel"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.input_type))
     domain = "thinker"
     attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
 
-    def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """The transposed order along its axis."""
-        groups = get_int(bound.attributes, "groups")
-        if axis != get_int(bound.attributes, "axis") % len(bound.input_shapes[0]):
+    def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
+        """Return the order of the channels after the shuffle."""
+        groups = get_int(info.attributes, "groups")
+        if axis != get_int(info.attributes, "axis") % len(info.input_shapes[0]):
             return np.arange(size)
         if groups < 1 or size % groups:
-            raise ModelError(f"{bound.label}: {size} channels do not fall into {groups} groups")
+            raise ModelError(
+                f"{info.label}: groups = {groups}; it must be a divisor of the {size} channels"
+            )
         return np.arange(size).reshape(groups, -1).T.reshape(-1)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the channels in their new order."""
+        """Emit a Gather with the order of the channels."""
         axis = get_int(builder.attrs, "axis") % len(builder.info.input_shapes[0])
         order = builder.add_constant(
             self.source_positions(builder.info, axis, builder.info.input_shapes[0][axis]), "order"

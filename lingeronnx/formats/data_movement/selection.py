@@ -1,12 +1,13 @@
-"""Operators that choose a part of a tensor: Slice, Split, Gather, ArgMax. Scales pass through.
+"""Operators that select parts of a tensor: Slice, Split, Gather, ArgMax.
 
-Gather is either a choice along an axis or, with a constant table, an embedding: the table is then
-quantized at the scale of the output.
+Input and output have the same scale. Gather either selects along an axis, or is an embedding if
+input 0 is a constant table, which is then quantized with the scale of the output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,100 +28,127 @@ __all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 def read_slices(
     node: ir.Node, get_constant: Callable[[int], np.ndarray | None], rank: int
 ) -> dict[int, slice] | None:
-    """Return {axis: slice} of a Slice in either form (attributes, or inputs from opset 10 on).
+    """Return the slice of each sliced axis of a Slice node, or None if its bounds are computed.
 
-    None when computed.
-    get_constant : returns constant input `index`, or None.
+    Parameters
+    ----------
+    node
+        Slice with bounds as attributes (below opset 10) or as inputs.
+    get_constant
+        Returns the constant input at an index, or None.
+    rank
+        Rank of input 0.
+
+    Raises
+    ------
+    ModelError
+        If the bounds are not lists of integers of one length.
     """
-    if "starts" in node.attributes:
-        starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
-        steps = None
-    else:
-        parts = []
-        for index in range(1, 5):
-            array = get_constant(index)
-            present = len(node.inputs) > index and node.inputs[index] is not None
-            if array is None and (present or index < 3):
-                return None
-            if array is not None and array.dtype.kind not in "iu":
-                raise ModelError(
-                    f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be "
-                    "integers"
-                )
-            parts.append(None if array is None else [int(v) for v in array.reshape(-1)])
-        starts, ends, axes, steps = parts
-    lists = [each for each in (starts, ends, axes, steps) if each is not None]
-    if (
-        any(not isinstance(each, Sequence) or len(each) != len(lists[0]) for each in lists)
-        or starts is ends is None
-    ):
+    bounds = _read_slice_bounds(node, get_constant)
+    if bounds is None:
+        return None
+    starts, ends, axes, steps = bounds
+    lists = [values for values in bounds if values is not None]
+    are_lists = all(isinstance(values, Sequence) for values in lists)
+    if not are_lists or len(set(map(len, lists))) > 1 or starts is None or ends is None:
         raise ModelError(
             f"{node.op_type} {node.name}: starts, ends, axes and steps must be lists of one length"
         )
-    axes = range(len(starts)) if axes is None else [a % max(rank, 1) for a in axes]
+    axes = range(len(starts)) if axes is None else [axis % max(rank, 1) for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
     return {
-        axis: _to_python_slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)
+        axis: _to_python_slice(start, end, step)
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
     }
 
 
+def _read_slice_bounds(
+    node: ir.Node, get_constant: Callable[[int], np.ndarray | None]
+) -> tuple[Any, Any, Any, Any] | None:
+    """Return starts, ends, axes and steps (each None if absent), or None if one is computed."""
+    if "starts" in node.attributes:
+        starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
+        return starts, ends, axes, None
+    bounds: list[list[int] | None] = []
+    for index in range(1, 5):
+        array = get_constant(index)
+        if array is None:
+            is_present = len(node.inputs) > index and node.inputs[index] is not None
+            if is_present or index < 3:
+                return None
+            bounds.append(None)
+            continue
+        if array.dtype.kind not in "iu":
+            raise ModelError(
+                f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be "
+                "integers"
+            )
+        bounds.append([int(value) for value in array.reshape(-1)])
+    starts, ends, axes, steps = bounds
+    return starts, ends, axes, steps
+
+
 def read_constant_slices(node: ir.Node) -> dict[int, slice] | None:
-    """Return `read_slices` of a Slice by the constants of its own graph."""
+    """Return the slice of each sliced axis of a float or integer Slice, or None if computed."""
     rank = len(ir.get_shape(node.inputs[0]) or (0,))
-    return read_slices(
-        node, lambda i: ir.const_value(node.inputs[i]) if len(node.inputs) > i else None, rank
-    )
+
+    def get_constant(index: int) -> np.ndarray | None:
+        return ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
+
+    return read_slices(node, get_constant, rank)
 
 
 def sliced_positions(node: ir.Node, axis: int) -> range | None:
-    """Return the positions of a Slice along `axis` alone, or None if unknown or different."""
+    """Return the positions that a Slice along `axis` alone selects.
+
+    None for other nodes, and if the bounds or the size of the axis are unknown.
+    """
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     length = shape[axis] if shape is not None and axis < len(shape) else None
     if node.op_type != "Slice" or node.domain or length is None:
         return None
-    ranges = read_constant_slices(node)
-    return (
-        range(*ranges[axis].indices(length))
-        if ranges is not None and set(ranges) == {axis}
-        else None
-    )
+    slices = read_constant_slices(node)
+    if slices is None or set(slices) != {axis}:
+        return None
+    return range(*slices[axis].indices(length))
 
 
 def _to_python_slice(start: int, end: int, step: int) -> slice:
-    """Return Python's slice of ONNX's numbers.
+    """Return the Python slice of ONNX bounds.
 
-    An end beyond the first element, going backwards, is no end.
+    With a negative step, ONNX writes a very small end for "up to the first element".
     """
     return slice(start, None if step < 0 and end < -(1 << 30) else end, step)
 
 
 class Slice(Format):
-    """A range of positions along one axis or several."""
+    """Range of positions along one or more axes."""
 
     name = "Slice"
     domain = ""
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the positions of each axis."""
+        """Return an index selection with the positions of each sliced axis."""
         from simulator.kernels import IndexSelect
 
         shape = info.input_shapes[0]
-        ranges = read_slices(info.node, info.constants.get, len(shape))
-        if ranges is None:
+        slices = read_slices(info.node, info.constants.get, len(shape))
+        if slices is None:
             raise ModelError(f"{info.label}: its bounds must be constants")
-        places: list[np.ndarray | None] = [None] * len(shape)
-        for axis, part in ranges.items():
-            index = np.arange(shape[axis])[part]
-            places[axis] = None if len(index) == shape[axis] and part.step == 1 else index
-        return IndexSelect(tuple(places))
+        indices: list[np.ndarray | None] = [None] * len(shape)
+        for axis, axis_slice in slices.items():
+            positions = np.arange(shape[axis])[axis_slice]
+            is_complete = len(positions) == shape[axis] and axis_slice.step == 1
+            indices[axis] = None if is_complete else positions
+        return IndexSelect(tuple(indices))
 
 
 SLICE = Slice()
 
 
 class Split(Format):
-    """An axis cut into parts, one per output."""
+    """Split along an axis, into one slice per output."""
 
     name = "Split"
     signature = Signature("x:integer split:index?", "integer*", rules.infer_split)
@@ -133,23 +161,26 @@ class Split(Format):
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the cutter; the sizes are `split`, a second input, a list `dims`, or equal."""
+        """Return the Split kernel with the axis and sizes of `split_sizes`."""
         from simulator.kernels import Split as Kernel
 
         return Kernel(*self.split_sizes(info))
 
-    def split_sizes(self, bound: KernelInfo) -> tuple[int, list[int]]:
-        """Return the axis, and the size of each part along it."""
-        shape, a = bound.input_shapes[0], bound.attributes
-        axis, count = get_int(a, "axis") % len(shape), len(bound.node.outputs)
-        each = -(-shape[axis] // count)
-        equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
-        second = bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else None
-        listed = get_ints(a, "dims") if isinstance(a["dims"], list) else None
-        return axis, get_ints(a, "split", second or listed or equal)
+    def split_sizes(self, info: KernelInfo) -> tuple[int, list[int]]:
+        """Return the axis, and the size of each output along it.
+
+        The sizes are `split`, else constant input 1, else a list `dims`, else equal.
+        """
+        shape, a = info.input_shapes[0], info.attributes
+        axis, count = get_int(a, "axis") % len(shape), len(info.node.outputs)
+        chunk_size = -(-shape[axis] // count)
+        equal_sizes = [chunk_size] * (count - 1) + [shape[axis] - chunk_size * (count - 1)]
+        input_sizes = info.constants[1].reshape(-1).tolist() if 1 in info.constants else None
+        dims = get_ints(a, "dims") if isinstance(a["dims"], list) else None
+        return axis, get_ints(a, "split", input_sizes or dims or equal_sizes)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the parts."""
+        """Emit a Split with explicit sizes."""
         axis, sizes = self.split_sizes(builder.info)
         return builder.add_same_op(builder.float_input(), attributes={"axis": axis, "split": sizes})
 
@@ -158,7 +189,7 @@ SPLIT = Split()
 
 
 class Gather(Format):
-    """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
+    """Selection along an axis by a constant index, or rows of a constant table (embedding)."""
 
     name = v3_name = "Gather"
     domain = ""
@@ -171,7 +202,7 @@ class Gather(Format):
     )
 
     def scales(self, q: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of an embedding whose table is held as `q`."""
+        """Return the attributes of an embedding whose table has qparams `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
@@ -179,11 +210,11 @@ class Gather(Format):
         return dict(attrs)
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """The index of an embedding."""
+        """Return the index of the run-time input: the data, or the index of an embedding."""
         return [0] if ir.const_value(node.inputs[0]) is None else [1]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel of the one or the other."""
+        """Return a row lookup for a constant table, else a selection by a constant index."""
         from simulator.kernels import Gather as Kernel
         from simulator.kernels import Lookup
 
@@ -191,7 +222,7 @@ class Gather(Format):
         if 0 in info.constants:
             if axis or index is not None:
                 raise ModelError(
-                    f"{info.label}: a constant table is read by rows and by a computed index only"
+                    f"{info.label}: a constant table needs axis = 0 and a computed index"
                 )
             return Lookup(info.require_constant(0, "int8 int16", "table"))
         if index is None:
@@ -200,17 +231,16 @@ class Gather(Format):
         return Kernel(axis % len(info.input_shapes[0]), np.where(index < 0, index + size, index))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the choice, of the table's real values where there is one."""
+        """Emit a Gather from the float input or the dequantized table."""
         axis, bits = get_int(builder.attrs, "axis"), get_int(builder.attrs, "parameter_bits", 8)
         if 0 not in builder.info.constants:
             return [builder("Gather", builder.float_input(), builder.raw_input(1), axis=axis)]
         scale = get_number(builder.attrs, "scale_o" if builder.attrs["scale_o"] else "scale_x")
-        return [
-            builder("Gather", builder.held(0, scale, bits=bits), builder.raw_input(1), axis=axis)
-        ]
+        table = builder.dequantize_constant(0, scale, bits=bits)
+        return [builder("Gather", table, builder.raw_input(1), axis=axis)]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """The table's, or the input's."""
+        """Return the qparams of the table of an embedding, else those of the input."""
         return super().output_qparams({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 
 
@@ -218,7 +248,7 @@ GATHER = Gather()
 
 
 class ArgMax(Format):
-    """The largest integer of a single row and its first position, as the vendor's graphs have them: [2, 1, .., 1]."""
+    """Maximum of a single row and its first position, int32 [2, 1, ..., 1], as in vendor graphs."""
 
     name = "ArgMax"
     signature = Signature("x:integer", "integer", rules.infer_argmax)
@@ -230,13 +260,13 @@ class ArgMax(Format):
     attributes = (Attr("axis", "i", 0),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the search for the largest integer."""
+        """Return the ArgMax kernel."""
         from simulator.kernels import ArgMax as Kernel
 
         return Kernel(get_int(info.attributes, "axis"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """There is none: the standard operator gives positions alone."""
+        """Raise ModelError: the standard operator outputs positions only."""
         raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
 
 

@@ -1,6 +1,6 @@
-"""Operators that move data: Reshape, Flatten, Squeeze, Unsqueeze, Transpose. Scales pass through.
+"""Operators that change the shape: Reshape, Flatten, Squeeze, Unsqueeze, Transpose.
 
-Graphs carry Squeeze's and Unsqueeze's axes as attributes (opset 12).
+Input and output have the same scale. The axes of Squeeze and Unsqueeze are attributes (opset 12).
 """
 
 from __future__ import annotations
@@ -17,42 +17,45 @@ __all__ = ["FAMILY", "RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]
 
 
 class _ShapeIntegerOp(Format):
+    """Base of operators that the simulator computes as a Reshape."""
+
     domain = ""
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a reshape to the declared output shape."""
+        """Return a reshape to `reshape_target`, per sample if the batch axis is preserved."""
         from simulator.kernels import Reshape as Kernel
 
         target, source = self.reshape_target(info), self.source_shape(info)
-        same = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
-        counted = (
-            same or min(target[1:], default=1) < 1
-        )  # numbers that may yet turn out to be the same
-        keeps = bool(target) and ((target[0] in (0, 1) and counted) or (target[0] == -1 and same))
-        return Kernel(tuple(target), is_per_sample=info.has_batch_axis and keeps)
+        has_same_size = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
+        # A target with 0 or -1 may yet have the size of a sample.
+        can_have_same_size = has_same_size or min(target[1:], default=1) < 1
+        preserves_batch = bool(target) and (
+            (target[0] in (0, 1) and can_have_same_size) or (target[0] == -1 and has_same_size)
+        )
+        return Kernel(tuple(target), is_per_sample=info.has_batch_axis and preserves_batch)
 
-    def reshape_target(self, bound: KernelInfo) -> list[int]:
-        """Return the ONNX Reshape target that this node means."""
+    def reshape_target(self, info: KernelInfo) -> list[int]:
+        """Return the shape input of an equivalent ONNX Reshape."""
         raise NotImplementedError
 
-    def source_shape(self, bound: KernelInfo) -> tuple[int, ...]:
-        """Return the shape of the input as the simulator sees it."""
-        return bound.input_shapes[0]
+    def source_shape(self, info: KernelInfo) -> tuple[int, ...]:
+        """Return the shape of input 0 in the simulator."""
+        return info.input_shapes[0]
 
 
 class Reshape(_ShapeIntegerOp):
-    """Reshape to a constant target."""
+    """Reshape to a constant shape."""
 
     name = "Reshape"
 
-    def reshape_target(self, bound: KernelInfo) -> list[int]:
-        """Return the constant target."""
-        array = bound.constants.get(1)
+    def reshape_target(self, info: KernelInfo) -> list[int]:
+        """Return the constant shape at input 1."""
+        array = info.constants.get(1)
         if array is None:
-            raise ModelError(f"{bound.label}: its target must be a constant")
+            raise ModelError(f"{info.label}: its target must be a constant")
         if array.dtype.kind not in "iu":
-            raise ModelError(f"{bound.label}: its target holds {array.dtype}; it must be integers")
+            raise ModelError(f"{info.label}: its target holds {array.dtype}; it must be integers")
         return [int(d) for d in array.reshape(-1)]
 
 
@@ -60,15 +63,15 @@ RESHAPE = Reshape()
 
 
 class Flatten(_ShapeIntegerOp):
-    """Flatten from an axis on."""
+    """Flatten to a matrix at `axis`."""
 
     name = "Flatten"
     attributes = (Attr("axis", "i", 1),)
 
-    def reshape_target(self, bound: KernelInfo) -> list[int]:
-        """Return a target of two axes."""
-        shape = self.source_shape(bound)
-        axis = get_int(bound.attributes, "axis") % (len(shape) + 1)
+    def reshape_target(self, info: KernelInfo) -> list[int]:
+        """Return a shape of two axes."""
+        shape = self.source_shape(info)
+        axis = get_int(info.attributes, "axis") % (len(shape) + 1)
         return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
 
 
@@ -76,7 +79,7 @@ FLATTEN = Flatten()
 
 
 class Squeeze(_ShapeIntegerOp):
-    """Drop axes of size 1."""
+    """Remove axes of size 1."""
 
     name = "Squeeze"
     nonstandard_usage = (
@@ -85,15 +88,16 @@ class Squeeze(_ShapeIntegerOp):
     nonstandard_attribute = "axes"
     attributes = (Attr("axes", "ints", None),)
 
-    def reshape_target(self, bound: KernelInfo) -> list[int]:
-        """What is left; the batch axis stays."""
-        shape = self.source_shape(bound)
-        told = bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else []
-        axes = get_ints(bound.attributes, "axes", told)
-        gone = (
-            {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
-        )
-        return [d for i, d in enumerate(shape) if i not in gone]
+    def reshape_target(self, info: KernelInfo) -> list[int]:
+        """Return the shape of the input without `axes`, by default without all axes of size 1."""
+        shape = self.source_shape(info)
+        input_axes = info.constants[1].reshape(-1).tolist() if 1 in info.constants else []
+        axes = get_ints(info.attributes, "axes", input_axes)
+        if axes:
+            removed_axes = {axis % len(shape) for axis in axes}
+        else:
+            removed_axes = {axis for axis, size in enumerate(shape) if size == 1}
+        return [size for axis, size in enumerate(shape) if axis not in removed_axes]
 
 
 SQUEEZE = Squeeze()
@@ -109,15 +113,13 @@ class Unsqueeze(_ShapeIntegerOp):
     nonstandard_attribute = "axes"
     attributes = (Attr("axes", "ints", None),)
 
-    def reshape_target(self, bound: KernelInfo) -> list[int]:
-        """The input's sizes with ones between."""
-        shape = list(self.source_shape(bound))
-        axes = get_ints(
-            bound.attributes,
-            "axes",
-            bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else None,
-        )
-        for axis in sorted(a % (len(shape) + len(axes)) for a in axes):
+    def reshape_target(self, info: KernelInfo) -> list[int]:
+        """Return the shape of the input with sizes of 1 inserted at `axes`."""
+        shape = list(self.source_shape(info))
+        input_axes = info.constants[1].reshape(-1).tolist() if 1 in info.constants else None
+        axes = get_ints(info.attributes, "axes", input_axes)
+        rank = len(shape) + len(axes)
+        for axis in sorted(axis % rank for axis in axes):
             shape.insert(axis, 1)
         return shape
 
@@ -126,13 +128,13 @@ UNSQUEEZE = Unsqueeze()
 
 
 class Transpose(_ShapeIntegerOp):
-    """Permute axes; the batch axis stays first."""
+    """Permutation of axes; the batch axis remains first."""
 
     name = "Transpose"
     attributes = (Attr("perm", "ints", None),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel that permutes the axes."""
+        """Return the Transpose kernel; by default it reverses the axes."""
         from simulator.kernels import Transpose as Kernel
 
         rank = len(self.source_shape(info))

@@ -252,7 +252,7 @@ class ExactWriter(QdqWriter):
         if not rounded:
             return value
         parameters = [
-            writer.step(str(value.name), out.scale),
+            writer.add_y_scale(str(value.name), out.scale),
             *writer.zero_point_inputs(ir.DataType.INT8),
         ]
         return writer("DequantizeLinear", writer("QuantizeLinear", value, *parameters), *parameters)

@@ -90,7 +90,7 @@ class IntegerRunner:
         qparams: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
             quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
-            distinct = {QUANT.held(node) for node in quants}
+            distinct = {QUANT.node_qparams(node) for node in quants}
             qparams[str(value.name)] = distinct.pop() if len(distinct) == 1 else None
         return qparams
 
