@@ -86,12 +86,13 @@ fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="ima
 	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.fuzz -n $(or $(N),400) $(if $(FAMILY),--family $(FAMILY)) \
 	  $(if $(CHIP),--chip $(CHIP)) $(if $(CHECK),--check $(CHECK)) $(if $(SEED),--seed $(SEED)) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(THAN),--than $(THAN))
 
-lint: $(TESTS) ## ruff (rules and layout), mypy, the contracts on imports, and benchmarks/check_structure.py
+lint: $(TESTS) ## ruff (rules and layout), mypy, the contracts on imports, structure and readability
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m benchmarks.check_structure
+	$(BIN)/python -m benchmarks.readability lingeronnx simulator --limits
 
 $(PRECOMMIT): $(TESTS)
 	@$(PIP) install -e '.[dev]'

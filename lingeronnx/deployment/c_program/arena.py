@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ALIGNMENT", "BufferLifetime", "plan_arena", "round_up"]
+from ...alignment import round_up
+
+__all__ = ["ALIGNMENT", "BufferLifetime", "plan_arena"]
 
 #: Bytes to which every buffer is aligned.
 ALIGNMENT = 16
@@ -17,11 +19,6 @@ class BufferLifetime(NamedTuple):
     size: int
     first: int
     last: int
-
-
-def round_up(size: int, multiple: int = ALIGNMENT) -> int:
-    """Return `size` rounded up to a multiple of `multiple`."""
-    return -(-size // multiple) * multiple
 
 
 def plan_arena(lifetimes: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:
@@ -42,8 +39,8 @@ def plan_arena(lifetimes: Mapping[str, BufferLifetime]) -> tuple[dict[str, int],
         for placed, start in offsets.items():
             neighbor = lifetimes[placed]
             if neighbor.first <= lifetime.last and lifetime.first <= neighbor.last:
-                occupied.append((start, start + round_up(neighbor.size)))
-        size = round_up(lifetime.size)
+                occupied.append((start, start + round_up(neighbor.size, ALIGNMENT)))
+        size = round_up(lifetime.size, ALIGNMENT)
         offset = 0
         for start, end in sorted(occupied):
             if offset + size <= start:

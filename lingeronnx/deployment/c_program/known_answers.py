@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...alignment import round_up
 from ...run.parts_runner import PartRun, PartsRunner
 from ...run.program_parts import PartitionedProgram, ProgramPart
 from ...run.runners import FloatRunner
 from ..dumps import HOST_TOLERANCE, absolute_difference, make_dump_name, max_magnitude
 from ..host_dumps import make_host_port_prefix
 from ..ports import Port
-from .arena import round_up
 from .call_writer import make_c_names
 from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
 from .source_files import get_template_values, render_template

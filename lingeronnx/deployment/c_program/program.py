@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
+from ...alignment import round_up
 from ...errors import ConstraintError
 from ...formats import DEQUANT, QUANT, find_integer_op
 from ...graph import ir, operators
@@ -26,7 +27,7 @@ from ...targets import PackerArguments, Target
 from ..header import make_c_identifier
 from ..ports import Port, make_ports
 from ..simulation import SampleRun
-from .arena import BufferLifetime, plan_arena, round_up
+from .arena import ALIGNMENT, BufferLifetime, plan_arena
 from .host_source import HostSource, fix_sample_shapes, generate_host_source
 
 __all__ = [
@@ -410,4 +411,4 @@ def _plan_buffers(
         for key, size in _iterate_part_buffers(part):
             lifetimes[key] = BufferLifetime(size, step, step)
     offsets, arena_bytes = plan_arena(lifetimes)
-    return offsets, round_up(arena_bytes)
+    return offsets, round_up(arena_bytes, ALIGNMENT)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...alignment import round_up
 from ...run.parts_runner import PartRun
 from ..dumps import max_magnitude
-from .arena import round_up
 from .program import BoardProgram, ChipPart, HostPart, get_c_type
 from .source_files import get_template_values, render_template
 

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.deployment.c_program.arena import ALIGNMENT, BufferLifetime, plan_arena, round_up
+from lingeronnx.alignment import round_up
+from lingeronnx.deployment.c_program.arena import ALIGNMENT, BufferLifetime, plan_arena
 
 USES = st.dictionaries(
     st.integers(0, 30).map(str),
@@ -34,4 +35,4 @@ def test_bytes_are_used_again():
     }
     offsets, size = plan_arena(uses)
     assert offsets["a"] == offsets["c"] == 0
-    assert size == round_up(100) + round_up(60)
+    assert size == round_up(100, ALIGNMENT) + round_up(60, ALIGNMENT)

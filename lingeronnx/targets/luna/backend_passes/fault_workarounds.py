@@ -41,6 +41,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ....alignment import round_up
 from ....formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ....graph import ir
 from ... import Target
@@ -267,7 +268,7 @@ def _needs_rotation(node: ir.Node) -> bool:
     outputs, channels, length = (int(weight_shape[axis] or 0) for axis in (0, 1, 3))
     if set(ir.get_attr(node, "strides") or [1]) != {1} or not 1 < length <= channels:
         return False
-    return outputs * -(-channels // 8) * 8 * length > _MAX_UNSPLIT_WEIGHT_BYTES
+    return outputs * round_up(channels, 8) * length > _MAX_UNSPLIT_WEIGHT_BYTES
 
 
 def _get_2d_conv_shapes(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ....alignment import round_up
 from ....formats import PAD
-from .window import round_up
 
 __all__ = ["PackerGraph", "PackerStep", "PackerTensor", "map_producers"]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....alignment import round_up
 from ....graph import ir
 
 __all__ = [
@@ -13,7 +14,6 @@ __all__ = [
     "format_shape",
     "format_sides",
     "is_float_node",
-    "round_up",
     "static_shape",
 ]
 
@@ -26,11 +26,6 @@ def format_sides(sides: Sequence[int]) -> str:
 def format_shape(shape: Sequence[int]) -> str:
     """Return a shape as text, such as "[1,8,4,4]"."""
     return "[" + ",".join(map(str, shape)) + "]"
-
-
-def round_up(size: int, multiple: int) -> int:
-    """Return `size` rounded up to a multiple of `multiple`."""
-    return -(-size // multiple) * multiple
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ....alignment import round_up
 from ....formats import (
     AVG_POOL2D,
     BATCH_NORM2D,
@@ -250,7 +251,7 @@ def _list_average_window_calls(node: TimingNode) -> list[KernelCall]:
     _, channels, h, w = node.inputs[0].shape
     window = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
     width_align = 8 << int(math.log2(window["stride"][1]))
-    stored_bytes = -(-channels // 8) * 8 * h * -(-w // width_align) * width_align
+    stored_bytes = round_up(channels, 8) * h * round_up(w, width_align)
     slices = [channels]
     if stored_bytes > _MAX_UNSPLIT_POOL_BYTES:
         slices = [min(8, channels - start) for start in range(0, channels, 8)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ....alignment import round_up
 from ..kernel_costs import CostCorrection, KernelCosts
 from .window_kernels import (
     Window,
@@ -208,9 +209,9 @@ def _estimate_matmul_cycles(
         return None
     is_32bit = left_bits == right_bits == 32
     if left_bits == right_bits == 8:
-        m, k, n = -(-m // 2) * 2, -(-k // 8) * 8, -(-n // 4) * 4
+        m, k, n = round_up(m, 2), round_up(k, 8), round_up(n, 4)
     if is_32bit:
-        m, n = -(-m // 2) * 2, -(-n // 2) * 2
+        m, n = round_up(m, 2), round_up(n, 2)
     start = 2255 if (left_bits == 8 and out_bits == 8) or is_32bit else 2536
     load = m * k * left_bits / 64 + k * n * right_bits / 64
     store = m * n * out_bits / 128

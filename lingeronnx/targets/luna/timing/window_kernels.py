@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ....alignment import round_up
+
 __all__ = [
     "Window",
     "estimate_conv2d_cycles",
@@ -27,10 +29,6 @@ _CONV_START_CYCLES = 1350
 _SLICE_SAVING_CYCLES = 300  # saved by each slice of output channels after the first
 _INPUT_BLOCK_CYCLES = 1050  # of each block of input rows, if there are several
 _DEPTHWISE_START_CYCLES = 1280  # start of a kernel that computes each channel separately
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Window:
     @property
     def width(self) -> int:
         """The input width, rounded up to full steps of the array with four outputs each."""
-        return _round_up(self.w, 4 * self.stride[1])
+        return round_up(self.w, 4 * self.stride[1])
 
     @property
     def size(self) -> tuple[int, int]:
@@ -184,7 +182,7 @@ class _ConvSplit(NamedTuple):
 def _get_conv_split(window: Window) -> _ConvSplit | None:
     """Return the split of a convolution, or None if weights or a row fill the array's memory."""
     (kernel_h, kernel_w), stride_h = window.kernel, window.stride[0]
-    channels = _round_up(window.c_in, 8)
+    channels = round_up(window.c_in, 8)
     weight_bytes, row_bytes = channels * kernel_h * kernel_w, channels * window.width
     if 2 * weight_bytes > _WEIGHT_BUFFER_BYTES or row_bytes > _INPUT_BUFFER_BYTES:
         return None
@@ -204,7 +202,7 @@ def estimate_conv2d_cycles(window: Window) -> float | None:
     split = _get_conv_split(window)
     if split is None:
         return None
-    channels = _round_up(window.c_in, 8)
+    channels = round_up(window.c_in, 8)
     weights = channels * math.prod(window.kernel)
     out_h, out_w = window.size
     cycles, slices = 0.0, 0
@@ -212,8 +210,8 @@ def estimate_conv2d_cycles(window: Window) -> float | None:
         outputs = min(split.slice_outputs, window.c_out - start)
         cycles += (
             _CONV_START_CYCLES
-            + channels * window.h * _round_up(window.width, 8) / 8
-            + _round_up(outputs, 2) * weights / 8
+            + channels * window.h * round_up(window.width, 8) / 8
+            + round_up(outputs, 2) * weights / 8
         )
         cycles += max(
             outputs * out_h * out_w / 16,
@@ -245,13 +243,13 @@ def estimate_depthwise_cycles(window: Window) -> float | None:
     """
     if window.c_in != window.c_out:
         return None
-    return estimate_pool_cycles(window) + _round_up(window.c_in, 2) * math.prod(window.kernel) / 8
+    return estimate_pool_cycles(window) + round_up(window.c_in, 2) * math.prod(window.kernel) / 8
 
 
 def estimate_pool_cycles(window: Window) -> float:
     """Estimate the cycles of max or average pooling."""
     out_h, out_w = window.size
-    load = _round_up(window.c_in, 2) * window.h * window.width / 8
+    load = round_up(window.c_in, 2) * window.h * window.width / 8
     store = window.c_in * out_h * out_w / 16
     compute = _estimate_array_cycles(window, window.c_in, sums_over_inputs=False)
     return _DEPTHWISE_START_CYCLES + load + max(store, compute)
@@ -290,12 +288,12 @@ def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | N
     row = _estimate_row_cycles(kernel_w, 0, 4, left_steps, right_columns, steps, kernel_steps)
 
     kernel_rows = _count_deconv_rows(window, pad_top, pad_bottom)
-    channel_pairs, channels = math.ceil(window.c_out / 2), _round_up(window.c_in, 8)
+    channel_pairs, channels = math.ceil(window.c_out / 2), round_up(window.c_in, 8)
     cycles = channel_pairs * (channels // 8) * kernel_rows * row.compute
     cycles += channel_pairs * (out_h * kernel_h - kernel_rows) * row.compute
     cycles += out_h * channel_pairs * (row.hold + row.pass_on) + 13 * channel_pairs
     load = channels * window.h * window.width / 8
-    load += _round_up(window.c_out, 2) * channels * kernel_h * kernel_w / 8
+    load += round_up(window.c_out, 2) * channels * kernel_h * kernel_w / 8
     return _CONV_START_CYCLES + load + max(window.c_out * out_h * out_w / 16, cycles)
 
 

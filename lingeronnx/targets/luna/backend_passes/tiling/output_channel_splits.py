@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 
+from .....alignment import round_up
 from .....formats import CONV2D
 from .....formats.data_movement.selection import sliced_positions
 from .....graph import ir
 from ...._target import AppliedRewrite
 from ...packer.options import PackerOptions
-from ...packer.window import round_up
 from ...packer_profile import PackerProfile, get_packer_profile
 from ..node_builders import make_concat
 from ..packer_view import PackerGraphView

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .....alignment import round_up
 from .....graph import ir
 from .....graph.name_mapping import apply_file_names
 from .... import Target
@@ -85,18 +86,15 @@ def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Itera
     selected_indices = set(selected)
     common_bytes = max(
         (
-            _round_up(demand.common_bytes)
+            round_up(demand.common_bytes, _REGION_ALIGNMENT)
             for index, demand in enumerate(demands)
             if index not in selected_indices
         ),
         default=0,
     )
-    return common_bytes + sum(_round_up(demands[i].resident_bytes) for i in selected_indices)
-
-
-def _round_up(size: int) -> int:
-    """Round the size of a region up to its alignment."""
-    return -(-size // _REGION_ALIGNMENT) * _REGION_ALIGNMENT
+    return common_bytes + sum(
+        round_up(demands[i].resident_bytes, _REGION_ALIGNMENT) for i in selected_indices
+    )
 
 
 def assign_resident_constants(

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .....alignment import round_up
 from .....formats import CONCAT, CONV2D, LINEAR, PAD
 from .... import Target
 from ...packer_profile import get_packer_profile
 from ..options import PackerOptions
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor
-from ..window import round_up
 from .steps import infer_tensors, sort_topologically
 
 __all__ = ["apply_packer_transforms"]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 
+from .....alignment import round_up
 from .....formats import QUANT
 from .....graph import ir
 from .....ops.layers.conv import ConvGeometry, has_known_shapes
 from .... import Target
 from ...packer_profile import ConvPackerLimits, get_packer_profile
 from ..assumptions import unmeasured
-from ..window import PackerWindow, format_sides, round_up, static_shape
+from ..window import PackerWindow, format_sides, static_shape
 
 __all__ = [
     "kernel_side",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from .....alignment import round_up
 from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, LAYER_NORM, LINEAR
 from .... import Target
 from ...packer_profile import Int4Support, get_packer_profile
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor
-from ..window import round_up
 
 __all__ = ["StoredSize", "compute_stored_size", "compute_stored_sizes"]
 

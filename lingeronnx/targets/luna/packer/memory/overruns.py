@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .....alignment import round_up
 from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from ....verdict import VerdictFinding
 from ...packer_profile import PackerProfile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep
-from ..window import round_up
 from .plan import Allocation, MemoryPlan
 from .work_areas import PlacedStep
 

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from .....alignment import round_up
 from .....formats import (
     ADD,
     BATCH_NORM2D,
@@ -27,7 +28,6 @@ from ...packer_profile import get_packer_profile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerStep
-from ..window import round_up
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
 from .work_areas import PlacedStep
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
+from .....alignment import round_up
 from .....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from .... import Target
 from ...packer_profile import get_packer_profile
 from ..options import PSRAM, SHARE, PackerOptions
 from ..packer_graph import PackerGraph
-from ..window import round_up
 from .constants import StoredSize, compute_stored_sizes
 from .work_areas import PlacedStep, get_work_area
 

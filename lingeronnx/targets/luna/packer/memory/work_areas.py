@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .....alignment import round_up
 from .....formats import (
     ADD,
     AVG_POOL2D,
@@ -31,7 +32,6 @@ from .....formats import (
 )
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerGraph, PackerStep, PackerTensor
-from ..window import round_up
 
 __all__ = ["PlacedStep", "WORK_AREA_RULES", "get_work_area"]
 
