@@ -45,7 +45,7 @@ from .axes.batch_first import move_batch_to_front
 from .axes.bypass_concat import bypass_concat
 from .axes.cancel_transposes import cancel_transposes
 from .axes.channel_selection import fold_channel_selection
-from .axes.constant_concat import replace_constant_concat
+from .axes.constant_concat import replace_concat_with_constants
 from .axes.merge_axes import merge_axes
 from .axes.split_to_slices import convert_split_to_slices
 from .axes.transpose_into_linear import fold_transpose_into_linear
@@ -248,7 +248,7 @@ NORMALIZATION_PASSES = (
     ),
     Pass(
         "constant-rows",
-        replace_constant_concat,
+        replace_concat_with_constants,
         _FLAT_SHAPED_CONDITIONS,
         ensures=_FLAT_SHAPED_CONDITIONS,
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.passes.axes.constant_concat import replace_constant_concat
+from lingeronnx.passes.axes.constant_concat import replace_concat_with_constants
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.session import Session
 from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, rand
@@ -20,10 +20,10 @@ def test_a_class_token_of_each_sample():
     feed = feeds(model)
     trace_shapes(model, {"x": feed["x"][:1]})
     want = outputs(graph(text, opset=15, k=rand(1, 1, 4)), feed)["y"]
-    assert changes(replace_constant_concat, model) == 1
+    assert changes(replace_concat_with_constants, model) == 1
     assert ops(model) == ["Pad", "Add"]
     np.testing.assert_array_equal(outputs(model, feed)["y"], want)
-    assert changes(replace_constant_concat, model) == 0
+    assert changes(replace_concat_with_constants, model) == 0
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_other_joins_stay(body, constants):
     model = graph(f"g (float[N,5,4] x) => (float[N,A,B] y) {{ {body} }}", **constants)
     trace_shapes(model, {"x": rand(2, 5, 4)})
     before = ops(model)
-    assert changes(replace_constant_concat, model) == 0
+    assert changes(replace_concat_with_constants, model) == 0
     assert ops(model) == before
 
 

@@ -220,22 +220,30 @@ class _PredictedNoise:
         Statistics of the tensors around it.
     policy
         Bit widths of activations and weights.
+
+    Attributes
+    ----------
+    producer_max_abs
+        Largest magnitude of the producing weights of each channel, r1 in the module docstring.
+    consumer_max_abs
+        Largest magnitude of the consuming weights of each channel, r2.
+    activation_max_abs
+        Largest magnitude of the consumers' inputs in each channel, a.
     """
 
     def __init__(
         self, group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> None:
-        self._activation_levels = _max_integer(policy.width(*group.tensors))
+        self._max_activation_integer = _max_integer(policy.width(*group.tensors))
         self._producers = [_Producer.from_node(node, stats, policy) for node in group.producers]
         self._consumers = [_Consumer.from_node(node, stats, policy) for node in group.consumers]
-        self.r1 = np.max([producer.max_abs for producer in self._producers], axis=0)
-        self.r2 = np.max([consumer.max_abs for consumer in self._consumers], axis=0)
-        activations = [consumer.input_stats.max_abs for consumer in self._consumers]
-        self.activation_max_abs = np.max(activations, axis=0)
+        self.producer_max_abs = np.max([producer.max_abs for producer in self._producers], axis=0)
+        self.consumer_max_abs = np.max([consumer.max_abs for consumer in self._consumers], axis=0)
+        self.activation_max_abs = np.max([c.input_stats.max_abs for c in self._consumers], axis=0)
 
     def alive(self) -> np.ndarray:
         """Return which channels may be scaled, bool [C]."""
-        ranges = (self.r1, self.r2, self.activation_max_abs)
+        ranges = (self.producer_max_abs, self.consumer_max_abs, self.activation_max_abs)
         is_alive = [r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in ranges]
         return np.asarray(np.all(is_alive, axis=0))
 
@@ -244,11 +252,11 @@ class _PredictedNoise:
         weight_noise = np.zeros(len(s))
         for producer in self._producers:
             max_abs = (s * producer.max_abs).max()
-            weight_noise += (max_abs / producer.levels) ** 2 * producer.input_power
+            weight_noise += (max_abs / producer.max_integer) ** 2 * producer.input_power
         total = 0.0
         for consumer in self._consumers:
-            step_x = (s * consumer.input_stats.max_abs).max() / self._activation_levels
-            step_w = (consumer.max_abs / s).max() / consumer.levels
+            step_x = (s * consumer.input_stats.max_abs).max() / self._max_activation_integer
+            step_w = (consumer.max_abs / s).max() / consumer.max_integer
             gain = np.square(consumer.columns).sum(axis=1) / s**2
             noise = (gain * (step_x**2 + weight_noise)).sum() + step_w**2 * consumer.columns.shape[
                 1
@@ -266,13 +274,13 @@ class _Producer(NamedTuple):
         Largest magnitude of the weights of each output channel.
     input_power
         Summed mean square of the inputs of one output, per output channel.
-    levels
+    max_integer
         Largest integer of its weights.
     """
 
     max_abs: np.ndarray
     input_power: np.ndarray
-    levels: int
+    max_integer: int
 
     @classmethod
     def from_node(
@@ -300,7 +308,7 @@ class _Consumer(NamedTuple):
         Statistics of its input.
     output_power
         Mean square of its output, summed over channels.
-    levels
+    max_integer
         Largest integer of its weights.
     """
 
@@ -308,7 +316,7 @@ class _Consumer(NamedTuple):
     max_abs: np.ndarray
     input_stats: ChannelStats
     output_power: float
-    levels: int
+    max_integer: int
 
     @classmethod
     def from_node(
@@ -372,7 +380,11 @@ def _solve_factors(
     """Solve the least-squares formula for one weighting (w1, wa, w2); returns s, float64 [C]."""
     w1, wa, w2 = weighting
     log_factors = np.zeros(len(alive))
-    terms = ((w1, noise.r1), (wa, noise.activation_max_abs), (-w2, noise.r2))
+    terms = (
+        (w1, noise.producer_max_abs),
+        (wa, noise.activation_max_abs),
+        (-w2, noise.consumer_max_abs),
+    )
     for weight, ranges in terms:
         logs = np.log(np.where(alive, ranges, 1.0))
         log_factors -= weight * (logs - logs[alive].mean())

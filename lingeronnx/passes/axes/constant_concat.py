@@ -17,11 +17,14 @@ from ...graph import ir
 from ...graph.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
-__all__ = ["replace_constant_concat", "rewrite_concat_as_pad_add"]
+__all__ = ["replace_concat_with_constants", "rewrite_concat_as_pad_add"]
 
 
-def replace_constant_concat(model: ir.Model) -> PassResult:
-    """Rewrite each Concat of one tensor and per-sample constants."""
+def replace_concat_with_constants(model: ir.Model) -> PassResult:
+    """Rewrite each Concat of one computed tensor and constants of batch size 1 as Pad and Add.
+
+    Only those whose batch size is unknown are rewritten.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Concat" or node.domain:
@@ -32,7 +35,9 @@ def replace_constant_concat(model: ir.Model) -> PassResult:
         if rewrite_concat_as_pad_add(model, node, shape):
             changes += 1
         elif any(ir.const_value(value) is not None for value in node.inputs):
-            reason = "it is not one tensor with per-sample constants, or a size is not known"
+            reason = (
+                "it is not one computed tensor and constants of batch size 1, or a size is unknown"
+            )
             skipped.append(SkipReason(node, reason))
     if changes:
         ir.remove_unused(model)

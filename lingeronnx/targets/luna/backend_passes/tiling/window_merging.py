@@ -40,7 +40,7 @@ def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
     pads = _get_pads(windows[0])
     pads[axis] = _get_pads(windows[-1])[axis]
     ir.set_attr(merged, "pads", pads)
-    if not _are_adjacent_tiles(windows, merged, axis):
+    if not _are_tiles_of(windows, merged, axis):
         for index in range(len(merged.inputs)):
             merged.replace_input_with(index, None)  # it is not inserted, so it must use nothing
         return False
@@ -76,13 +76,17 @@ def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: i
     return window
 
 
-def _are_adjacent_tiles(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
-    """Whether `tiles` read the parts of the input that tiles of `merged` would, with their pads."""
-    run = Cascade((merged,), axis)
+def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
+    """Whether `tiles` read the same rows, with the same padding, as the tiles of `merged`.
+
+    Each is compared to the tile of `merged` that computes the same part of the output.
+    """
+    cascade = Cascade((merged,), axis)
     bounds = itertools.accumulate((axis_length(tile.outputs[0], axis) for tile in tiles), initial=0)
     for node, rows in zip(tiles, itertools.pairwise(bounds), strict=True):
-        expected, pads = run.tile(rows), _get_pads(node)
-        if expected is None or expected.pads[merged] != (pads[axis - 2], pads[axis]):
+        expected, pads = cascade.tile(rows), _get_pads(node)
+        begin_pad, end_pad = pads[axis - 2], pads[axis]  # [top, left, bottom, right]
+        if expected is None or expected.pads[merged] != (begin_pad, end_pad):
             return False
         if expected.read_rows[merged, 0] != _get_read_range(node, axis)[1]:
             return False
