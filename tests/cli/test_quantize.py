@@ -223,5 +223,5 @@ def test_widths_on_the_command_line(here: CommandFolder) -> None:
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz", "--override", "y=out_bits:16")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "error: override y: out_bits 16 on platform venus: an output that leaves the"
+        "error: override y: out_bits 16 on platform venus: the last integer output"
     )

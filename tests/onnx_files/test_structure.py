@@ -183,9 +183,9 @@ def test_sparse_weights():
 UNFIT = {
     "scales at run time": (
         "q, a, b = DynamicQuantizeLinear(x) y = DequantizeLinear(q, a, b)",
-        "DynamicQuantizeLinear .*scales at run time, the file has none; give the float",
+        "DynamicQuantizeLinear .*scales are computed at run time and not stored; use the original float",
     ),
-    "operators on integers": ("y = MatMulInteger(x, w)", "MatMulInteger .*scales at run time"),
+    "operators on integers": ("y = MatMulInteger(x, w)", "MatMulInteger .*computed at run time"),
     "a loop at run time": (
         (
             "n = Size(x) c = Constant<value = bool {1}>()"

@@ -285,7 +285,7 @@ def test_refusals():
     fed = model([("iqAdd", ["x", "x"], ["y"], add, "thinker")], x, domain="thinker")
     with pytest.raises(lo.ModelError, match="input 'x' is fed in integers at scale 1"):
         lo.convert(fed, "qdq")
-    with pytest.raises(lo.ModelError, match="nothing to convert"):
+    with pytest.raises(lo.ModelError, match="no integer operators to convert"):
         lo.convert(nets.plain(), "qdq")
 
 

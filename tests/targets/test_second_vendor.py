@@ -146,7 +146,7 @@ def test_what_it_has_not_is_said():
     model = plain()
     with pytest.raises(lo.ConfigError, match="cirrus has no packer"):
         CIRRUS.evaluate_packing(model)
-    with pytest.raises(lo.ConstraintError, match="platform cirrus is no chip"):
+    with pytest.raises(lo.ConstraintError, match="platform cirrus is not a chip"):
         quantized(model, samples(model), require_chip=True)
     assert CIRRUS.with_safe_names(model) is model
 

@@ -510,7 +510,7 @@ RECURRENT = {
             {
                 "rescale_o": kind.make_output_rescale(*how),
                 "is_forward": name != "lstm",
-                "fixed": CUT,
+                "constant_states": CUT,
             },
             0.01,
         )
@@ -529,7 +529,7 @@ def real_layer(kind, options, scale_x, scale_h):
     top = 2.0 ** (options["rescale_o"].bits - 1)
     forward, after = options.get("is_forward", True), options.get("reset_after", True)
     cell = 2.0**7 if options.get("arithmetic") == "q11" else 2.0**15
-    (last,) = options.get("fixed", {}).get("lengths", (None,))
+    (last,) = options.get("constant_states", {}).get("lengths", (None,))
 
     def run(x, weight_x, weight_h, bias_x, bias_h, *states):
         a = (x @ weight_x.T + bias_x) / scale_x
