@@ -251,7 +251,11 @@ class _EncodingsFile:
     # ---- AIMET -----------------------------------------------------------------------------------
 
     def read_aimet(self) -> Encodings:
-        """Read AIMET's encodings."""
+        """Read AIMET's encodings of version 0.4 to 0.6.1 (the default), 1.0.0 or 2.0.0.
+
+        Version 2.0 has one list of entries, 1.0 a list each for activations and parameters, older
+        ones a dict each. Raises ConfigError for other versions and malformed files.
+        """
         version = self.body.get("version", "0.4.0")
         match = None
         if isinstance(version, str):
@@ -282,7 +286,11 @@ class _EncodingsFile:
             self._read_v0(name, channels)
 
     def _read_v0(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
-        """Read the entry of a tensor of a version before 1.0, a list of one or all channels."""
+        """Add the entry of a tensor of a version before 1.0, a list of one or all channels.
+
+        Bits, type and symmetry are those of the first channel. An entry that is not of an integer
+        type is rejected, which adds it with the reason.
+        """
         if not channels:
             self._raise_malformed(name, "no encoding", "one encoding, or one per channel")
         first = channels[0]
@@ -295,7 +303,11 @@ class _EncodingsFile:
         return self._add_offset_encoding(name, scales, offsets, bits, signed)
 
     def _read_v1(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Read the entry of a tensor of version 1.0."""
+        """Add the entry of a tensor of version 1.0, with one scale per tensor or per channel.
+
+        Float types, scales of blocks, and zero points that are not integers are rejected, which
+        adds the entry with the reason.
+        """
         if entry.get("dtype", "INT") != "INT":
             return self._reject(name, f"its type is {entry['dtype']}, not an integer type")
         if entry.get("enc_type", "PER_TENSOR") not in _SUPPORTED_GRANULARITIES:
@@ -310,7 +322,11 @@ class _EncodingsFile:
         return self._add_offset_encoding(name, scales, offsets, bits, entry.get("is_sym") is True)
 
     def _read_v2(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Read the entry of a tensor of version 2.0."""
+        """Add the entry of a tensor of version 2.0: y_scale, y_zero_point and axis as in ONNX.
+
+        `output_dtype` gives bits and sign. Types that are not integers and scales of blocks are
+        rejected, which adds the entry with the reason.
+        """
         dtype = self._get_text(entry, "output_dtype", name)
         match = re.fullmatch(r"(u?)int(\d+)", dtype)
         if match is None:
@@ -344,7 +360,11 @@ class _EncodingsFile:
     # ---- PPQ -------------------------------------------------------------------------------------
 
     def read_ppq(self) -> Encodings:
-        """Read the JSON file of esp-ppq's exporters."""
+        """Read the JSON file of esp-ppq's exporters.
+
+        `configs` maps node -> tensor -> config; each entry also gets its node, its position among
+        the node's tensors, and their number.
+        """
         values = self._check_dict(self.body["values"], "values")
         for node, configs in self._check_dict(self.body["configs"], "configs").items():
             tensors = self._check_dict(configs, node)
@@ -358,7 +378,13 @@ class _EncodingsFile:
     def _read_ppq_config(
         self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Encoding:
-        """Read the entry of a tensor; `values` are the parameters by dominator."""
+        """Return the encoding of a tensor.
+
+        `values` maps a dominator's key -> its scale and zero point. The encoding has a reason
+        instead of parameters if the tensor stays in float, its scale is a float or dynamic one, or
+        it has none. Biases of 32 bits get scale 1. The sign follows from quant_min; a narrower
+        range counts as the full one of the type.
+        """
         policy = self._check_dict(config.get("policy"), name)
         state = self._get_text(config, "state", name)
         if state == "FP32":

@@ -171,7 +171,11 @@ class _ModelImporter:
         expand_qoperators(model)
 
     def _convert_node(self, node: ir.Node) -> None:
-        """Remove a QDQ node, or let a data movement of integers move float values."""
+        """Remove a QDQ node, or let a data movement of integers move float values.
+
+        Other nodes stay as they are. Raises ModelError for a QDQ node without input, scale or
+        output.
+        """
         if node.op_type in (_Q, _DQ):
             if len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs:
                 raise ModelError(
@@ -197,7 +201,11 @@ class _ModelImporter:
     # ---- quantization parameters of a node -------------------------------------------------------
 
     def _read_qparams(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
-        """Return the quantization parameters of a QDQ node with integers of `kind`, and y_scale."""
+        """Return the quantization parameters of a QDQ node with integers of `kind`, and y_scale.
+
+        An exact scale in the metadata is used if y_scale is its rounding. ModelError if the scale
+        is not constant, or the type unknown or wider than 32 bits.
+        """
         label, scale_value = f"{node.op_type} {node.name}", node.inputs[1]
         assert scale_value is not None
         step = _resolve_constant(scale_value)
@@ -226,7 +234,12 @@ class _ModelImporter:
     # ---- nodes -----------------------------------------------------------------------------------
 
     def _remove_quantize(self, node: ir.Node) -> None:
-        """Record the float tensor and the parameters of a QuantizeLinear's output."""
+        """Record the float tensor and the parameters of a QuantizeLinear's output.
+
+        A constant's integers are computed; a variable's parameters become those of its activation,
+        where the widest range of several QuantizeLinear nodes wins, and of several scales the
+        coarsest.
+        """
         out, source = node.outputs[0], ir.require_input(node)
         qparams, _ = self._read_qparams(node, self._integer_type(node))
         array = _resolve_constant(source)
@@ -290,7 +303,11 @@ class _ModelImporter:
         return activation.outputs[0]
 
     def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:
-        """Whether a tensor provably has no negative elements, from up to `depth` nodes upstream."""
+        """Whether a tensor provably has no negative elements, from up to `depth` nodes upstream.
+
+        It is a constant, or the output of a Clip from 0 or more, of an operator that never writes
+        negative values, or of one that keeps the sign of such inputs.
+        """
         integer_tensor = self.integer_tensors.get(value)
         producer = ir.producer(value if integer_tensor is None else integer_tensor.real)
         if producer is None or not depth:
@@ -307,7 +324,11 @@ class _ModelImporter:
         return all(x is None or self._is_nonnegative(x, depth - 1) for x in inputs)
 
     def _remove_dequantize(self, node: ir.Node) -> None:
-        """Replace the output of a DequantizeLinear by its float tensor or constant."""
+        """Replace the output of a DequantizeLinear by its float tensor or constant.
+
+        An integer graph input is fed on and dequantized by float operators. ModelError if the scale
+        is not that of the QuantizeLinear, or another operator computes the integers.
+        """
         source, out = ir.require_input(node), node.outputs[0]
         if source in self.integer_tensors:
             real, written = self.integer_tensors[source]
@@ -340,7 +361,11 @@ class _ModelImporter:
     def _replace_constant(
         self, node: ir.Node, integers: np.ndarray, qparams: Affine, step: np.ndarray
     ) -> None:
-        """Replace a DequantizeLinear of a constant, and a Transpose after it, by float values."""
+        """Replace a DequantizeLinear of a constant, and a Transpose after it, by float values.
+
+        `step` is y_scale. The initializer takes the name of the replaced output, and its parameters
+        are recorded in `weights` if it has at most 16 bits.
+        """
         out = node.outputs[0]
         _check_channels(node, integers, qparams)
         real = _dequantize(qparams, np.asarray(integers), step)
@@ -360,7 +385,10 @@ class _ModelImporter:
             self.weights[value] = qparams
 
     def _reconnect(self, out: ir.Value, real: ir.Value) -> None:
-        """Replace all uses of `out` by the float tensor `real`; a graph output keeps its name."""
+        """Replace all uses of `out` by the float tensor `real`; a graph output keeps its name.
+
+        `real` then takes that name; a graph input or output is copied by an Identity first.
+        """
         if not out.is_graph_output():
             ir.replace_all_uses(out, real)
             return
@@ -390,6 +418,7 @@ class _ModelImporter:
         name, new_nodes = str(node.outputs[0].name), []
 
         def add(op_type: str, inputs: list[ir.Value], suffix: str, **attributes: int) -> ir.Value:
+            """Append a node; return its output, named after `suffix`."""
             new_nodes.append(
                 ir.make_node(
                     op_type,
@@ -416,7 +445,11 @@ class _ModelImporter:
         self.activations[value] = qparams
 
     def _move_real_values(self, node: ir.Node) -> None:
-        """Replace a data movement of integers by the same movement of the float tensors."""
+        """Replace a data movement of integers by the same movement of the float tensors.
+
+        Its outputs get the parameters of the inputs. ModelError if the node computes with integers,
+        or its inputs have different parameters.
+        """
         inputs: list[ir.Value | None] = []
         input_qparams: list[Affine] = []
         for value in node.inputs:
@@ -457,7 +490,10 @@ def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
 
 
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
-    """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point."""
+    """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point.
+
+    Neither may be empty, `step` must lie within limits, and `zero` (or None) must be an integer.
+    """
     if np.size(step) == 0:
         raise ModelError(f"{label}: its scale is empty; it must be a positive number")
     if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
@@ -535,7 +571,10 @@ def _integer_type_of(qparams: Affine) -> ir.DataType:
 
 
 def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
-    """Raise ModelError if a constant has not as many channels as scales."""
+    """Raise ModelError if a constant has not as many channels as scales.
+
+    One scale, and scales of groups, need no check here.
+    """
     if qparams.axis is None or isinstance(qparams.granularity, PerGroup):  # checked when read
         return
     axis = qparams.axis
@@ -548,7 +587,10 @@ def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
 
 
 def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the value of a constant, also through data movement and Cast; else None."""
+    """Return the value of a constant, also through data movement and Cast; else None.
+
+    Only movements that keep all elements count: Reshape, Transpose, Identity and similar ones.
+    """
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array

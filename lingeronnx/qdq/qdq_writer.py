@@ -117,7 +117,7 @@ class QdqWriter:
     integer_values
         Integer tensors that `write_node` returned in place of float ones.
     unsigned
-        Whether weights are stored as uint8.
+        Whether to store 8-bit constants as uint8, with zero point 128.
     """
 
     model: ir.Model
@@ -126,6 +126,10 @@ class QdqWriter:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Initialize the state, infer missing shapes, and inline functions of FUNCTION_DOMAIN.
+
+        The opset is that of the model, at least MIN_OPSET. 8-bit constants are stored as int8.
+        """
         self.side = ArithmeticSide.resolve(self.model, detect_target(self.model), None)
         self.inferred_shapes: dict[ir.Value, tuple[int | None, ...]] = {}
         if any(ir.get_shape(value) is None for value in ir.iter_values(self.model)):
@@ -169,7 +173,10 @@ class QdqWriter:
         return QdqGraph(model, self.quantized_names, self.formats, tuple(self.notes))
 
     def _update_metadata(self) -> None:
-        """Remove the metadata of integer graphs, and store the scales that y_scale rounds."""
+        """Remove the metadata of integer graphs, and store the scales that y_scale rounds.
+
+        The platform and the calibration stay.
+        """
         model = self.model
         for key in list(model.metadata_props):
             if key.startswith("lingeronnx.") and key not in (PLATFORM_KEY, CALIBRATION):
@@ -197,7 +204,11 @@ class QdqWriter:
                     )
 
     def _integer_format(self, node: ir.Node) -> Format | None:
-        """Return the format of an integer node, or None for a float node."""
+        """Return the format of an integer node, or None for a float node.
+
+        A node of a standard operator is an integer node if its first input is a held tensor, or a
+        constant table of integers.
+        """
         op_format = require_integer_op(node)
         if is_quantized_domain(node):
             return op_format
@@ -209,7 +220,10 @@ class QdqWriter:
         return None
 
     def _convert_node(self, op_format: Format, node: ir.Node) -> None:
-        """Insert the QDQ form of an integer node before it, and record its outputs."""
+        """Insert the QDQ form of an integer node before it, and record its outputs.
+
+        The node itself stays, to be removed later. `write_node` decides the form.
+        """
         attrs = read_attributes(op_format, node)
         declared_qparams = op_format.input_qparams(attrs)
         for index in op_format.kernel_inputs(node):
@@ -463,7 +477,10 @@ def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[fl
 
 
 def _has_integer_table(node: ir.Node) -> bool:
-    """Whether `node` selects from a constant of quantized integers."""
+    """Whether `node` has `scale_o` and selects from a constant of signed integers.
+
+    Integers of 64 bits are indices or shapes, and do not count.
+    """
     array = ir.const_value(node.inputs[0])
     return (
         array is not None

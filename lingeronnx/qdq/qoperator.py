@@ -29,7 +29,11 @@ _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def to_qoperator(model: ir.Model) -> int:
-    """Convert QDQ nodes of `model` to integer operators in place; return their number."""
+    """Convert QDQ nodes of `model` to integer operators in place; return their number.
+
+    Conv and MatMul between QDQ nodes become QLinearConv and QLinearMatMul; data movement between
+    QDQ nodes of equal parameters moves the integers.
+    """
     count = 0
     for node in list(model.graph):
         if node.domain:
@@ -57,7 +61,10 @@ def _find_quantize_output(node: ir.Node) -> ir.Node | None:
 
 
 def _fuse_product(model: ir.Model, node: ir.Node) -> bool:
-    """Replace a Conv or MatMul between QDQ nodes by its integer operator; return whether it was."""
+    """Replace a Conv or MatMul between QDQ nodes by its integer operator; return whether it was.
+
+    It is not if the bias is float, or an operand or the result has not 8 bits.
+    """
     x, weight, bias = (_find_dequantize_input(node, index) for index in range(3))
     quantize = _find_quantize_output(node)
     if x is None or weight is None or quantize is None:
@@ -106,7 +113,10 @@ def _fuse_move(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _has_same_qparams(dequantize: ir.Node, quantize: ir.Node) -> bool:
-    """Whether two QDQ nodes have equal scales and zero points, as far as these are constants."""
+    """Whether two QDQ nodes have equal scales and zero points, as far as these are constants.
+
+    Inputs that are not constant count as equal; a zero point in only one of them does not.
+    """
     if len(dequantize.inputs) != len(quantize.inputs):
         return False
     for first, second in zip(dequantize.inputs[1:], quantize.inputs[1:], strict=True):

@@ -124,12 +124,17 @@ class _QOperatorExpander:
     """Expands one integer operator."""
 
     def __init__(self, model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
+        """Prepare to replace `node` of `model`, whose inputs and attributes `form` describes."""
         self.model, self.node, self.form = model, node, form
         self.new_nodes: list[ir.Node] = []
         self.reserved_names = ir.get_tensor_names(model)
 
     def run(self) -> None:
-        """Replace the node in the model."""
+        """Replace the node by its float operator between QDQ nodes.
+
+        Operands and bias are dequantized, the result is quantized. Only the attributes that `form`
+        names are kept.
+        """
         node, form = self.node, self.form
         inputs: list[ir.Value | None] = []
         for position, index in enumerate(form.operands):
@@ -160,7 +165,11 @@ class _QOperatorExpander:
         ir.replace_nodes(self.model, [node], [*self.new_nodes, float_node, quantize])
 
     def _dequantize_operand(self, index: int, suffix: str) -> ir.Value:
-        """Dequantize the operand whose tensor, scale and zero point begin at input `index`."""
+        """Dequantize the operand whose tensor, scale and zero point begin at input `index`.
+
+        Several scales of a constant lie along its axis 0 for a convolution or with transB, else
+        along its last axis; those of a variable along axis 0.
+        """
         scale, weight = self._get_scale(index), ir.const_value(self._get_input(index))
         attributes = {}
         if scale is not None and scale.size > 1:
@@ -170,7 +179,11 @@ class _QOperatorExpander:
         return self._add_dequantize(inputs, suffix, attributes)
 
     def _dequantize_bias(self, bias: ir.Value) -> ir.Value:
-        """Dequantize an int32 bias with the product of the operands' scales."""
+        """Dequantize an int32 bias with the product of the operands' scales.
+
+        The product is one scale, or one per channel. ModelError if scales are computed at run time,
+        or their numbers differ.
+        """
         node = self.node
         scales: list[np.ndarray] = []
         for index in self.form.operands:
@@ -201,7 +214,10 @@ class _QOperatorExpander:
     def _add_dequantize(
         self, inputs: list[ir.Value | None], suffix: str, attributes: Mapping[str, int]
     ) -> ir.Value:
-        """Add a DequantizeLinear without trailing absent inputs; return its output."""
+        """Add a DequantizeLinear of `inputs` (tensor, scale, zero point); return its output.
+
+        Trailing absent inputs are removed from `inputs`, in place.
+        """
         while inputs and inputs[-1] is None:
             inputs.pop()
         node = ir.make_node(

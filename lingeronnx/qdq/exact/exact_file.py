@@ -48,6 +48,12 @@ class ExactFile:
     """
 
     def __init__(self, model: ir.Model, functions: bool) -> None:
+        """Write the integer graph `model` in standard ONNX, and compare both in onnxruntime.
+
+        `functions` is passed to `write_exact`. `compared` gets the matches of each kind of random
+        input, and stays empty if input dimensions are unknown. If samples may be batched, `graph`
+        is the graph with a dynamic batch; otherwise `batch` is the reason.
+        """
         self.written: ExactGraph = write_exact(model, functions)
         self.graph = self.written.standard.graph
         self.compared: dict[str, MatchCount] = {}
@@ -104,7 +110,11 @@ class ExactFile:
         return lines
 
     def _format_comparison(self) -> list[str]:
-        """Format the comparison with the simulator."""
+        """Format the comparison with the simulator: equal samples per kind of input.
+
+        Without a comparison, the reason. A warning follows if samples differ although every
+        operator is written exactly.
+        """
         if not self.compared:
             return ["not compared with the simulator: input dimensions are unknown"]
         counts = ", ".join(

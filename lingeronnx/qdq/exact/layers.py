@@ -77,7 +77,10 @@ def _write_conv(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a convolution; ConvInteger pads with the zero point, as the kernel does."""
+    """Write a convolution as ConvInteger, bias and requantization; int8 x and weights only.
+
+    ConvInteger pads with the zero point, as the kernel does. NotExactError for 16 bits.
+    """
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
         raise NotExactError("ONNX has no 16-bit integer convolution")
     spatial = kernel.weight.ndim - 2
@@ -105,7 +108,10 @@ def _write_conv(
 def integer_matmul(
     builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0
 ) -> ir.Value:
-    """Return (x - zero) @ weight, int64 [..., O], for x [..., I] of type `dtype`, weight [I, O]."""
+    """Return (x - zero) @ weight, int64 [..., O], for x [..., I] of type `dtype`, weight [I, O].
+
+    MatMulInteger if both are int8, else a MatMul of int64.
+    """
     if dtype == weight.dtype == np.int8:
         return builder.to_int64(
             builder(
@@ -141,7 +147,7 @@ def _write_matmul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a matrix product."""
+    """Write a requantized product of two variable matrices: MatMulInteger for int8, else int64."""
     if all(dtype == np.int8 for dtype in types):
         acc = builder.to_int64(
             builder(
@@ -166,7 +172,10 @@ def _write_sum(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a sum: both operands are requantized, then the sum."""
+    """Write a sum or difference: both operands are requantized, then the result, saturated.
+
+    A kernel whose `sign` is negative is a difference x - y.
+    """
     if isinstance(kernel, k.AddShift):
         *operand_rescales, out = (
             Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0)
@@ -204,7 +213,7 @@ def _write_affine(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a multiplication and addition per channel."""
+    """Write (x - zero) * weight + bias, both per channel (axis 1), requantized."""
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
     bias, bound = _bias_and_sum_bound(
@@ -254,7 +263,11 @@ def _write_with_zero_points(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a kernel of int8 inputs minus their zero points, which are stored as int16."""
+    """Write the kernel that a ZeroPointKernel contains, on its inputs minus their zero points.
+
+    An input with a zero point other than 0 becomes int16. NotExactError if the inner kernel has no
+    writer.
+    """
     centered, centered_types = [], []
     for x, dtype, zero in zip(xs, types, kernel.zero_points, strict=True):
         if zero:
@@ -306,7 +319,11 @@ def _write_average(
 
 
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
-    """Return the results of a division for all sums from -bound to bound, in its type."""
+    """Return the results of a division by `rule` for the sums -bound..bound, in the type of `rule`.
+
+    Entry i is the result for the sum i - bound. `clip` is a fused range (low, high), or None. With
+    a negative shift all entries are the lowest value.
+    """
     form = rule.compile_for_bound(bound, clip)
     if rule.shift < 0:
         values = np.full(2 * bound + 1, form.low)
@@ -336,7 +353,10 @@ def _write_glu(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a gated linear unit."""
+    """Write a gated linear unit: the first half along `axis` times the sigmoid of the second.
+
+    The sigmoid is a lookup in the kernel's table; the product is requantized.
+    """
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2
     value, gate = builder.add_multi_output(

@@ -40,6 +40,7 @@ class IntegerNodes:
     """
 
     def __init__(self, names: Iterator[int] | None = None) -> None:
+        """Start with no nodes; `names` yields the numbers of tensor names, by default from 0."""
         self.nodes: list[ir.Node] = []
         self.names = itertools.count() if names is None else names
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
@@ -101,7 +102,7 @@ class IntegerNodes:
         return self("Mul", x, self.gather(1 << np.arange(63), exponent))
 
     def shift_right_floor(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
-        """Return x >> shift, rounded down, for shifts from 0 to 62."""
+        """Return x >> shift, rounded down, for shifts (constant or tensor) from 0 to 62."""
         if isinstance(shift, ir.Value):
             power: Operand = self.gather(1 << np.arange(63), shift)
         elif not np.any(shift):
@@ -191,7 +192,11 @@ class IntegerNodes:
         return self.clamp(rounded, form.low, form.high)
 
     def _rescale_wide(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
-        """Requantize in two halves of 32 bits, as `simulator.fixed_point` does."""
+        """Requantize int64 sums in two halves of 32 bits, as `simulator.fixed_point` does.
+
+        The sums are limited, multiplied, shifted right with rounding half up, moved by the zero
+        point and saturated to the range of `form`.
+        """
         acc = self.clamp(acc, -form.limit, form.limit)
         upper = self("Mul", self.shift_right_floor(acc, 32), form.multiplier)
         lower = self("Mul", self("Mod", acc, 1 << 32), form.multiplier)

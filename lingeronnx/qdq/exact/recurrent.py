@@ -57,17 +57,23 @@ def _write_lstm(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write an LSTM layer."""
+    """Write an LSTM layer as a Scan; returns the kernel's requested outputs among y, h and c.
+
+    `arithmetic` "q11" rounds gates to 8 bits and packs pairs of 16-bit cells into int32; "q27" and
+    "wide" have gates of 16 bits and cells of 32, and only "q27" saturates f * c.
+    """
     units, packed, dtype = kernel.units, kernel.arithmetic == "q11", kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 31)
 
     def evaluate(inner: IntegerNodes, table: Piecewise, x: ir.Value) -> ir.Value:
+        """Evaluate a curve: 8-bit values if `packed`, else 32-bit ones rounded to 16 bits."""
         if packed:
             return inner.apply_piecewise(table, x, 8)
         return inner.shift_right_round(inner.apply_piecewise(table, x, 32), 16)
 
     def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        """Return the new states [h, c] for the input sums `a` of a step and the `states` [h, c]."""
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
         sums = inner.saturate(inner("Add", a, b), 16 if packed else 32)
@@ -111,7 +117,10 @@ def _write_gru(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a GRU layer as defined."""
+    """Write a GRU layer as defined, with a Scan; returns the requested outputs of y and h.
+
+    The reset gate multiplies h before the weights, or with `reset_after` the weighted sum.
+    """
     units, down, dtype = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     new_form = kernel.rescale_o.compile_for_bound(1 << 31)
@@ -121,6 +130,7 @@ def _write_gru(
         return _gate_sums(builder, h, weight, bias, kernel.rescale_h, dtype)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        """Return the new states [h] for the input sums `a` of a step and the `states` [h]."""
         (h,) = states
         rz_inputs, n_inputs = _split_last_axis(builder, a, [2 * units, units])
         rz_states = sum_states(builder, h, slice(2 * units))
@@ -151,12 +161,17 @@ def _write_executor_gru(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a GRU layer as the chips' executor computes it."""
+    """Write a GRU layer as the chips' executor computes it.
+
+    Returns the requested outputs of y and h. Gates have 8 bits and sums 16; without
+    `uses_state_sums` the gates r and z ignore the state.
+    """
     units, dtype = kernel.units, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 16)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        """Return the new states [h] for the input sums `a` of a step and the `states` [h]."""
         (h,) = states
         b = _gate_sums(builder, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
         rz_sums, n_inputs = _split_last_axis(builder, a, [2 * units, units])
@@ -229,7 +244,10 @@ def _build_scan(
 
 
 def _build_scan_body(builder: IntegerNodes, step: Step, kinds: Sequence[np.dtype]) -> ir.Graph:
-    """Return the body of a Scan: states and input sums -> new states and the element of y."""
+    """Return the body of a Scan: states and int64 input sums -> new states and the element of y.
+
+    `kinds` has the type of each state. The element of y is a copy of the first new state.
+    """
     inner = IntegerNodes(builder.names)
     a, *states = (ir.Value(name=f"step_{next(builder.names)}") for _ in range(1 + len(kinds)))
     for value, kind in zip((a, *states), (np.dtype(np.int64), *kinds), strict=True):

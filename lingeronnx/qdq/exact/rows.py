@@ -71,7 +71,10 @@ def _apply_to_rows(
 
 
 def _exp(builder: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
-    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once."""
+    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once.
+
+    This is a polynomial of 2^f, shifted by the whole part of d * log2(e).
+    """
     t = builder.shift_right_round(builder("Mul", d, LOG2_E), 31)
     exponent = builder("Add", builder.shift_right_floor(t, 23), 1)
     f = builder("Sub", builder("Mod", t, 1 << 23), 0x800000)
@@ -133,10 +136,15 @@ def _write_softmax(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a softmax."""
+    """Write a softmax along `axis` if `single_axis`, else along it and all later axes.
+
+    `division_mode` decides how e is divided by the sum: "newton" with an approximate reciprocal,
+    otherwise with an integer division; "fused" also rounds the exponential once less.
+    """
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
+        """Return the requantized softmax along the last axis of x."""
         _, e, total = _softmax_powers(builder, x, kernel.input_table, fused)
         if kernel.division_mode == "newton":
             factor = _reciprocal_newton(builder, total)
@@ -157,10 +165,15 @@ def _write_log_softmax(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a logarithm of a softmax."""
+    """Write a logarithm of a softmax.
+
+    The logarithm of the sum comes from a table, by the top 10 bits of the sum. Rows lie along
+    `axis` if `single_axis`, else along it and all later axes.
+    """
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
+        """Return the requantized logarithm of the softmax along the last axis of x."""
         d, _, total = _softmax_powers(builder, x, kernel.input_table, fused)
         bits = builder.bit_length(total)
         index = builder("Sub", _shift_left(builder, total, builder("Sub", 10, bits)), 512)
@@ -188,6 +201,7 @@ def _write_layer_norm(
     form = kernel.rescale.compile_for_bound(bound if narrow else min(bound, 1 << 31))
 
     def write_rows(x: ir.Value) -> ir.Value:
+        """Return the normalized, scaled and requantized elements along the last axis of x."""
         x = builder.to_int64(x)
         total, squares = builder.reduce_sum(x), builder.reduce_sum(builder("Mul", x, x))
         spread = builder("Sub", builder("Mul", squares, count), builder("Mul", total, total))

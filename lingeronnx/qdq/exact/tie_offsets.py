@@ -128,7 +128,11 @@ def _layer_sum(
     types: Sequence[np.dtype],
     weight_scale: float | None,
 ) -> IntegerSum:
-    """Return the sum of a layer with weights and bias; `scales` and `types` are of its inputs."""
+    """Return the sum of a layer with weights and bias: largest magnitude, and scale.
+
+    `scales` and `types` are those of the inputs. NotExactError if the weight has one scale per
+    channel (`weight_scale` None), or the input has a zero point.
+    """
     if weight_scale is None:
         raise NotExactError("its weight has one scale per channel")
     if kernel.zero:
@@ -219,7 +223,11 @@ def _overflows(rescale: Rescale, magnitude: int, bits: int) -> bool:
 def _average_pool_offset(
     kernel: k.AvgPool, scales: Sequence[float], types: Sequence[np.dtype], out: float, bits: int
 ) -> TieOffset:
-    """Compute the offset of average pooling; arguments as for `compute_tie_offset`."""
+    """Compute the offset of average pooling; arguments as for `compute_tie_offset`.
+
+    NotExactError with `ceil_mode`, for a window whose area is no power of two, and for a rule that
+    rounds twice.
+    """
     area, rule = math.prod(kernel.kernel), kernel.rule
     if kernel.ceil_mode:
         raise NotExactError("its windows may extend beyond the padding (ceil_mode)")

@@ -109,7 +109,11 @@ def _has_unknown_dimensions(spec: InputSpec) -> bool:
 def _draw_values(
     rng: np.random.Generator, size: list[int], qparams: Affine, like_calibration: bool
 ) -> np.ndarray:
-    """Draw the values of one float input, see `random_feeds`."""
+    """Draw the values of one float input of shape `size`, see `random_feeds`.
+
+    If `like_calibration`, normal values with a standard deviation of a quarter of the range; else
+    uniform ones up to 1.1 times the range, half of them multiples of half a step.
+    """
     if like_calibration:
         return np.asarray(rng.standard_normal(size) * (qparams.high + 1) / 4 / qparams.scale)
     top = (qparams.high + 1) * 1.1
@@ -124,7 +128,11 @@ def _draw_values(
 def compare_with_simulator(
     model: ir.Model, session: OrtSession, feeds: Iterable[Feeds]
 ) -> MatchCount:
-    """Compare an integer graph in the simulator with its standard graph, sample by sample."""
+    """Count the samples whose outputs are equal in the simulator and in `session`.
+
+    `session` runs the standard graph of `model`. Each of the `feeds` counts as one sample; outputs
+    are compared by `outputs_match`.
+    """
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
     qparams = output_qparams(model)
     equal = count = 0
@@ -150,7 +158,10 @@ def output_qparams(model: ir.Model) -> dict[str, Affine]:
 
 
 def outputs_match(expected: np.ndarray, actual: np.ndarray, qparams: Affine | None) -> bool:
-    """Whether two outputs are bit-exactly equal or, with `qparams`, represent the same integers."""
+    """Whether two outputs are bit-exactly equal or, with `qparams`, represent the same integers.
+
+    With `qparams` the values must also agree to a relative 1e-6. Without, NaNs are equal.
+    """
     if expected.shape != actual.shape:
         return False
     if qparams is None or np.array_equal(expected, actual):
@@ -211,7 +222,10 @@ def make_batch_dynamic(
 
 
 def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | None:
-    """Return the reason why an integer graph may mix the samples of a batch, or None."""
+    """Return the reason why an integer graph may mix the samples of a batch, or None.
+
+    Runs `feed`, and checks the integer kernels and the types of the float operators.
+    """
     runner = IntegerRunner(model)
     list(runner.run(feed))
     if not runner.per_sample:
@@ -242,7 +256,10 @@ def _make_reshapes_dynamic(model: ir.Model) -> bool:
 
 
 def _clear_static_shapes(model: ir.Model) -> None:
-    """Make the batch of inputs and outputs dynamic, and clear the shapes of other tensors."""
+    """Make axis 0 of graph inputs and outputs the dynamic "batch", and clear other tensors' shapes.
+
+    In place; initializers keep theirs.
+    """
     io_tensors = {*model.graph.inputs, *model.graph.outputs}
     for value in ir.iter_values(model):
         if value.is_initializer() or value.shape is None:

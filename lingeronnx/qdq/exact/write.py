@@ -115,13 +115,19 @@ class ExactWriter(QdqWriter):
     functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Initialize the base writer, and store 8-bit constants as uint8 with zero point 128."""
         super().__post_init__()
         self.unsigned = True
 
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Write a node in the first exact form that applies, else as the base class does."""
+        """Write a node in the first exact form that applies, else as the base class does.
+
+        Dequants, and kernels that only move or select integers, are exact in the base class's form.
+        Others are tried as table or with an offset, then as a function if `with_functions`. What
+        remains is recorded in `inexact` with the last reason.
+        """
         if op_format is DEQUANT:
             return op_format.build_float_nodes(writer)
         kernel = op_format.make_kernel(writer.info)
@@ -192,7 +198,11 @@ class ExactWriter(QdqWriter):
         out: Affine,
         offsets: Sequence[TieOffset],
     ) -> list[ir.Value]:
-        """Write the float operator of a kernel that requantizes its operands separately."""
+        """Write the float operator of a kernel that requantizes its operands separately.
+
+        `offsets` has one offset per operand, added before the operator. Operands of an AddShift
+        with an offset other than 0 are also rounded to the integers of `out` and dequantized.
+        """
         values = tuple(offset.value for offset in offsets)
         if any(values):
             self.tie_offsets[str(writer.node.outputs[0].name)] = values
@@ -288,7 +298,10 @@ class ExactWriter(QdqWriter):
         return [value if is_float32 else writer("Cast", value, to=int(ir.DataType.FLOAT))]
 
     def _write_table(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
-        """Write a lookup table as a Gather of integers."""
+        """Write a lookup table as a Gather of integers, and add its output to `integer_values`.
+
+        The index is the integer input plus half the number of entries. Returns the one output.
+        """
         index = writer("Cast", self._integer_input(writer, 0), to=int(ir.DataType.INT64))
         middle = writer.add_constant(np.int64(kernel.values.size // 2), "middle")
         index = writer("Add", index, middle)
@@ -302,7 +315,13 @@ class ExactWriter(QdqWriter):
     def _write_function_call(
         self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel
     ) -> list[ir.Value]:
-        """Write a call of the kernel's function with the integers of the inputs."""
+        """Write a call of the kernel's function with the integers of the inputs.
+
+        The function is new for every call, is named after the format and a running number, and is
+        recorded in `functions` and `function_of`. Its outputs are integers. One is returned per
+        output of the node; outputs that the kernel does not compute get the first output of the
+        call. Raises NotExactError if an input has no integers or the kernel cannot be written.
+        """
         operands = op_format.kernel_inputs(writer.node)
         inputs = [self._integer_input(writer, index) for index in operands]
         types = [np.dtype(value.dtype.numpy()) for value in inputs]  # type: ignore[union-attr]
@@ -329,7 +348,10 @@ class ExactWriter(QdqWriter):
         return [by_index.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
 
     def _operand_qparams(self, op_format: Format, writer: FloatNodeBuilder) -> list[Affine]:
-        """Return the quantization parameters of a node's operands, in order."""
+        """Return the quantization parameters of the inputs that the kernel takes, in order.
+
+        Raises NotExactError if those of one are unknown.
+        """
         operands = []
         for index in op_format.kernel_inputs(writer.node):
             qparams = writer.input_qparams(index)
@@ -339,7 +361,11 @@ class ExactWriter(QdqWriter):
         return operands
 
     def _integer_input(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
-        """Return the integers of operand `index`; NotExactError if it has only a float form."""
+        """Return the int8, int16 or int32 tensor of input `index`.
+
+        This is a constant itself, or the integers that are held for a variable. Raises
+        NotExactError if the input has only a float form, or integers of another type.
+        """
         value = writer.node.inputs[index]
         integers = value
         if index not in writer.info.constants:
