@@ -369,7 +369,7 @@ class LoweringContext:
         value = node.outputs[index]
         name = str(value.name)
         self._floats[name] = self._append_conversion(
-            DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value
+            DEQUANT, name, source, DEQUANT.make_qparams_attributes(Affine(scale)), name, value
         )
 
     def bind_extra_output(self, node: ir.Node, index: int, suffix: str) -> None:
@@ -422,13 +422,15 @@ class LoweringContext:
         if source is None:
             raise InternalError(f"tensor '{name}' is consumed in integers before it exists")
         output = self._make_integer_name(name, q)
-        value = self._append_conversion(QUANT, name, source, QUANT.scales(q), output, source, q)
+        value = self._append_conversion(
+            QUANT, name, source, QUANT.make_qparams_attributes(q), output, source, q
+        )
         self._integers[name, q] = value
         return value
 
     def _requantize(self, name: str, value: ir.Value, source_q: Affine, q: Affine) -> ir.Value:
         output = self._make_integer_name(name, q, "requant")
-        attrs = REQUANT.scales(source_q, q)
+        attrs = REQUANT.make_qparams_attributes(source_q, q)
         result = self._append_conversion(REQUANT, name, value, attrs, output, value, q)
         self._integers[name, q] = result
         return result
@@ -438,7 +440,7 @@ class LoweringContext:
             q = self._qparams(name)
             source = self._integers[name, q]
             self._floats[name] = self._append_conversion(
-                DEQUANT, name, source, DEQUANT.scales(q), name, source
+                DEQUANT, name, source, DEQUANT.make_qparams_attributes(q), name, source
             )
         return self._floats[name]
 

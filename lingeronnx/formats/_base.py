@@ -354,10 +354,17 @@ class Format:
 class UnaryIntegerOp(Format):
     """Base of operators with one input and one output, each with its own qparams."""
 
-    def scales(self, x: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the scale and bits attributes for input `x` and output `o`."""
-        attrs = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
-        return {**attrs, **make_zero_point_attributes(x=x, o=o)}
+    def make_qparams_attributes(
+        self, input_qparams: Affine, output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store bit widths, scales and zero points."""
+        return {
+            "data_bits": input_qparams.bits,
+            "o_bits": output_qparams.bits,
+            "scale_x": input_qparams.scale,
+            "scale_o": output_qparams.scale,
+            **make_zero_point_attributes(x=input_qparams, o=output_qparams),
+        }
 
 
 def rename_dim_to_axis(attrs: Attributes) -> dict[str, AttributeValue]:

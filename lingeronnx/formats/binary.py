@@ -66,12 +66,19 @@ class BinaryIntegerOp(Format):
         """Return both operands."""
         return [0, 1]
 
-    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node with inputs `x` and `y` and output `o`."""
+    def make_qparams_attributes(
+        self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store scales, zero points and the output's bit width."""
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
-        width = {} if o.bits == 8 else {"o_bits": o.bits}
-        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
-        return {**attrs, **make_zero_point_attributes(x=x, y=y, o=o)}
+        width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
+        return {
+            "scale_x": x_qparams.scale,
+            "scale_y": y_qparams.scale,
+            "scale_o": output_qparams.scale,
+            **width,
+            **make_zero_point_attributes(x=x_qparams, y=y_qparams, o=output_qparams),
+        }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Convert to dialect v3, which requires the bits of the second operand."""
@@ -233,9 +240,15 @@ class Bmm(BinaryIntegerOp):
         *_ZERO_POINT_ATTRIBUTES,
     )
 
-    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the scale and bits attributes for inputs `x` and `y` and output `o`."""
-        return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
+    def make_qparams_attributes(
+        self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store bit widths, scales and zero points."""
+        return {
+            **super().make_qparams_attributes(x_qparams, y_qparams, output_qparams),
+            "data_bits": x_qparams.bits,
+            "o_bits": output_qparams.bits,
+        }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return an obstacle if the inputs of a QMatmul are not of rank 3, which v1 requires."""

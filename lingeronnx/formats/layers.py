@@ -71,16 +71,23 @@ class WeightedIntegerOp(Format):
     allows_float_output = True
     supports_zero_points = True
 
-    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
-        """Return the scale and bits attributes for input, weight and output (None: float)."""
+    def make_qparams_attributes(
+        self, input_qparams: Affine, weight_qparams: Affine, output_qparams: Affine | None
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store bit widths, scales and zero points.
+
+        The output is float if its parameters are None.
+        """
         attrs: dict[str, AttributeValue] = {
-            "data_bits": x.bits,
-            "parameter_bits": w.bits,
-            "scale_x": x.scale,
-            "scale_w": w.attribute,
+            "data_bits": input_qparams.bits,
+            "parameter_bits": weight_qparams.bits,
+            "scale_x": input_qparams.scale,
+            "scale_w": weight_qparams.attribute,
         }
-        attrs |= make_zero_point_attributes(x=x, o=o)
-        return attrs if o is None else {**attrs, "o_bits": o.bits, "scale_o": o.scale}
+        attrs |= make_zero_point_attributes(x=input_qparams, o=output_qparams)
+        if output_qparams is None:
+            return attrs
+        return {**attrs, "o_bits": output_qparams.bits, "scale_o": output_qparams.scale}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the qparams of the input, and of the weight if it has one scale."""
@@ -330,11 +337,13 @@ class Linear(WeightedIntegerOp):
             return None
         return np.repeat(factors, size, axis=1)[:, : weight.shape[1]].astype(np.int16)
 
-    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
-        """Return the scale and bits attributes, with the group size of per-group weight scales."""
-        attrs = super().scales(x, w, o)
-        if isinstance(w.granularity, PerGroup):
-            attrs["group_size"] = w.granularity.size
+    def make_qparams_attributes(
+        self, input_qparams: Affine, weight_qparams: Affine, output_qparams: Affine | None
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes of the base class, with the group size of per-group weights."""
+        attrs = super().make_qparams_attributes(input_qparams, weight_qparams, output_qparams)
+        if isinstance(weight_qparams.granularity, PerGroup):
+            attrs["group_size"] = weight_qparams.granularity.size
         return attrs
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:

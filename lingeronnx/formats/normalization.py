@@ -85,15 +85,17 @@ class LayerNorm(Format):
         renamed.pop("scale_y_normal", None)
         return renamed
 
-    def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, AttributeValue]:
-        """Return the scale and bits attributes for input `x`, gamma `w` and output `o`."""
+    def make_qparams_attributes(
+        self, input_qparams: Affine, gamma_qparams: Affine, output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store bit widths and scales."""
         return {
-            "data_bits": x.bits,
-            "parameter_bits": w.bits,
-            "o_bits": o.bits,
-            "scale_x": x.scale,
-            "scale_w": w.scale,
-            "scale_o": o.scale,
+            "data_bits": input_qparams.bits,
+            "parameter_bits": gamma_qparams.bits,
+            "o_bits": output_qparams.bits,
+            "scale_x": input_qparams.scale,
+            "scale_w": gamma_qparams.scale,
+            "scale_o": output_qparams.scale,
         }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:

@@ -39,9 +39,13 @@ class Quant(Format):
     supports_zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
-    def scales(self, o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node with output `o`."""
-        return {"data_bits": o.bits, "scale_x": o.scale, **_make_zero_point_attribute(o)}
+    def make_qparams_attributes(self, output_qparams: Affine) -> dict[str, AttributeValue]:
+        """Return the attributes that store bit width, scale and zero point of the output."""
+        return {
+            "data_bits": output_qparams.bits,
+            "scale_x": output_qparams.scale,
+            **_make_zero_point_attribute(output_qparams),
+        }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the quantization kernel; on chips it rounds in float32."""
@@ -104,9 +108,9 @@ class Dequant(Format):
     supports_zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
-    def scales(self, x: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node with input `x`."""
-        return {"scale_o": x.scale, **_make_zero_point_attribute(x)}
+    def make_qparams_attributes(self, input_qparams: Affine) -> dict[str, AttributeValue]:
+        """Return the attributes that store scale and zero point of the input."""
+        return {"scale_o": input_qparams.scale, **_make_zero_point_attribute(input_qparams)}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the dequantization kernel."""

@@ -148,7 +148,8 @@ class AddConstant(BinaryOp):
         constant = context.add_quantized_constant(
             node, constant_index, y, lambda a: a.reshape(full)
         )
-        context.emit(self.integer_op, node, [value, constant], self.integer_op.scales(x, y, o))
+        attrs = self.integer_op.make_qparams_attributes(x, y, o)
+        context.emit(self.integer_op, node, [value, constant], attrs)
 
     def _emit_as_batch_norm(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]
@@ -179,7 +180,7 @@ class AddConstant(BinaryOp):
         value = low.emit_intermediate(
             formats.RESHAPE, node, "column", [value, target], {}, column, x
         )
-        attrs = formats.BATCH_NORM2D.scales(x, w, o)
+        attrs = formats.BATCH_NORM2D.make_qparams_attributes(x, w, o)
         value = low.emit_intermediate(
             formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o
         )

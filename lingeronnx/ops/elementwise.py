@@ -97,7 +97,7 @@ class BinaryOp(Op):
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
         """Return the attributes of the integer node."""
-        return self.integer_op.scales(
+        return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
 
@@ -245,7 +245,7 @@ class Mul(BinaryOp):
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
-            attrs = self.integer_op.scales(
+            attrs = self.integer_op.make_qparams_attributes(
                 context.input_qparams(node, 1),
                 context.input_qparams(node, 0),
                 context.output_qparams(node),

@@ -41,5 +41,7 @@ class SquashRule(Op):
     scale_constraints = Scaling(factor_behavior="fixed", shared_scales=share_no_scales)
 
     def lower(self, node, context):
-        scales = SQUASH.scales(context.input_qparams(node, 0), context.output_qparams(node))
-        context.emit(SQUASH, node, [context.get_integer_input(node, 0)], scales)
+        attrs = SQUASH.make_qparams_attributes(
+            context.input_qparams(node, 0), context.output_qparams(node)
+        )
+        context.emit(SQUASH, node, [context.get_integer_input(node, 0)], attrs)

@@ -56,16 +56,18 @@ class Concat(Format):
         """Return the indices of all inputs."""
         return list(range(len(node.inputs)))
 
-    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node with the given inputs and output `o`."""
+    def make_qparams_attributes(
+        self, input_qparams: Sequence[Affine], output_qparams: Affine
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes that store scales, zero points and the output's bit width."""
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
-        width = {} if o.bits == 8 else {"o_bits": o.bits}
-        zeros = make_zero_point_attributes(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
+        width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
+        qparams_by_key = {f"x_{i}": qparams for i, qparams in enumerate(input_qparams)}
         return {
-            **{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)},
+            **{f"scale_{key}": qparams.scale for key, qparams in qparams_by_key.items()},
             **width,
-            "scale_o": o.scale,
-            **zeros,
+            "scale_o": output_qparams.scale,
+            **make_zero_point_attributes(o=output_qparams, **qparams_by_key),
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:

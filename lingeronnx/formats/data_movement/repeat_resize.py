@@ -120,9 +120,13 @@ class Pad(_IndexedIntegerOp):
         make_zero_point_spec("o"),
     )
 
-    def scales(self, q: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of a node whose input and output have qparams `q`."""
-        return {"scale_x": q.scale, "scale_o": q.scale, **make_zero_point_attributes(x=q, o=q)}
+    def make_qparams_attributes(self, qparams: Affine) -> dict[str, AttributeValue]:
+        """Return the attributes that store scales and zero points, equal for input and output."""
+        return {
+            "scale_x": qparams.scale,
+            "scale_o": qparams.scale,
+            **make_zero_point_attributes(x=qparams, o=qparams),
+        }
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return -1 at padded positions in mode constant, else the positions that are copied."""

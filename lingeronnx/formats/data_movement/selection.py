@@ -201,9 +201,13 @@ class Gather(Format):
         Attr("scale_o", "f", None),
     )
 
-    def scales(self, q: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of an embedding whose table has qparams `q`."""
-        return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
+    def make_qparams_attributes(self, table_qparams: Affine) -> dict[str, AttributeValue]:
+        """Return the attributes of an embedding that store the table's bit width and scale."""
+        return {
+            "parameter_bits": table_qparams.bits,
+            "scale_x": table_qparams.scale,
+            "scale_o": table_qparams.scale,
+        }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes unchanged."""

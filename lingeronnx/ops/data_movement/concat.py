@@ -87,17 +87,17 @@ class Concat(Op):
         rank, o = len(ir.require_shape(node.outputs[0])), context.output_qparams(node)
         arithmetic = context.target.get_arithmetic(self.name, Arithmetic)
         cannot_shift_right = arithmetic is not None and arithmetic.zeroes_larger_scales
-        scales, inputs = [], []
+        input_qparams, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is not None:
-                scales.append(o)
+                input_qparams.append(o)
                 inputs.append(context.add_quantized_constant(node, index, o))
                 continue
             x = context.input_qparams(node, index)
             if cannot_shift_right and x.scale > o.scale:
                 x = o
-            scales.append(x)
+            input_qparams.append(x)
             inputs.append(context.get_requantized_input(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
-        attrs = {"dim": axis, **formats.CONCAT.scales(scales, o)}
+        attrs = {"dim": axis, **formats.CONCAT.make_qparams_attributes(input_qparams, o)}
         context.emit(formats.CONCAT, node, inputs, attrs)

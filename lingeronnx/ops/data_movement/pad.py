@@ -117,8 +117,8 @@ class _TapConv:
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
         taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
         weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.output_qparams(node)
-        scales = formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)
-        return formats.CONV2D, [weight], {**self._attributes, **scales}
+        attrs = formats.CONV2D.make_qparams_attributes(q, Affine(float(_TAP_VALUE)), q)
+        return formats.CONV2D, [weight], {**self._attributes, **attrs}
 
     def fits_limits(self, target: Target) -> bool:
         """Whether the convolution is within the limits of `target`."""
@@ -278,7 +278,7 @@ def _add_pad_inputs(
 def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
     return {
         "mode": ir.get_attr(node, "mode", "constant"),
-        **formats.PAD.scales(low.output_qparams(node)),
+        **formats.PAD.make_qparams_attributes(low.output_qparams(node)),
     }
 
 

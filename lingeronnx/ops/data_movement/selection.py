@@ -152,7 +152,7 @@ class Gather(Op):
         if not self.data(node):
             q = context.output_qparams(node)
             inputs = [context.add_quantized_constant(node, 0, q), context.real(node, 1)]
-            attrs = {"axis": 0, **formats.GATHER.scales(q)}
+            attrs = {"axis": 0, **formats.GATHER.make_qparams_attributes(q)}
             context.emit(formats.GATHER, node, inputs, attrs, domain="thinker")
             return
         shape = list(ir.require_shape(node.inputs[0]))

@@ -218,8 +218,8 @@ def _emit_permutation(
             formats.TRANSPOSE, node, f"turned{number}", [part], attrs, transposed_shape, q
         )
         parts.append(transposed)
-    scales = formats.CONCAT.scales([q] * len(parts), q)
-    return formats.CONCAT, parts, {"dim": perm.index(axis), **scales}
+    qparams_attrs = formats.CONCAT.make_qparams_attributes([q] * len(parts), q)
+    return formats.CONCAT, parts, {"dim": perm.index(axis), **qparams_attrs}
 
 
 def _plan_transpose_parts(

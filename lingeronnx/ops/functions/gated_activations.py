@@ -96,7 +96,7 @@ class GatedActivation(Op):
             q = _make_gate_qparams(x, factor)
             gate_input = _emit_scaled_input(node, low, value, shape, x, q, factor)
         gate = SIGMOID.emit_intermediate(node, low, gate_input, q, shape)
-        low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
+        low.emit(formats.MUL, node, [value, gate], formats.MUL.make_qparams_attributes(x, Q7, o))
 
     def _emit_glu(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit LinearInt and GluInt."""
@@ -116,7 +116,7 @@ class GatedActivation(Op):
             node,
             "pair",
             [low.get_integer_input(node, 0), *parameters],
-            formats.LINEAR.scales(x, _WEIGHT_QPARAMS, q),
+            formats.LINEAR.make_qparams_attributes(x, _WEIGHT_QPARAMS, q),
             shape,
             q,
         )
@@ -156,7 +156,7 @@ def _emit_scaled_input(
         low.array(f"{base}_factor", factors),
         low.array(f"{base}_offset", np.zeros(image[1], np.int32)),
     ]
-    attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT_QPARAMS, o)
+    attrs = formats.BATCH_NORM2D.make_qparams_attributes(x, _WEIGHT_QPARAMS, o)
     value = low.emit_intermediate(
         formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o
     )

@@ -73,7 +73,8 @@ class HardSigmoid(Op):
         gate = context.emit_intermediate(
             formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7
         )
-        emit_from_nchw(context, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
+        attrs = formats.REQUANT.make_qparams_attributes(Q7, o)
+        emit_from_nchw(context, node, formats.REQUANT, [gate], attrs)
 
     def _emit_gate_line(self, node: ir.Node, low: LoweringContext) -> ir.Value:
         """Emit alpha x + beta with 7 fractional bits, saturated, as [N, C, H, W]; return it."""
@@ -84,7 +85,7 @@ class HardSigmoid(Op):
             # Avoid a left shift: requantize to a finer scale. Clipped values are where the gate is
             # constant.
             fine = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
-            attrs, shape = formats.REQUANT.scales(x, fine), nchw_shape(node) or ()
+            attrs, shape = formats.REQUANT.make_qparams_attributes(x, fine), nchw_shape(node) or ()
             value = low.emit_intermediate(
                 formats.REQUANT, node, "near", [value], attrs, shape, fine
             )
@@ -122,4 +123,5 @@ class HardSwish(HardSigmoid):
             formats.RELU, node, "gate", [self._emit_gate_line(node, context)], {}, shape, Q7
         )
         value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x)
-        emit_from_nchw(context, node, formats.MUL, [value, gate], formats.MUL.scales(x, Q7, o))
+        attrs = formats.MUL.make_qparams_attributes(x, Q7, o)
+        emit_from_nchw(context, node, formats.MUL, [value, gate], attrs)

@@ -116,4 +116,5 @@ class LeakyRelu(Op):
             weight_qparams=w,
             factors=-slopes,
         )
-        emit_from_nchw(context, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))
+        attrs = formats.ADD.make_qparams_attributes(x, o, o)
+        emit_from_nchw(context, node, formats.ADD, [upper, scaled], attrs)

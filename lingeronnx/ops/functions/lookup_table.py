@@ -150,7 +150,7 @@ class Table(Op):
         table = context.array(
             f"{node.outputs[0].name}_table", entries.astype(np.int8 if o.bits <= 8 else np.int16)
         )
-        attrs = {"function": ir.base_op_type(node), **formats.TABLE.scales(x, o)}
+        attrs = {"function": ir.base_op_type(node), **formats.TABLE.make_qparams_attributes(x, o)}
         context.emit(formats.TABLE, node, [context.get_integer_input(node, index), table], attrs)
 
 

@@ -107,7 +107,7 @@ class Sigmoid(Op):
             context.emit(form, node, [value], attrs)
             return
         value = context.emit_intermediate(form, node, "q7", [value], attrs, shape, Q7)
-        context.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
+        context.emit(formats.REQUANT, node, [value], formats.REQUANT.make_qparams_attributes(Q7, o))
 
     def emit_intermediate(
         self,
@@ -153,13 +153,13 @@ class Sigmoid(Op):
         if x.scale < 2.0**3:
             # A left shift wraps in 16 bits; in 8 bits it saturates, where the function is constant.
             limited = Affine(2.0**3)
-            attrs = formats.REQUANT.scales(x, limited)
+            attrs = formats.REQUANT.make_qparams_attributes(x, limited)
             value = low.emit_intermediate(
                 formats.REQUANT, node, "limited", [value], attrs, shape, limited
             )
             x = limited
         wide = Affine(x.scale * 2.0**8, 16)
-        attrs = formats.REQUANT.scales(x, wide)
+        attrs = formats.REQUANT.make_qparams_attributes(x, wide)
         value = low.emit_intermediate(formats.REQUANT, node, "wide", [value], attrs, shape, wide)
         return value, wide.scale
 
@@ -178,7 +178,7 @@ class Sigmoid(Op):
             low.array(f"{base}_bias", bias.astype(np.int32)),
         ]
         shape[-1] = 2 * count
-        attrs = formats.LINEAR.scales(x, w, doubled)
+        attrs = formats.LINEAR.make_qparams_attributes(x, w, doubled)
         value = low.emit_intermediate(
             formats.LINEAR, node, "ones", [value, *parameters], attrs, shape, doubled
         )

@@ -191,7 +191,7 @@ def emit_channel_affine(
         node,
         suffix,
         [value, *parameters],
-        formats.BATCH_NORM2D.scales(input_qparams, weight_qparams, output_qparams),
+        formats.BATCH_NORM2D.make_qparams_attributes(input_qparams, weight_qparams, output_qparams),
         shape,
         output_qparams,
     )

@@ -93,7 +93,7 @@ class WeightLayer(Op):
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
         """Return the scale attributes."""
-        return self.integer_op.scales(
+        return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
 

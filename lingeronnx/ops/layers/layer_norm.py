@@ -100,7 +100,7 @@ class LayerNorm(Op):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit LayerNormInt; chips need a bias, and rows in a shape that they count correctly."""
         w = context.input_qparams(node, 1)
-        attrs = formats.LAYER_NORM.scales(
+        attrs = formats.LAYER_NORM.make_qparams_attributes(
             context.input_qparams(node, 0), w, context.output_qparams(node)
         )
         if context.target.layer_norm_limits is None:
@@ -184,9 +184,9 @@ class LayerNorm(Op):
             low.array(f"{base}_repeated_weight", weight),
             low.array(f"{base}_repeated_bias", np.zeros(repeated_shape[-1], np.int32)),
         ]
-        scales = formats.LINEAR.scales(x, weight_qparams, x)
+        attrs = formats.LINEAR.make_qparams_attributes(x, weight_qparams, x)
         return low.emit_intermediate(
-            formats.LINEAR, node, "repeated", [value, *parameters], scales, repeated_shape, x
+            formats.LINEAR, node, "repeated", [value, *parameters], attrs, repeated_shape, x
         )
 
 

@@ -44,7 +44,7 @@ class Linear(WeightLayer):
         """
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if context.has_float_output(node) else context.output_qparams(node)
-        attrs = formats.LINEAR.scales(
+        attrs = formats.LINEAR.make_qparams_attributes(
             context.input_qparams(node, 0), context.input_qparams(node, 1), o
         )
         inputs: list[ir.Value | None] = [

@@ -271,7 +271,7 @@ class AvgPool2d(Op):
             _emit_mean_as_linear(node, context)
             return
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
-        scales = formats.AVG_POOL2D.scales(x, o)
+        qparams_attrs = formats.AVG_POOL2D.make_qparams_attributes(x, o)
         source = ir.require_shape(node.inputs[0])
         steps = None
         if _is_global(node, source):
@@ -281,7 +281,7 @@ class AvgPool2d(Op):
                 formats.AVG_POOL2D,
                 node,
                 context.inputs(node),
-                {**_make_window_attributes(node), **scales},
+                {**_make_window_attributes(node), **qparams_attrs},
             )
             return
         value, channels = context.get_integer_input(node, 0), int(source[1] or 1)
@@ -291,12 +291,12 @@ class AvgPool2d(Op):
             shape = [*source[:2], *size]
             window = {"kernel_shape": kernel, "strides": kernel, "pads": [0] * 4, "ceil_mode": 0}
             value = context.emit_intermediate(
-                formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x
+                formats.AVG_POOL2D, node, "tiles", [value], {**window, **qparams_attrs}, shape, x
             )
         is_convolution, *kernel = steps[-1]
         if not is_convolution:
             window = {"kernel_shape": kernel, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
-            context.emit(formats.AVG_POOL2D, node, [value], {**window, **scales})
+            context.emit(formats.AVG_POOL2D, node, [value], {**window, **qparams_attrs})
             return
         name = node.outputs[0].name
         ones = context.array(f"{name}_ones", np.ones((channels, 1, *kernel), np.int8))
@@ -308,7 +308,7 @@ class AvgPool2d(Op):
             "group": channels,
             "parameter_bits": 8,
             "scale_w": float(math.prod(kernel)),
-            **scales,
+            **qparams_attrs,
         }
         inputs = [value, ones]
         if len(steps) == 2:
@@ -328,7 +328,7 @@ def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
     value = low.emit_intermediate(
         formats.RESHAPE, node, "flat", [low.get_integer_input(node, 0), target], {}, flat, x
     )
-    attrs = formats.LINEAR.scales(x, Affine(scale), o)
+    attrs = formats.LINEAR.make_qparams_attributes(x, Affine(scale), o)
     weight = low.array(f"{name}_weights", values)
     value = low.emit_intermediate(
         formats.LINEAR, node, "mean", [value, weight], attrs, [*flat[:2], 1], o

@@ -426,7 +426,7 @@ class _RecurrentRule(Op):
             node,
             suffix,
             [source, identity],
-            formats.LINEAR.scales(q, weight_qparams, q),
+            formats.LINEAR.make_qparams_attributes(q, weight_qparams, q),
             (batch, sizes[0], size),
             q,
         )

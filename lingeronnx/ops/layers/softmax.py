@@ -60,7 +60,7 @@ class Softmax(Op):
         """Emit, between two Transposes unless the axis is the last."""
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = list(ir.require_shape(node.inputs[0]))
-        attrs = {"axis": -1, "dim": -1, **self.integer_op.scales(x, o)}
+        attrs = {"axis": -1, "dim": -1, **self.integer_op.make_qparams_attributes(x, o)}
         axis, last = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1
         value = context.get_integer_input(node, 0)
         if axis == last:

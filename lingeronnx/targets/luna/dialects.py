@@ -399,7 +399,7 @@ def _make_lut_widening(
     )
     requant.outputs[0].shape = source.shape
     requant.outputs[0].type = ir.make_tensor_type(np.dtype(np.int16))
-    scales = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
+    attrs = REQUANT.make_qparams_attributes(Affine(scale), Affine(scale * 256, 16))
     packer_attributes = conversion.target.node_attributes.get("", {})
-    _rewrite_node(requant, "thinker", REQUANT.name, {**scales, **packer_attributes})
+    _rewrite_node(requant, "thinker", REQUANT.name, {**attrs, **packer_attributes})
     return requant
