@@ -68,6 +68,11 @@ class AnalysisQuant:
         num_histogram_plots: int = 10,
         ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
+        """Check the arguments, and find the .onnx file of `model_dir`.
+
+        Raises ConfigError for file names of a model of two files, an `eval_function` that cannot be
+        called, or a negative `num_histogram_plots`.
+        """
         filenames = {"model_filename": model_filename, "params_filename": params_filename}
         for name, filename in filenames.items():
             if filename is not None:
@@ -133,6 +138,7 @@ class _CheckedEvaluation:
     """The user's evaluation function, whose result must not be NaN."""
 
     def __init__(self, function: Callable[[Any], float]) -> None:
+        """Wrap `function`, and take over its name and module."""
         self.__wrapped__ = function
         self.__name__ = self.__qualname__ = getattr(
             function, "__qualname__", type(function).__qualname__
@@ -140,6 +146,7 @@ class _CheckedEvaluation:
         self.__module__ = getattr(function, "__module__", type(function).__module__)
 
     def __call__(self, model: Any) -> float:  # noqa: ANN401 - any argument of the function
+        """Return the result as a float; raises ConfigError if it is NaN."""
         value = float(self.__wrapped__(model))
         if math.isnan(value):
             raise ConfigError(

@@ -152,12 +152,17 @@ class ModelProfiler:
     """
 
     def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
+        """Profile a session, quantized model or torch module; a path is opened as a session."""
         self.model: Any = Session(model) if isinstance(model, str | os.PathLike) else model
         self.out_dir = Path(out_dir)
         self._recorder: Recorder | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> ModelProfiler:
+        """Start recording the runs of the model; a torch module's calls run on its ONNX export too.
+
+        Raises ConfigError for an object that cannot be profiled.
+        """
         ensure_folder(self.out_dir)
         if isinstance(self.model, QuantizedModel | Session):
             session = self.model if isinstance(self.model, Session) else self.model.runner
@@ -175,6 +180,7 @@ class ModelProfiler:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *error_info: Any) -> None:
+        """Stop recording, and save the profile if no error occurred and the model has run."""
         self._open.__exit__(error_type, *error_info)
         if error_type is None and self._recorder is not None and self._recorder.has_run:
             save_profile(self._recorder.profile(), self.out_dir / PROFILE_FILE)
@@ -210,6 +216,7 @@ class InfoManager:
     def __init__(
         self, recorder: Recorder, out_dir: Path, modules: Mapping[str, object] | None = None
     ) -> None:
+        """Keep the recorder, the folder and the modules by path."""
         self._recorder, self._out_dir, self._modules = recorder, out_dir, modules or {}
 
     def table(

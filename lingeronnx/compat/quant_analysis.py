@@ -60,6 +60,10 @@ class QuantAnalysis:
         analysis_model_type: str,
         out_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        """Check the arguments, and create `out_dir` (None: the working folder).
+
+        Raises ConfigError for an unknown type, or "fake_quant" without a result of quantize.
+        """
         if analysis_model_type not in _ANALYSIS_TYPES:
             raise ConfigError(
                 f"analysis_model_type = '{analysis_model_type}'; it must be one of "

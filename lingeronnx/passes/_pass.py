@@ -59,6 +59,7 @@ class SkipReason:
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
+        """Set `kind` (operator, "input" or "the") and `name` ("model" without a node)."""
         node = self.node
         kind, name = "the", "model"
         if isinstance(node, ir.Node):
@@ -244,6 +245,7 @@ def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
 
 
 def _find_foreign_function(model: ir.Model) -> str | None:
+    """Describe a model-local function outside this package's domain; None if there is none."""
     for function in model.functions.values():
         if function.domain != ir.FUNCTION_DOMAIN:
             return f"function {function.name} is not inlined"
@@ -273,6 +275,7 @@ def _find_unlifted_constant(model: ir.Model) -> str | None:
 
 
 def _find_subgraph_node(model: ir.Model) -> str | None:
+    """Describe a node of the main graph with a subgraph; None if there is none."""
     for node in model.graph:
         if ir.has_subgraphs(node):
             return f"{node.op_type} {node.name} has one"
@@ -280,6 +283,7 @@ def _find_subgraph_node(model: ir.Model) -> str | None:
 
 
 def _find_unshaped_value(model: ir.Model) -> str | None:
+    """Describe a value without a shape; None if all have one."""
     for value in ir.iter_values(model):
         if value.shape is None:
             return f"'{value.name}' has none"
@@ -293,6 +297,7 @@ SHAPES_KNOWN = Condition("a shape for every tensor", _find_unshaped_value)
 
 
 def _find_untyped_input(model: ir.Model) -> str | None:
+    """Describe a graph input without an element type; None if all have one."""
     for value in model.graph.inputs:
         if value.dtype is None:
             return f"input '{value.name}' has none"
@@ -300,6 +305,7 @@ def _find_untyped_input(model: ir.Model) -> str | None:
 
 
 def _find_dead_node(model: ir.Model) -> str | None:
+    """Describe a node none of whose outputs is read or a graph output; None if there is none."""
     for node in model.graph:
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             return f"the output of {node.op_type} {node.name} is not used"

@@ -46,6 +46,7 @@ class PassLog:
             write_text(self._folder / "passes.txt", "\n".join(self._format_lines()) + "\n")
 
     def _format_lines(self) -> Iterator[str]:
+        """Yield a numbered line per step, each followed by its indented reasons."""
         for index, step in enumerate(self.steps):
             summary, *reasons = step.lines()
             yield f"{index:02} {summary}"

@@ -32,6 +32,7 @@ class Demands:
     """
 
     def __init__(self, view: GraphView) -> None:
+        """Collect the demands on all tensors, from the graph's outputs back to its inputs."""
         self.view = view
         self.demands: dict[TensorView, TensorDemand] = {}
         self._collect_branch_outputs()

@@ -95,6 +95,7 @@ class EditPlan:
     """
 
     def __init__(self, view: GraphView) -> None:
+        """Plan the edits for all faults that were found in `view`; nothing is applied yet."""
         self.view = view
         self.kinds = KindAnalysis.for_view(view).kinds
         self.edits: list[tuple[_EditOwner, Edit]] = []
@@ -345,6 +346,7 @@ class EditPlan:
         self.available_reals.setdefault(tensor, []).append((scope, result))
 
         def apply() -> None:
+            """Insert the node after the producer (or at the start), and call `then`."""
             index = offset
             if producer is not None:
                 index += index_of_node(scope.graph, producer.proto) + 1

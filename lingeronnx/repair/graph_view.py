@@ -155,6 +155,7 @@ class GraphView:
     """
 
     def __init__(self, model: ModelProto) -> None:
+        """Index the tensors, nodes and reads of the model and its subgraphs, and sort the nodes."""
         self.model = model
         self.main = Scope(model.graph)
         self.scopes: list[Scope] = []

@@ -395,6 +395,7 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
     """
 
     def make_value_view(tensor: TensorView | None) -> SimpleNamespace | None:
+        """Imitate an IR value: the name and a constant's element type; None for None."""
         if tensor is None:
             return None
         constant = None

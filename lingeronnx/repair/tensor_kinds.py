@@ -134,6 +134,7 @@ class KindAnalysis:
         return view.cache["kind_analysis"]
 
     def __init__(self, view: GraphView) -> None:
+        """Detect the platform, collect the demands, and find the root kinds of all tensors."""
         self.view = view
         self.target = _detect_platform(view.model, view)
         self.demand_of = Demands(view).demand_of

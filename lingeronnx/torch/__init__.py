@@ -59,6 +59,10 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 if not TYPE_CHECKING:  # a type checker should report misspelt names
 
     def __getattr__(name: str) -> object:
+        """Import a public name from the submodule that `_HOME` gives for it, on first use.
+
+        Raises AttributeError for a name that is not in `_HOME`.
+        """
         if name not in _HOME:
             raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

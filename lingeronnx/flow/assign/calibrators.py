@@ -173,6 +173,7 @@ def choose_affine_qparams(
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def cost(window: tuple[float, int]) -> float:
+        """Return the KL divergence or the quantization error of a window (scale, zero point)."""
         scale, zero = window
         if calibrator == "kl":
             return kl_divergence(stats, scale, low - zero, high - zero)

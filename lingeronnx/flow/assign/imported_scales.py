@@ -85,6 +85,7 @@ class ImportedQParams:
         return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point
 
     def __str__(self) -> str:
+        """Describe the changed scale and its cost: bits of resolution if known, else SQNR in dB."""
         new_scale = float(self.qparams.scales.min())
         if self.bits_lost is not None:
             cost = f"{self.bits_lost:.2f} bits of resolution"

@@ -34,6 +34,7 @@ class UnsupportedScaleError(ConstraintError):
     def __init__(
         self, message: str, tensors: tuple[str, ...], exponent: int, min_exponent: int
     ) -> None:
+        """Keep the tensors at fault, their exponent, and the smallest one that is supported."""
         super().__init__(message)
         self.tensors, self.exponent, self.min_exponent = tensors, exponent, min_exponent
 
@@ -105,6 +106,7 @@ class _ScaleLegalizer:
     def __init__(
         self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target
     ) -> None:
+        """Copy the plan's stored parameters by tensor, and map each tensor to its scale group."""
         self._target = target
         self.tensors = {name: qparams.stored for name, qparams in plan.tensors.items()}
         self._group_of: dict[str, SharedScaleGroup] = {}

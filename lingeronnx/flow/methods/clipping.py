@@ -86,6 +86,11 @@ def find_costly_clipping(
         return {name: _as_near_float(plan.tensors[name]) for name in names}
 
     def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
+        """Return the candidates of `group` that cost less output noise with coarser scales.
+
+        Halves the group until one is left; a group whose clipping alone causes little noise is
+        dropped.
+        """
         if not (noise(clip_without_rounding(group)) > _MIN_NOISE_SHARE * plan_noise).any():
             return []
         if len(group) > 1:
@@ -173,6 +178,7 @@ class _OutputNoise:
     """
 
     def __init__(self, graph: ir.Model, plan: Plan, batches: _Feeds, outputs: _Feeds) -> None:
+        """Keep the float `outputs` of all `batches`; constant outputs are not compared."""
         self._graph, self._plan, self._batches = graph, plan, batches
         self._names = [  # constants have no noise
             str(value.name) for value in graph.graph.outputs if value.producer() is not None

@@ -198,6 +198,7 @@ class _NoiseMinimizer:
         stats: Stats,
         policy: ScalePolicy,
     ) -> None:
+        """Keep the starting factor of each group, and collect the groups' statistics."""
         self._groups, self._edges, self._factors = groups, edges, factors
         self._group_stats = [_group_stats(group, stats, policy) for group in groups]
         self._weight_noise_cache: dict[tuple[int, float], float] = {}

@@ -115,6 +115,10 @@ class RefinementOptions:
         sums = _find_residual_sums(partition, layers)
 
         def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
+            """Return the options that apply to the layer `name`, given the bits of its weight.
+
+            Compensation of summands counts only if the layer has a summand.
+            """
             layer_options = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
             compensates = layer_options.compensate_summands and name in sums
             return replace(layer_options, compensate_summands=compensates)

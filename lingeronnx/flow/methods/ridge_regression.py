@@ -95,6 +95,7 @@ class _RegressionSums:
         return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
 
     def __add__(self, other: _RegressionSums) -> _RegressionSums:
+        """Return the sums over the samples of both."""
         return _RegressionSums(
             self.squares + other.squares, self.cross + other.cross, self.moments + other.moments
         )

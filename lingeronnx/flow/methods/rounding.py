@@ -224,6 +224,11 @@ def _descend(
     """Move the `integers` [O, K] of one group in place, all rows of a column at once."""
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
+        """Set `column` to the rounded minimum of the error along it, in place; return the changes.
+
+        The integers stay in the range from `low` to `high`, on the steps of column `k` if there are
+        any.
+        """
         column_steps = None if steps is None else steps[:, k]
         new = round_half_to_even(column - slope / curvature, low, high, column_steps)
         change = new - column

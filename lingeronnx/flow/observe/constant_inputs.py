@@ -39,6 +39,7 @@ class ConstantInputDetector:
     """
 
     def __init__(self, inputs: Iterable[InputSpec], fed_back: Collection[str]) -> None:
+        """Watch the inputs with a batch axis that are not states; `fed_back` names the states."""
         self._names = {
             spec.name for spec in inputs if spec.axis is not None and spec.name not in fed_back
         }

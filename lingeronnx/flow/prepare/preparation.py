@@ -240,6 +240,10 @@ def prepare_model(
     check_deterministic(original, source, data.first())
 
     def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
+        """Partition a rewritten graph into chip and host nodes; return the prepared model.
+
+        On the host are nodes with a host reason, the packing of states, and those of `skip`.
+        """
         skip = {
             **collect_host_reasons(rewritten.graph),
             **find_state_packing(rewritten.graph, conf.state, target),

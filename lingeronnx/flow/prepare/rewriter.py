@@ -86,6 +86,10 @@ class Rewriter:
         target: Target,
         config: QuantConfig,
     ) -> None:
+        """Keep the model, the runner of the original (None if there is none) and sample inputs.
+
+        `excluded_passes` maps a pass that changed the outputs to the reason.
+        """
         self._original, self._source, self._feed, self._target, self._conf = (
             original,
             source,
@@ -159,6 +163,7 @@ class Rewriter:
         before = ir.clone(self._original)
 
         def observe(pass_run: PassRun, graph: ir.Model) -> None:
+            """Raise `_BrokenPass` if a pass that changed the graph also changed its outputs."""
             nonlocal before
             if not pass_run.changes:
                 return

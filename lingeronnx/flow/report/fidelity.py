@@ -192,6 +192,10 @@ class _OutputComparison:
     def __init__(
         self, names: Sequence[str], boundaries: Mapping[str, Mapping[int, Sequence[int]]]
     ) -> None:
+        """Start the comparison of the outputs in `names`.
+
+        `boundaries` maps an output of several parts to the ends of its parts by axis.
+        """
         self._agreements = {name: Agreement() for name in names}
         self._variations = {name: _VariationCheck() for name in names}
         self._part_agreements = {
@@ -258,6 +262,7 @@ class _SquaredErrors:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        """Start without samples; rows are the tensors in `names`, columns are samples."""
         self._names = names
         self._batches = [np.zeros((len(names), 0))]
         self.power = np.zeros(len(names))
@@ -425,6 +430,7 @@ class _FloatSession:
     """The user's float model with the interface of a session."""
 
     def __init__(self, prepared: PreparedModel) -> None:
+        """Keep the original model and its runner."""
         self.model = prepared.original
         self.inputs = get_input_specs(prepared.original)
         self._runner: FloatRunner = prepared.source

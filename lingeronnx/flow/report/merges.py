@@ -41,6 +41,7 @@ class MergeOption:
     instead: tuple[str, ...]
 
     def __str__(self) -> str:
+        """Describe the nodes, the chips that the operator is verified on, and the replacements."""
         count = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         options = []
         if self.chips:

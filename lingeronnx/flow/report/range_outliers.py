@@ -48,6 +48,7 @@ class RangeOutlier:
         return self.largest / self.percentile_99
 
     def __str__(self) -> str:
+        """State the largest value and the bound of 99 % of the values."""
         return (
             f"'{self.name}' reaches {self.largest:.3g}, but 99 % of its values are below "
             f"{self.percentile_99:.2g}"

@@ -139,6 +139,10 @@ def _make_output_bits_trial(
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
     ) -> _TrialResult:
+        """Evaluate the best plan with wider outputs.
+
+        Returns None if nothing can be widened, or if the result would no longer be chip-ready.
+        """
         planned = widen(best.planned)
         if planned is None:
             return None
@@ -162,6 +166,7 @@ def _try_scale_search(
     errors = best.errors
 
     def is_improvement(plan: Plan) -> bool:
+        """Return whether `plan` has significantly lower errors, and keep its errors if so."""
         nonlocal errors
         new_errors, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
         if not gain.is_significant(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
@@ -186,6 +191,7 @@ def _make_refinement_trial(**switch: bool) -> _Method:
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
     ) -> _TrialResult:
+        """Evaluate the best plan with the methods of `switch`; None if they change nothing."""
         methods = replace(best.methods, **switch)
         if best.methods.is_equivalent(methods, best.planned.partition, best.planned.plan):
             return None

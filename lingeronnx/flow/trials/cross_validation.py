@@ -87,6 +87,11 @@ class CrossValidation:
         count: int,
         measured_tensors: Sequence[str],
     ) -> None:
+        """Split `feeds`, the inputs of `count` samples, into folds to fit and to measure.
+
+        Inputs without a batch axis belong to all folds. `measured_tensors` are the tensors whose
+        errors are compared; an eighth of the memory budget caches their float values.
+        """
         self._prepared, self._measured_tensors = prepared, measured_tensors
         outputs = {str(value.name) for value in prepared.original.graph.outputs}
         self._source = prepared.source  # yields nothing but the outputs
@@ -96,6 +101,7 @@ class CrossValidation:
         inputs = prepared.data.inputs
 
         def select(mask: np.ndarray) -> dict[str, np.ndarray]:
+            """Return the feeds with the samples of the boolean `mask` only."""
             selected = {}
             for name, array in feeds.items():
                 spec = inputs[name]

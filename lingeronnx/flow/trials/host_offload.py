@@ -229,6 +229,7 @@ def _make_op_types_lookup(model: ir.Model) -> Callable[[ir.Node], set[str]]:
         body_op_types[function_id[:2]] = {node.op_type for node in function}
 
     def get_op_types(node: ir.Node) -> set[str]:
+        """Return the operators of the body for a Curve function, else the node's own operator."""
         if ir.base_op_type(node) == "Curve" and node.domain == ir.FUNCTION_DOMAIN:
             return body_op_types.get((node.domain, node.op_type), set())
         return {node.op_type}

@@ -78,6 +78,7 @@ class _BatchFirstRewriter:
     """One traversal of the graph, in its order."""
 
     def __init__(self, model: ir.Model) -> None:
+        """Start without views; new nodes are cached by value and axes, so each is built once."""
         self.model = model
         self.views: dict[ir.Value, FactoredView] = {}
         self._count = 0
@@ -109,6 +110,7 @@ class _BatchFirstRewriter:
         return changes
 
     def _remove_unread_nodes(self) -> None:
+        """Remove the nodes that were viewed and whose outputs have no readers, consumers first."""
         for node in reversed(self._viewed_nodes):
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 self.model.graph.remove(node, safe=True)
@@ -498,6 +500,7 @@ class _BatchFirstRewriter:
         return self._add_node("Reshape", [value, shape], {}, target, position, position)
 
     def _add_constant(self, array: np.ndarray, origin: ir.Node) -> ir.Value:
+        """Add an initializer named after the first output of `origin`."""
         return ir.add_initializer(
             self.model, ir.unique_tensor_name(self.model, f"{origin.outputs[0].name}_const"), array
         )

@@ -223,6 +223,7 @@ def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> None:
+    """Set the axes of `node` as its attribute if it has one, else as constant input `index`."""
     if "axes" in node.attributes:
         ir.set_attr(node, "axes", axes)
     else:

@@ -99,6 +99,7 @@ def substitute_factors(
 def _substitute_in_axes(
     axes: FactoredAxes, factors: Mapping[AxisFactor, AxisFactor]
 ) -> FactoredAxes:
+    """Replace factors of `axes` by the mapping old -> new; others stay."""
     substituted = []
     for axis in axes:
         substituted.append(tuple(factors.get(factor, factor) for factor in axis))

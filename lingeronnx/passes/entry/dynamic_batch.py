@@ -186,6 +186,7 @@ def _has_small_samples(spec: InputSpec) -> bool:
 
 
 def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
+    """Return whether the model runs on `feed` without a ModelError."""
     try:
         _run_feed(runner, feed)
     except ModelError:
@@ -400,6 +401,7 @@ def _repeat_state_per_sample(
     name = ir.input_name(node, index)
 
     def constant(*values: int) -> ir.Value:
+        """Add an int64 vector as initializer."""
         return ir.add_initializer(
             model, ir.unique_tensor_name(model, f"{name}_size"), np.array(values, np.int64)
         )
@@ -407,6 +409,7 @@ def _repeat_state_per_sample(
     def add(
         op_type: str, suffix: str, inputs: Sequence[ir.Value | None], **attributes: int
     ) -> ir.Value:
+        """Insert an operator before `node`, and return its only output."""
         output = ir.unique_tensor_name(model, f"{name}_{suffix}")
         new_node = ir.make_node(
             op_type, inputs, attributes, origin=node, suffix=f"{suffix}{index}", output=output

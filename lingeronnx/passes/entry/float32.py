@@ -19,6 +19,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype")
 
 
 def _find_other_float(model: ir.Model) -> str | None:
+    """Describe a value of another float type than float32; None if there is none."""
     for value in ir.iter_values(model):
         if value.dtype in _OTHER_FLOAT_TYPES:
             return f"'{value.name}' is {value.dtype}"

@@ -105,6 +105,7 @@ def _make_attribute_rewrite(
     """
 
     def rewrite(model: ir.Model, node: ir.Node) -> int:
+        """Turn the attributes `names` of `node` into inputs; missing ones stay empty."""
         arrays: list[np.ndarray | None] = []
         for name in names:
             value = ir.get_attr(node, name)
@@ -137,6 +138,7 @@ def _convert_slice(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_dropout(model: ir.Model, node: ir.Node) -> int:
+    """Drop the attributes of Dropout that have no effect at inference; one change."""
     for name in ("ratio", "is_test"):  # no effect at inference
         node.attributes.pop(name, None)
     return 1
@@ -243,6 +245,7 @@ def _convert_resize(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_top_k(model: ir.Model, node: ir.Node) -> int:
+    """Turn the attribute `k` of TopK into its second input; one change."""
     convert_attributes_to_inputs(
         model, node, [np.array([ir.get_attr(node, "k")], np.int64)], ("k",)
     )

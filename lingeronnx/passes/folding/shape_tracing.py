@@ -82,6 +82,7 @@ def _run_traces(model: ir.Model, feed: Mapping[str, np.ndarray]) -> _TracedShape
     dtypes: dict[str, np.dtype] = {}
 
     def run(arrays: Mapping[str, np.ndarray]) -> _Shapes:
+        """Run the model on `arrays`; return the shapes by tensor, and record the types."""
         shapes = {}
         for name, array, _ in float_runner.run(arrays):
             shapes[name], dtypes[name] = array.shape, array.dtype

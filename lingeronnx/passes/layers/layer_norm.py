@@ -487,6 +487,7 @@ def _declare_function(model: ir.Model, axis_count: int, epsilon: float) -> str:
     body: list[ir.Node] = []
 
     def add(op_type: str, inputs: list[ir.Value], **attributes: object) -> ir.Value:
+        """Append a node to the body, and return its output."""
         node = ir.node(op_type, inputs, attributes)  # type: ignore[arg-type]
         node.outputs[0].name = f"v{len(body)}"
         body.append(node)

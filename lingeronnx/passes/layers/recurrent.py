@@ -128,6 +128,10 @@ class _RecurrentRewriter:
     """Replaces one node; new nodes are inserted before it."""
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
+        """Read the sizes of `node`, and add its recurrent function to the model.
+
+        Lengths that are those of full sequences are left out of the function's inputs.
+        """
         self._model, self._node = model, node
         self._sizes = ir.get_shape(node.inputs[0]) or ()
         batch = (node.inputs[0].shape or (0, "N", 0))[1]  # type: ignore[union-attr]

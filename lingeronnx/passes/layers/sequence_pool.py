@@ -122,6 +122,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
         sizes: list[int],
         attributes: dict[str, list[int]],
     ) -> ir.Value:
+        """Append a node with a per-sample output shape of `sizes`, and return its output."""
         new_node = ir.make_node(
             op_type,
             inputs,

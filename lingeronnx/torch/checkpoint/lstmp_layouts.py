@@ -226,7 +226,11 @@ def _remove_parameter_name(key: str, names: Sequence[str]) -> str | None:
 
 
 def _resolve_layout(groups: Mapping[str, Mapping[str, Any]], layout: str) -> str:
-    """Return `layout`, or for auto the only layout in a checkpoint; raises ModelError otherwise."""
+    """Return `layout`, or for auto the only layout with a layer in a checkpoint.
+
+    `groups` maps each layout to its layers' parameters. Raises ModelError if `layout` has no layer,
+    or for auto if no layout has one or several have.
+    """
     present = [name for name in LAYOUTS if groups[name]]
     if layout != "auto":
         if not groups[layout]:

@@ -155,7 +155,11 @@ def _export_dynamo(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    """Export with `torch.export`; arguments as of `trace_model`."""
+    """Export with `torch.export` and torch's dynamo exporter; arguments as of `trace_model`.
+
+    `dump_text` gets the traced program as text. Each node's metadata names the module it comes
+    from. Raises ModelError if torch cannot trace or write the model.
+    """
     dynamic = torch.export.Dim.DYNAMIC
     shapes = tuple(
         dict.fromkeys(axes[name], dynamic) if axes.get(name) else None for name in inputs
@@ -269,7 +273,11 @@ def _export_torchscript(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    """Export with the TorchScript tracer; arguments as of `trace_model`."""
+    """Export with the TorchScript tracer; arguments as of `trace_model`.
+
+    `dump_text` gets a line per node. Nothing is folded. Each node's metadata names the module it
+    comes from. Raises ModelError if torch cannot write the model.
+    """
     captured: list[str] = []
     with temporary_folder() as folder:
         path = folder / "model.onnx"

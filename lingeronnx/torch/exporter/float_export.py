@@ -386,7 +386,11 @@ def _declare_io(
     outputs: Mapping[str, list[int | str]],
     notes: list[str],
 ) -> None:
-    """Set the shapes of inputs and outputs, remove unused inputs, and infer all other shapes."""
+    """Set the shapes of inputs and outputs, remove unused inputs, and infer all other shapes.
+
+    Changes `graph` in place, and adds a note to `notes` for each removed input. `axes` maps an
+    input to the symbols of its dynamic axes; `outputs` maps an output to its dimensions.
+    """
     for value in list(graph.graph.inputs):
         name = str(value.name)
         if value.uses():

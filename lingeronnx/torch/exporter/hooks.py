@@ -53,7 +53,14 @@ def watch_outputs(
         raise ConfigError("no submodule has a name that matches the pattern")
 
     def make_hook(path: str) -> Callable[..., None]:
+        """Make the forward hook that passes each tensor of a module's output to `watch`.
+
+        A tensor is named `path` if it is the only one, else `path.index`; floating-point tensors
+        are passed as float32 arrays, others with their own type.
+        """
+
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            """Pass each tensor of `output` to `watch`, as a NumPy array on the CPU."""
             tensors = list(_iterate_tensors(output))
             for index, tensor in enumerate(tensors):
                 array = tensor.detach().cpu()
@@ -101,7 +108,10 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
     counts = dict.fromkeys(leaves, 0)
 
     def make_hook(path: str) -> Callable[..., None]:
+        """Make the forward hook that adds 1 to `counts[path]`."""
+
         def hook(*_: Any) -> None:
+            """Add 1 to the calls of the module `path`."""
             counts[path] += 1
 
         return hook
@@ -169,6 +179,10 @@ def mirror_calls(
     is_busy = False  # the export calls the module again
 
     def hook(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+        """Run the exported session on the tensors of this call; the first call exports the model.
+
+        Calls that the export itself makes are ignored.
+        """
         nonlocal session, is_busy
         if is_busy:
             return

@@ -182,9 +182,15 @@ def traceable_lstms(model: nn.Module) -> Iterator[None]:
     lstms = [module for module in model.modules() if type(module) is nn.LSTM and module.proj_size]
 
     def make_forward(lstm: nn.LSTM) -> Any:
+        """Make the `forward` of `lstm` that an exporter can trace.
+
+        During an export it runs the layer step by step with `run_projected_lstm`; otherwise it
+        calls the original.
+        """
         original_forward = lstm.forward
 
         def forward(input: Tensor, hx: States | None = None) -> Any:
+            """Run the LSTM, by `run_projected_lstm` during an export."""
             if not is_exporting():
                 return original_forward(input, hx)
             flat_weights = [getattr(lstm, name) for name in lstm._flat_weights_names]

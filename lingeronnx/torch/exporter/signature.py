@@ -58,6 +58,21 @@ class ModuleCall:
     def __init__(
         self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], names: Sequence[str] | None
     ) -> None:
+        """Flatten the arguments of a call, and name its tensors.
+
+        Parameters
+        ----------
+        args
+            The positional arguments; a single value stands for one argument, and a mapping for
+            keyword arguments. NumPy arrays, also nested ones, become tensors.
+        names
+            The names of the tensors, or None to derive them from the parameters of `model.forward`.
+
+        Raises
+        ------
+        ConfigError
+            If the arguments contain no tensor.
+        """
         if isinstance(args, Mapping):
             args, kwargs = (), {**args, **kwargs}
         elif not isinstance(args, tuple | list):
@@ -94,6 +109,7 @@ class FlattenedModel(nn.Module):
     """
 
     def __init__(self, model: nn.Module, call: ModuleCall) -> None:
+        """Wrap `model` with the structure of the arguments of `call`."""
         super().__init__()
         self.model = model
         self._call = call
@@ -319,7 +335,12 @@ def resolve_dynamic_axes(
 def _name_input_axes(
     requested: Mapping[str, Mapping[int, str | None]], inputs: Mapping[str, Tensor]
 ) -> dict[str, dict[int, str]]:
-    """Name the sizes of the requested axes of inputs; raises ConfigError if a name is ambiguous."""
+    """Name the sizes of the requested axes of inputs: input -> axis -> symbol.
+
+    `requested` gives an axis a symbol or None. None becomes the batch symbol for axis 0, if all
+    such inputs have the same batch size, and else `input_axis`. Raises ConfigError if one symbol
+    stands for two sizes.
+    """
     batch_sizes = {
         tensor.shape[0]
         for name, tensor in inputs.items()

@@ -48,6 +48,11 @@ class LearnedScales:
         target: Target,
         fixed: frozenset[str] = frozenset(),
     ) -> None:
+        """Create one parameter, log2 of the scale, for each group of tensors that share a scale.
+
+        Groups with a tensor of several scales or with a tensor in `fixed` get none: their scales
+        stay as planned. `log2_scales` maps each tensor's name to the parameter of its group.
+        """
         self._partition, self._target, self._plan = partition, target, plan
         self._is_power_of_two = plan.mode == "q-value"
         self._shared = group_shared_scales(partition, target)

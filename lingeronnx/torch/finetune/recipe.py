@@ -77,6 +77,7 @@ class Recipe:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        """Raise ConfigError if a choice, number or device of the recipe is not allowed."""
         choices = {
             "method": ("blocks", "whole", "both"),
             "scales": ("learned", "fixed", None),

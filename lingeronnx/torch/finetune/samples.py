@@ -25,6 +25,11 @@ class Samples:
     """All samples of `data` in memory. Raises DataError if they take more than 8 GiB."""
 
     def __init__(self, data: Data, device: str = "cpu") -> None:
+        """Read all samples of `data` into one array per input.
+
+        `labels` is None unless every batch has labels. Raises DataError if the inputs take more
+        than `_MAX_INPUT_BYTES`.
+        """
         batches, label_batches, byte_count = [], [], 0
         for feeds, batch_labels in data.batches(_BATCH_SIZE):
             byte_count += sum(array.nbytes for array in feeds.values())

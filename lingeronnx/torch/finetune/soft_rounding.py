@@ -35,6 +35,11 @@ class SoftRounding:
     """
 
     def __init__(self, module: QatModule, names: Sequence[str]) -> None:
+        """Create a rounding logit per element of each parameter in `names` that the plan quantizes.
+
+        A logit starts at the fraction of the element in counts. Sets `module.rounding_rules` to the
+        soft rounding of these parameters.
+        """
         self._module = module
         self.rounding_logits: dict[str, Any] = {}
         self._unrounded = [name for name in names if name not in module.plan.tensors]
@@ -60,6 +65,7 @@ class SoftRounding:
         """Return the function that rounds a weight to counts in training."""
 
         def rule(parameter: Any, source: Any) -> Any:
+            """Round down to counts, add the soft fractions, and clip to the range of `source`."""
             qparams = source.qparams
             counts = torch.floor(parameter.detach().double() * get_scale_factor(qparams, parameter))
             counts = counts + self._get_round_up_fraction(name)

@@ -80,6 +80,11 @@ class Tuner:
         resume: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        """Prepare training of `module`; the module moves to the device of the recipe.
+
+        Freezes and clamps parameters by `constraints`, and loads the checkpoint's state if
+        `resume`.
+        """
         self.module, self.samples, self.recipe = module.to(recipe.device), samples, recipe
         self._model = model
         self._loss_tensors = _get_loss_tensors(module, model) if recipe.loss == "distill" else []
@@ -267,7 +272,12 @@ class Tuner:
     # ---- end to end -----------------------------------------------------------------------------
 
     def train_end_to_end(self) -> None:
-        """Train all parameters together, and restore the best epoch."""
+        """Train all parameters that are not frozen together, and restore the best epoch.
+
+        The state before the first epoch counts as a candidate too. Learned scales are trained
+        along. Continues a loaded checkpoint, saves one after each epoch, and stops early after
+        `patience` epochs without a better one.
+        """
         recipe, module = self.recipe, self.module
         names = [name for name in module.parameter_of if name not in self.constraints.frozen]
         taps = self._get_taps()

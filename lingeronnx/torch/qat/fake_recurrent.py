@@ -71,7 +71,11 @@ def _bind_parameters(kernel: Any, parameters: Sequence[Any], context: FakeQuantC
 
 
 def _recurrent(kernel: Any, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Compute a layer with real gates and states as counts; its integers are the simulator's."""
+    """Compute a layer with real gates and states as counts; its integers are the simulator's.
+
+    `inputs` are the sequence and the optional initial states and lengths, as integers. The values
+    are those of the exact kernel, the gradients those of the float layer (straight-through).
+    """
     x, *state_inputs = inputs
     x = x.float()  # at most 16 bits
     fields = ("weight_x", "weight_h", "bias_x", "bias_h")

@@ -53,7 +53,11 @@ def _conv(kernel: k.Conv, inputs: Sequence[Any], context: FakeQuantContext) -> t
 def _conv_transpose(
     kernel: k.ConvTranspose, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Convolve transposed in exact arithmetic, and requantize."""
+    """Convolve transposed in exact arithmetic, and requantize.
+
+    Returns one tensor of the shape that the kernel infers; outputs that `output_padding` adds
+    beyond all taps are equal to the bias.
+    """
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)

@@ -36,6 +36,7 @@ class TorchFallback:
     """
 
     def __init__(self, fallback: FloatFallback) -> None:
+        """Read the graph, functions and initializers of `fallback`, and check each node."""
         proto = fallback.proto
         self._graph = proto.graph
         self._version = _get_opset_version(proto.opset_import)

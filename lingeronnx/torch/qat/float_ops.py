@@ -34,6 +34,7 @@ class Attributes(dict[str, Any]):
     def __init__(
         self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, output_count: int
     ) -> None:
+        """Hold the attributes of `node`, its opset `version` and its number of outputs."""
         super().__init__(values)
         self.version, self.output_count = version, output_count
         self._label = f"{node.op_type} {node.name or ' '.join(node.output)}"
@@ -158,6 +159,11 @@ def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable
     """Make a reduction operator from a function of tensor, axes and keepdims."""
 
     def run(a: Attributes, x: Any, axes: Any = None) -> Any:
+        """Reduce `x` over the axes of the attribute or the input `axes`.
+
+        Without axes all are reduced, or none if `noop_with_empty_axes` is set; axes stay with size
+        1 unless `keepdims` is 0.
+        """
         requested = get_int_list(a, "axes", axes)
         if not requested and a.get("noop_with_empty_axes", 0):
             return function(x[..., None], [x.ndim], False)
@@ -182,6 +188,7 @@ def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Calla
     """Make ReduceMax or ReduceMin; `empty` is the result of an empty reduction."""
 
     def run(x: Any, axes: list[int], keep: bool) -> Any:
+        """Reduce `x` over `axes`; an empty axis gives `empty`, booleans become numbers."""
         if x.dtype == torch.bool:
             return run(x.to(torch.float32), axes, keep) > 0
         if 0 in (x.shape[i] for i in axes):
@@ -195,6 +202,7 @@ def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make ArgMax or ArgMin, which select the first index, or on request the last."""
 
     def run(a: Attributes, x: Any) -> Any:
+        """Return the index of the extreme along `axis`; `select_last_index` takes the last."""
         axis, keep = a.get("axis", 0), bool(a.get("keepdims", 1))
         if not a.get("select_last_index", 0):
             return function(x, axis, keepdim=keep)
@@ -217,6 +225,7 @@ def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
     """Make a softmax operator: along one axis since version 13, before over all later axes too."""
 
     def run(a: Attributes, x: Any) -> Any:
+        """Apply the function along `axis`; before opset 13 over all axes from it on."""
         if a.version >= 13:
             return function(x, a.get("axis", -1))
         return function(x.flatten(a.get("axis", 1)), -1).reshape(x.shape)

@@ -224,7 +224,11 @@ def _lstm(
     c: Any = None,
     p: Any = None,
 ) -> Any:
-    """Run an LSTM, with torch's own if it supports the attributes."""
+    """Run an LSTM, with torch's own if there are no lengths, peepholes `p` or unusual attributes.
+
+    The arguments are the operator's inputs, its gates in the order of ONNX (i, o, f, c); results
+    as of `_run_layer`.
+    """
     if lengths is None and p is None and len(x) and _UNSUPPORTED_BY_TORCH_LSTM.isdisjoint(a):
         return _run_torch_lstm(a, x, w, r, b, (h, c))
     return _run_layer(
@@ -251,7 +255,11 @@ _UNSUPPORTED_BY_TORCH_LSTM = frozenset(
 def _run_torch_lstm(
     a: Attributes, x: Any, w: Any, r: Any, b: Any, initial_states: Sequence[Any]
 ) -> Any:
-    """Run an LSTM in one call of torch's own LSTM; results as of `_run_layer`."""
+    """Run an LSTM in one call of torch's own LSTM; results as of `_run_layer`.
+
+    The weights have ONNX's order of gates (i, o, f, c) and are reordered for torch (i, f, c, o). A
+    missing bias or state (None) is zero; one direction in reverse runs on the flipped sequence.
+    """
     directions, _, units = r.shape
     is_reverse = a.get("direction", "forward") == "reverse"
     # Gates of ONNX, i o f c, in the order of torch, i f c o.

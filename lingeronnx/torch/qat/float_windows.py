@@ -36,7 +36,11 @@ class _PaddedWindow:
 
 
 def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> _PaddedWindow:
-    """Resolve ``auto_pad`` and ``ceil_mode`` of a node for an input with spatial `sizes`."""
+    """Resolve ``auto_pad`` and ``ceil_mode`` of a node for an input with spatial `sizes`.
+
+    The pads of the result are numbers per spatial axis. The overhang is the size by which the last
+    window of ``ceil_mode`` extends beyond the padded input, else 0.
+    """
     rank = len(kernel)
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
     pads, auto_pad = a.get("pads") or [0] * 2 * rank, a.get("auto_pad", "NOTSET")
@@ -105,7 +109,11 @@ def _get_transposed_padding(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[int]:
-    """Return the amounts, in the order of `F.pad`, that crop and pad a full transposed output."""
+    """Return the amounts, in the order of `F.pad`, that crop and pad a full transposed output.
+
+    The order is last axis first, begin and end of each; negative amounts crop. `output_shape`, or
+    input size times stride for ``auto_pad`` SAME, takes precedence over the pads.
+    """
     rank = len(kernel)
     output_padding = a.get("output_padding") or [0] * rank
     pads, auto_pad = a.get("pads") or [0] * 2 * rank, a.get("auto_pad")
@@ -228,7 +236,11 @@ def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: A
 def _resolve_resized_axes(
     a: Attributes, x: Any, roi: Any, scales: Any, sizes: Any
 ) -> list[_ResizedAxis]:
-    """Return output size, scale and roi of each axis of a Resize; arguments as of the operator."""
+    """Return output size, scale and roi of each axis of a Resize; arguments as of the operator.
+
+    `sizes`, if not empty, takes precedence over `scales`, and ``keep_aspect_ratio_policy`` makes
+    its factors equal. Without a roi an axis has (0, 1).
+    """
     axes = [axis % x.ndim for axis in a.get("axes") or range(x.ndim)]
     input_sizes = [x.shape[axis] for axis in axes]
     if sizes is not None and sizes.numel():

@@ -83,6 +83,11 @@ class _StraightThrough(torch.autograd.Function):
     def forward(
         ctx: Any, a: Any, h: Any, c: Any, wh: Any, bh: Any, log2_scale: Any, trace: LstmTrace
     ) -> tuple[Any, Any, Any]:
+        """Return the exact states, the final state and the final cell; see `apply_lstm`.
+
+        The gates of all steps are computed at once in float from the states of `trace`, the cells
+        step by step; all that `backward` needs is saved.
+        """
         states, alive = trace.states, trace.alive
         # Before its first step a sample keeps h.
         held_states = states if alive is None else torch.where(alive, states, h)
@@ -110,6 +115,12 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Backpropagate through time with the float gates that `forward` saved.
+
+        The gradient of a state's rounding is 1 where the state is inside its range, else 0; steps
+        beyond the length of a sample pass gradients on unchanged. The results are the gradients of
+        the arguments of `forward`; that of `log2_scale` is None if it is not needed.
+        """
         grad, dh, dc = grads
         previous_states, previous_cells, i, f, g, o, tanh_cells, inside, wh, _ = ctx.saved_tensors
         trace, alive = ctx.trace, ctx.trace.alive

@@ -120,6 +120,19 @@ class FakeQuantNetwork:
         floats: Mapping[str, str] = MappingProxyType({}),
         target: Target | None = None,
     ) -> None:
+        """Bind the kernels of an integer graph, and make a fake-quantized step of each.
+
+        Parameters
+        ----------
+        shapes
+            The shape of each input for one sample; used only without `input_specs`.
+        sources
+            The origin of each constant of the graph that is computed from a parameter, by its name.
+        input_specs
+            Shapes and types of the inputs, or None for those of `shapes`.
+        floats
+            The plan's tensor for each integer tensor of another name.
+        """
         runner = IntegerRunner(graph, target=target)
         self.inputs = list(runner.inputs)
         self.outputs = [str(value.name) for value in graph.graph.outputs]
@@ -164,7 +177,11 @@ class FakeQuantNetwork:
         input_dtypes: Sequence[np.dtype],
         sources: Mapping[str, ConstantSource],
     ) -> FakeQuantStep:
-        """Create the step of a kernel call; raises ModelError without a fake quantizer."""
+        """Create the step of a kernel call; raises ModelError without a fake quantizer.
+
+        A float fallback runs its subgraph in torch. Inputs of `node` that are constants with an
+        entry in `sources` become parameters of the step, by the kernel's field or input index.
+        """
         kernel = call.kernel
         parameter_sources: dict[int | str, str] = {}
         if isinstance(kernel, FloatFallback):
@@ -269,7 +286,11 @@ class FakeQuantNetwork:
         clip_limits: Mapping[str, float],
         float_overrides: Mapping[str, Any],
     ) -> Iterator[tuple[str, Any]]:
-        """Run each sample of a batch separately, and yield the concatenated outputs; see `walk`."""
+        """Run each sample of a batch separately, and yield the concatenated outputs; see `walk`.
+
+        Samples are cut and joined on each tensor's batch axis; outputs without an axis of size 1
+        there are joined on axis 0.
+        """
         walks = []
         for index in range(self._get_batch_size(feed)):
             sample = {
@@ -356,6 +377,15 @@ class QatModule(nn.Module):
         feed: Mapping[str, np.ndarray],
         trainable: Sequence[str] | None = None,
     ) -> None:
+        """Lower a clone of `model` with `plan`, and register its trainable constants as parameters.
+
+        Parameters
+        ----------
+        feed
+            Sample inputs, from which the shapes are taken.
+        trainable
+            The names of the initializers to train, or None for all that integers are computed from.
+        """
         super().__init__()
         self.model, self.target = ir.clone(model), target
         self.partition = Partition.build(self.model, plan.floats, target)

@@ -60,6 +60,10 @@ class _QuantizeFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Any, q: Any, log2_scale: Any, low: float, high: float) -> Any:
+        """Return the counts `q` in the type of the real counts `v`; save both for `backward`.
+
+        `low` and `high` are the ends of the range in counts.
+        """
         ctx.save_for_backward(v, q)
         ctx.bounds = low - 0.5, high + 0.5
         ctx.has_log2_scale = log2_scale is not None
@@ -67,6 +71,11 @@ class _QuantizeFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Pass the gradient on where `v` is at most half a count out of range, else zero.
+
+        The gradient of `log2_scale` is ln 2 times the sum of gradient times quantization error, and
+        None if the scale is not trained.
+        """
         (grad,), (v, q) = grads, ctx.saved_tensors
         low, high = ctx.bounds
         inside = (v >= low) & (v <= high)
@@ -249,7 +258,10 @@ def _apply_form(form: Any, acc: Any, bound: int) -> Any:
 
 
 def _apply_form_int64(form: Any, acc: Any) -> Any:
-    """Apply a requantization to int64 elements."""
+    """Apply a requantization to int64 elements, exactly as the simulator; returns clipped integers.
+
+    `form` selects the arithmetic: shift, scale, half-even shift, reciprocal, or two in a chain.
+    """
     if isinstance(form, ChainedForm):
         return _apply_form_int64(form.second, _apply_form_int64(form.first, acc))
     if isinstance(form, ShiftForm):

@@ -82,6 +82,7 @@ class DataDependenceTracker(TorchFunctionMode):
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
+        """Track the results of torch functions that depend on `tensors`, the data of a call."""
         super().__init__()
         self.locations: dict[str, str] = {}
         self._dependent: Any = WeakIdKeyDictionary()
@@ -104,7 +105,11 @@ class DataDependenceTracker(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a torch function; record reads of values and track its results."""
+        """Call a torch function; record reads of values and track its results.
+
+        A result depends on the data if an argument does. Recorded are reads of the values of such
+        tensors (as by `item`), and reads of the size of tensors whose size depends on the data.
+        """
         tensors = _collect_tensors((args, kwargs or {}))
         is_dependent = any(tensor in self._dependent for tensor in tensors)
         is_data_sized = any(tensor in self._data_sized for tensor in tensors)

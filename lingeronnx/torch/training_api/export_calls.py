@@ -162,7 +162,10 @@ def _apply_format_options(
 def _check_keywords(
     export_params: bool, operator_export_type: Any, others: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError for keywords of torch's export that are not supported."""
+    """Raise ConfigError for keywords of torch's export that are not supported.
+
+    `others` may have the keywords of `_IGNORED_KEYWORDS`, with one of the values listed there.
+    """
     if not export_params:
         raise ConfigError(
             "export_params=False: an integer graph always includes its weights, which the packer "
@@ -217,6 +220,11 @@ def patch_torch_onnx_export() -> None:
 
     @functools.wraps(torch_export)
     def dispatch(model: Any, args: Any = (), f: Any = None, *options: Any, **settings: Any) -> Any:
+        """Export a net after `init` as an integer graph, and any other model with torch.
+
+        Raises ConfigError for a net after `init` without a path or with more positional arguments.
+        Warns if `opset_version` is not the opset of the integer graph, and returns None.
+        """
         if not isinstance(model, QuantizedNet):
             return torch_export(model, args, f, *options, **settings)
         if options or f is None:

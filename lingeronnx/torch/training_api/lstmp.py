@@ -57,6 +57,10 @@ class LSTMP(nn.Module):
         batch_first: bool = True,
         go_forward: bool = True,
     ) -> None:
+        """Create the three linear layers; a False `go_forward` runs the sequence from its end.
+
+        Raises ConfigError if `batch_first` is False or a size is below 1.
+        """
         super().__init__()
         if not batch_first:
             raise ConfigError(
@@ -142,6 +146,7 @@ class UBLSTMP(nn.Module):
     def __init__(
         self, input_size: int, hidden_size: int, cell_size: int, batch_first: bool = True
     ) -> None:
+        """Create a forward and a backward LSTMP of the same sizes."""
         super().__init__()
         self.forward_lstmp = LSTMP(input_size, hidden_size, cell_size, batch_first)
         self.backward_lstmp = LSTMP(
@@ -175,6 +180,10 @@ class FastUBLSTMP(nn.Module):
     def __init__(
         self, input_size: int, hidden_size: int, cell_size: int, batch_first: bool = True
     ) -> None:
+        """Create two `nn.LSTM` with projection, one for each direction.
+
+        Raises ConfigError if `batch_first` is False, or `hidden_size` is not below `cell_size`.
+        """
         super().__init__()
         if not batch_first:
             raise ConfigError(
@@ -254,6 +263,11 @@ class NormalizeFastLSTMP(nn.LSTM):
         normalize_output_value: float | None = 8,
         **kwargs: Any,
     ) -> None:
+        """Create an `nn.LSTM` with projection whose weights, biases and outputs are clamped.
+
+        The three values are the largest magnitudes, None for no clamp; the other arguments are
+        those of `nn.LSTM`. Raises ConfigError without `proj_size` or if a value is not above 0.
+        """
         super().__init__(*args, **kwargs)
         if not self.proj_size:
             raise ConfigError("NormalizeFastLSTMP needs proj_size, the size of the projected state")

@@ -280,6 +280,7 @@ class _ClampedOutput(nn.Module):
     """Mixin before the original class: clamps the output, with unmodified parameters."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module, and clamp its output as its annotations say."""
         clamp = get_annotations(self).clamp
         assert clamp is not None
         return clamp.apply(super().forward(*args, **kwargs), clamp.output)

@@ -57,6 +57,7 @@ class NetParameters:
     """
 
     def __init__(self, net: nn.Module) -> None:
+        """Map the name of each parameter and buffer of `net` to its module and its name there."""
         self.computed_constants: ComputedConstants | None = None
         self.owner_of_name: dict[str, tuple[nn.Module, str]] = {}
         for path, module in net.named_modules():
@@ -228,6 +229,11 @@ class ConstantOrigins:
         numbered: tuple[ir.Model, ir.Model],
         arrays: Mapping[str, np.ndarray],
     ) -> None:
+        """Find the constants of `normalized` that depend on parameters, and their origins.
+
+        A float constant depends on parameters if it differs between the two `numbered` graphs; its
+        origin is None if the shapes differ, or if the elements cannot be traced.
+        """
         self._order = list(arrays)
         flat_arrays = [array.reshape(-1) for array in arrays.values()]
         self._flat = np.concatenate([np.zeros(1, np.float32), *flat_arrays])

@@ -57,6 +57,7 @@ class QatState:
     """
 
     def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
+        """Create the state of a net after `init` that has not been traced yet."""
         self.settings, self.fingerprint = settings, settings_fingerprint
         self.traced: Traced | None = None
         self._ranges: Ranges = {}
@@ -64,7 +65,12 @@ class QatState:
         self._floats: TorchFallback | None = None
 
     def trace(self, net: nn.Module, args: Any, kwargs: Any) -> Traced:
-        """Trace `net` with the given arguments and wrap the modules that are quantized."""
+        """Trace `net` with the given arguments and wrap the modules that are quantized.
+
+        A loaded checkpoint gives the plan and ranges; raises ConfigError if it was saved with other
+        settings. Otherwise the ranges are the initial ones. Changes the classes of modules in
+        place.
+        """
         if self._saved and self._saved["settings"] != self.fingerprint:
             raise ConfigError(
                 "the checkpoint was saved with other settings of init; initialise the net with the "
@@ -187,6 +193,7 @@ class QatState:
         return {"settings": settings, "told": self.fingerprint, "saved": self.to_state_dict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Restore a pickled or copied state as untraced; the first call traces the net again."""
         settings = state["settings"]
         fresh = QatState(
             Settings(**{**settings, "platform": get_target(settings["platform"])}), state["told"]

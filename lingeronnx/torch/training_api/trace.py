@@ -420,6 +420,12 @@ class _ChosenLayers:
         scopes: Mapping[str, str],
         settings: Settings,
     ) -> None:
+        """Partition the nodes into integer and float, and collect the modules of integer layers.
+
+        Repeats the partition until it adds no node to the host part. `float_reasons` maps the nodes
+        kept in float to the reason; `modules` are the innermost modules of the integer nodes that
+        depend on parameters.
+        """
         self._constants, self._parameters, self._settings = constants, parameters, settings
         self._scopes = scopes
         unsupported: set[str] = set()
