@@ -74,7 +74,10 @@ def check_float(
 def _find_worked_around_faults(
     model: ir.Model, target: Target, violations: Sequence[Violation]
 ) -> list[WorkedAround]:
-    """Return the faults of the executor that nodes trigger and no violation reports."""
+    """List the executor's faults that nodes trigger, except those that a violation already names.
+
+    A violation names a fault if its rule contains the fault's text.
+    """
     faults_by_node = [
         (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
     ]

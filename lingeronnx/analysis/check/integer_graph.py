@@ -33,7 +33,11 @@ __all__ = ["check_integer"]
 
 
 def check_integer(model: ir.Model, target: Target) -> Check:
-    """Check an integer graph, which is not modified, against the limits of `target`."""
+    """Check an integer graph, which is not modified, against the limits of `target`.
+
+    A platform whose nodes must carry the attribute `platform` gets one more violation if no node
+    has it.
+    """
     model = ir.clone(model)
     for value, shape in infer_shapes(model).items():
         value.shape = ir.make_shape(shape)
@@ -74,7 +78,12 @@ class _GraphChecker:
         self._fallbacks = _float_nodes_between_integers(model)
 
     def check_node(self, node: ir.Node) -> None:
-        """Check a node and record its violations and its output tensors."""
+        """Check a node, given those before it, and record its violations and its output tensors.
+
+        A node that is not an integer operator goes to `_check_non_integer_node`. Otherwise checked
+        are missing attributes, invalid values (reported only if none is missing), the rules and the
+        limits of the platform. Rules and limits are skipped if the attributes cannot be read.
+        """
         form = find_integer_op(node)
         if form is None or not self._is_integer_node(node):
             self.violations += _check_non_integer_node(
@@ -142,7 +151,12 @@ def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violatio
 
 
 def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Iterator[str]:
-    """Yield the attributes that an integer node lacks: required ones, and those of the chip."""
+    """Yield the names of attributes that an integer node lacks: required ones, then the chip's.
+
+    The chip's is `quant_mode` (layers with weights, and Requant) where the chip has it, else
+    `platform_quant` (all but Quant, Dequant and Requant); it is yielded as "name (value)". Former
+    names of attributes count as present.
+    """
     attributes = set(node.attributes)
     current_names = {ATTRIBUTE_RENAMES.get(name, name) for name in attributes}
     for spec in op_format.attributes:

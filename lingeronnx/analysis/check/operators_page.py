@@ -54,7 +54,7 @@ def render_operators_markdown() -> str:
 
 
 def _render_operator_table() -> list[str]:
-    """Render the support of all operators on all platforms as a table."""
+    """Render a Markdown table: one operator per row, with ONNX sources and support per platform."""
     lines = [
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",

@@ -105,7 +105,11 @@ def _add_parts(
     latency_options: LatencyOptions,
     floats: Sequence[FloatNode],
 ) -> Check:
-    """Add the parts of a graph with float operators between integer ones to a check."""
+    """Add the parts of a graph with float operators between integer ones to a check.
+
+    Sets the program, the float nodes, the chip's share of the MACs (0 without any MACs), options
+    to merge parts, and the time of a call.
+    """
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
     float_names = {entry.node for entry in floats}
     chip_macs = sum(part.macs for part in program.chip)
@@ -130,7 +134,11 @@ def _named_target(proto: onnx.ModelProto) -> Target:
 
 
 def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode]]:
-    """Return the float nodes between integer nodes, and those before or after all of them."""
+    """Split the float nodes: those between integer nodes, and those before or after all of them.
+
+    Integer nodes are those of the quantized domain, but for a Dequant on the host, and standard
+    operators that read an integer tensor.
+    """
     integer_ids: set[int] = set()
     integers: set[str] = set()
     for node in graph.graph:

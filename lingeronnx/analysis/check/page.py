@@ -62,7 +62,10 @@ def _packing_facts(check: Check) -> list[tuple[str, object]]:
 
 
 def _render_cost(check: Check) -> list[str]:
-    """Render memory as bars, the layers as a table, and their cycles as a plot."""
+    """Render memory as bars, the layers as a table, and their cycles as a plot.
+
+    Empty if the cost is unknown; without a latency the column of cycles and the plot are missing.
+    """
     cost, latency = check.cost, check.time.latency
     if cost is None:
         return []

@@ -183,7 +183,11 @@ class Check(Sequence[Violation]):
 
     @property
     def verdict(self) -> str:
-        """The result in one line."""
+        """The result in one line.
+
+        Either that no limit is exceeded (if `sound`), or the reasons: too slow, the packing, the
+        violated limits, whether --fit fixes all of them, and whether the chip parts are correct.
+        """
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
         reasons = []
@@ -265,7 +269,10 @@ class Check(Sequence[Violation]):
         ]
 
     def _format_fit(self, max_lines: int | None) -> list[str]:
-        """Return the rewrites that --fit would apply, and new violations that would result."""
+        """Format the rewrites that --fit would apply, and new violations that would result.
+
+        Without new violations, a line says if nothing can be fixed, or if nothing would remain.
+        """
         full = max_lines is None
         rewrites = [f"--fit would: {line}" for line in format_rewrites(self.fitted, full)]
         lines = truncate_lines(rewrites, max_lines)
@@ -281,7 +288,11 @@ class Check(Sequence[Violation]):
         return lines
 
     def _format_packing(self, max_lines: int | None) -> list[str]:
-        """Return the verdict of the packer and the chip on the graph."""
+        """Format the outcome of packing: rewrites, findings, assumptions, packer's arguments.
+
+        Without a choice of arguments it is only the findings of the verdicts, or a line that the
+        cost is unknown (a forecast for a chip with a packer and without parts), or nothing.
+        """
         full = max_lines is None
         if self.choice is None:
             if self.verdicts:

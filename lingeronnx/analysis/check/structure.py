@@ -136,7 +136,7 @@ def _is_weight(array: np.ndarray | None) -> bool:
 
 
 def _live_node_ids(model: ir.Model) -> set[int]:
-    """Return the ids of the nodes on which a graph output depends."""
+    """Return the `id()` of each node on which a graph output depends, also through subgraphs."""
     live_ids: set[int] = set()
     pending = [ir.producer(value) for value in model.graph.outputs]
     while pending:
@@ -176,7 +176,11 @@ def _format_scale(qparams: Affine | None) -> str:
 
 
 def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine | None], str]:
-    """Return a function that describes how the scale of a tensor was chosen."""
+    """Make a function (tensor name, its parameters) -> text that says how the scale was chosen.
+
+    The text is "-" without parameters, "the plan's" without a policy, "fixed" for a scale that the
+    user gave, else the calibrator, with its percentile.
+    """
 
     def describe(name: str, qparams: Affine | None) -> str:
         if qparams is None:
@@ -242,7 +246,11 @@ def _output_and_weight_rows(
 
 
 def _iter_output_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a node's outputs."""
+    """Yield a row of text cells for each named output of a node.
+
+    The cells are node, operator, type of the first input that is not constant, type, channel axis,
+    observer, scale, and the lowest and highest calibrated value ("-" if not calibrated).
+    """
     data = next((v for v in node.inputs if v is not None and ir.const_value(v) is None), None)
     for value in node.outputs:
         if not value.name:
@@ -265,7 +273,10 @@ def _iter_output_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[s
 
 
 def _iter_weight_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a node's quantized constants."""
+    """Yield a row of text cells for each constant input of a node that the plan quantizes.
+
+    The cells are node, operator, type, channel axis, observer and scale.
+    """
     for value in node.inputs:
         if value is None or ir.const_value(value) is None:
             continue

@@ -168,7 +168,10 @@ def _consumer_ids(node: ir.Node) -> set[int]:
 
 
 def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find biases of an integer graph that are at the limits of their type."""
+    """Find biases of an integer graph that are at the limits of their type.
+
+    A bias is an integer constant of 32 bits or more, from the third input on.
+    """
     for node in graph.graph:
         if not is_quantized_domain(node):
             continue
@@ -192,7 +195,10 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find scales that the platform stores coarser than the calibrator chose."""
+    """Find scales that are stored at most half as fine as the calibrator chose.
+
+    Only groups of tensors with calibration data count; none without a policy.
+    """
     policy, stats, target = result.basis.policy, result.basis.stats, result.platform
     if policy is None:
         return
@@ -288,7 +294,11 @@ def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarr
 def _find_outlier_ranges(
     partition: Partition, stats: Mapping[str, TensorStats]
 ) -> Iterator[Suspicion]:
-    """Find tensors and weights whose range is set by a few values."""
+    """Find tensors and weights whose range is set by a few values.
+
+    A calibrated tensor counts if its largest absolute value exceeds MAX_RATIO times a quantile of
+    the absolute values, weights if `compute_outlier_rows` marks one of their rows.
+    """
     for name, observed in stats.items():
         max_abs, quantile = max(observed.high, -observed.low), _abs_quantile(observed)
         if max_abs > MAX_RATIO * quantile:
@@ -332,7 +342,10 @@ def _abs_quantile(stats: TensorStats) -> float:
 def _find_concat_scale_mismatches(
     partition: Partition, result: QuantizedModel
 ) -> Iterator[Suspicion]:
-    """Find inputs of a Concat that would fit a much finer scale than its output has."""
+    """Find calibrated inputs of a Concat that alone would fit a much finer scale than its output.
+
+    Much finer is _MIN_SCALE_RATIO times; nothing is found without a policy.
+    """
     policy, stats = result.basis.policy, result.basis.stats
     if policy is None:
         return

@@ -24,7 +24,11 @@ _MAX_LAYERS = 60
 
 
 def render_time_plot(time: CallLatency, title: str) -> str:
-    """Render the cycles of a call's layers; of many layers only the most expensive are drawn."""
+    """Render the cycles of a call's layers as an SVG bar chart, one bar per layer in graph order.
+
+    Of many layers only the _MAX_LAYERS most expensive are drawn. The latency of `time` must be
+    known.
+    """
     latency = time.latency
     assert latency is not None
     by_cycles = sorted(latency.layers, key=lambda layer: -layer.total_cycles)
@@ -65,7 +69,17 @@ def _render_legend() -> Sequence[str]:
 
 
 def _render_bar(layer: LayerLatency, y: float, scale: float, total: float) -> Sequence[str]:
-    """Render a layer's name, its bar at `scale` pixels per cycle, and its percentage."""
+    """Render a layer's bar as SVG elements: name, one rectangle per phase, cycles and percentage.
+
+    Parameters
+    ----------
+    y
+        Top of the bar in pixels.
+    scale
+        Pixels per cycle.
+    total
+        Cycles of the whole call.
+    """
     name = f"{layer.operator} {layer.node or layer.name}"
     shown = name if len(name) <= 46 else f"{name[:45]}\u2026"
     elements, x = [_svg_text(_LEFT - 8, y + 10, shown, 'text-anchor="end"')], float(_LEFT)

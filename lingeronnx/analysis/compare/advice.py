@@ -85,7 +85,12 @@ class _Diagnosis:
         return any(finding is not None and finding.order <= order for finding in findings)
 
     def diagnose_scales(self) -> None:
-        """Find scales that clip values or use too few integers."""
+        """Add findings about scales that clip values or use too few integers.
+
+        Rows that have a finding already are skipped. If the graph records its settings and the user
+        did not fix the scale, a scale that is too small is of minor order, or replaced by a finding
+        about large values: a rule chose it.
+        """
         has_settings = self._examiner.is_unmodified and _records_settings(self._join)
         fixed = _extend_to_shared_scale(_user_fixed_tensors(self._join), self._rows, self.parents)
         for name, row in self._rows.items():
@@ -111,7 +116,11 @@ class _Diagnosis:
                 self.findings[name] = finding
 
     def diagnose_broken_layers(self) -> None:
-        """Find layers that compute something else than the float model's."""
+        """Add findings about layers that compute something else than the float model's.
+
+        These replace minor findings (order 2 and up). Left out are unspecific errors that few bits
+        explain, and layers that already have a serious finding.
+        """
         for name, row in self._rows.items():
             if name in self.findings and self.findings[name].order < 2:
                 continue
@@ -163,7 +172,15 @@ def _load_settings(tensor_join: TensorJoin) -> Mapping[str, Any] | None:
 def _extend_to_shared_scale(
     names: Collection[str], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
 ) -> set[str]:
-    """Extend `names` to all tensors that share a scale with them through data movement."""
+    """Extend `names` to all tensors that share a scale with them through data movement.
+
+    Parameters
+    ----------
+    rows
+        Compared tensors by name.
+    parents
+        Names of the tensors that a tensor's layer reads, by its name.
+    """
     edges = []
     for name, row in rows.items():
         if row.kinds[0] in operators.SCALE_PRESERVING_OPS | operators.DATA_MOVEMENT_OPS:
@@ -181,7 +198,10 @@ def _extend_to_shared_scale(
 
 
 def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
-    """Return the tensors whose scale the user chose, as far as the analysed graph records it."""
+    """List the tensors whose scale the user set by an override, as the analysed graph records it.
+
+    Empty if no settings are recorded, there is no float graph, or they do not match it.
+    """
     settings = _load_settings(tensor_join)
     overrides = {} if settings is None else settings.get("overrides", {})
     model = tensor_join.base.graph
@@ -276,7 +296,11 @@ def _group_layers(
     rows: Mapping[str, ComparedTensor],
     parents: Mapping[str, Sequence[str]],
 ) -> list[list[str]]:
-    """Group the tensors with findings that share their scale and kind with a parent."""
+    """Group the tensors with findings that share their scale and kind with a parent.
+
+    The groups are lists of names in the order of `rows`; a tensor whose parents are in different
+    groups joins these. `parents` maps a tensor to those that its layer reads.
+    """
     heads: dict[str, str] = {}
     groups: dict[str, list[str]] = {}
     for name in rows:
@@ -303,7 +327,10 @@ def _can_group(
     by_layer: Mapping[str, LayerFinding],
     rows: Mapping[str, ComparedTensor],
 ) -> bool:
-    """Whether a tensor and its parent have the same problem and the same scale."""
+    """Whether a tensor and its parent have a finding of the same groupable kind and the same scale.
+
+    Dead channels are grouped only behind operators that keep the scale.
+    """
     finding, parent_finding = by_layer[name], by_layer.get(parent)
     if finding.kind not in _GROUPABLE_KINDS:
         return False

@@ -186,7 +186,16 @@ def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
 
 
 def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
-    """Return the name, the function and the order of a metric."""
+    """Resolve a metric to (name, function of two arrays, order).
+
+    The order is None for a metric of `METRICS`, whose name may be in any case; a user's function,
+    or "module:function", requires "ascending" or "descending".
+
+    Raises
+    ------
+    ConfigError
+        If the metric is unknown, or the order is missing or superfluous.
+    """
     known = {name.casefold(): name for name in METRICS}
     if isinstance(metric, str) and metric.casefold() in known:
         name = known[metric.casefold()]
@@ -221,7 +230,13 @@ def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _run_output(source: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Run a batch and return the float values of an output."""
+    """Run a batch and return the float values of the output or dumped tensor `name`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such output, or it is not numeric.
+    """
     session = getattr(source, "session", None)
     if session is not None:
         outputs = [str(value.name) for value in session.model.graph.outputs]
@@ -259,7 +274,17 @@ def _extract_sample(
     index: int,
     count: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Return a copy of one sample's inputs, and of its label."""
+    """Copy the inputs and the label of sample `index` out of a batch of `count` samples.
+
+    Inputs whose batch is fixed are copied whole.
+
+    Returns
+    -------
+    feeds : dict
+        Arrays by input name, with a batch axis of 1.
+    label : array or None
+        The label, of length 1.
+    """
     sample = {}
     for name, array in feeds.items():
         if specs[name].accepts_any_batch and count > 1:

@@ -87,7 +87,12 @@ def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> Layer
 def _diagnose_rare_values(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Return a finding if rare values set the range."""
+    """Find out whether rare values set the range ("outlier activation"); None if not.
+
+    The largest absolute value must exceed _MAX_OUTLIER_RATIO times the 0.99 quantile and the peak
+    channel _MIN_PEAK_TO_RMS times its own RMS, and the SQNR must be poor. The options equalize if
+    few channels are large, else clip.
+    """
     outlier_ratio = row.effective.x.max_abs / max(_abs_quantile_99(row), 1e-30)
     if outlier_ratio <= _MAX_OUTLIER_RATIO:
         return None
@@ -117,7 +122,11 @@ def _diagnose_rare_values(
 def _diagnose_large_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Return a finding if some channels are much larger than the median channel."""
+    """Find out whether some channels are much larger than the median channel, whose SQNR is poor.
+
+    The kind is "outlier channel" if these are few, else "uneven channels"; None if not, also if
+    the RMS of the large channels is not large.
+    """
     large = np.flatnonzero(ranges.is_large)
     if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large.size:
         return None
@@ -136,7 +145,11 @@ def _diagnose_large_channels(
 def _diagnose_uneven_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Return a finding if the ranges of the active channels differ too much."""
+    """Find out whether the ranges of more than 3 active channels differ too much; None if not.
+
+    The 0.9 quantile must exceed _MAX_CHANNEL_RATIO times the 0.1 quantile, while the SQNR of the
+    median channel is low.
+    """
     if ranges.median_sqnr_db >= _UNEVEN_SQNR_DB or ranges.active_max_abs.size <= 3:
         return None
     low, high = np.quantile(ranges.active_max_abs, (0.1, 0.9))
@@ -152,6 +165,7 @@ def _diagnose_uneven_channels(
 def _make_uneven_finding(
     row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding:
+    """Make a finding of order 2 whose options equalize channels, with the median channel's SQNR."""
     return make_finding(
         row,
         kind=kind,
@@ -187,7 +201,12 @@ def diagnose_uneven_weights(
     parents: Sequence[str],
     by_layer: Mapping[str, LayerFinding],
 ) -> LayerFinding | None:
-    """Return a finding if a few large weights leave few bits for most of the layer's weights."""
+    """Find out whether few large weights leave few bits for most of a layer's weights; None if not.
+
+    The layer's SQNR must be low, the median of the channels' largest weights at most a quarter of
+    the largest weight, and no parent an "outlier channel". The kind is "outlier channel" if at most
+    an eighth of the output channels (or one) is much larger than the median, else "uneven weights".
+    """
     if row.effective.sqnr > _UNEVEN_SQNR_DB:
         return None
     weight = _integer_weight(tensor_join.other.node(row.name))
@@ -288,7 +307,11 @@ def diagnose_minor_issues(
 
 
 def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
-    """Return a finding if some, but not all channels of the layer are constant."""
+    """Find out whether some, but not all channels of the layer are constant; None if not.
+
+    The weight of the finding is the fraction of these channels, a hundredth of it behind a Relu or
+    other clipping operator.
+    """
     if row.channels.count <= 1 or row.kinds[0] not in _CHANNEL_PRODUCING_OPS:
         return None
     channel_count = len(row.channels.is_constant)

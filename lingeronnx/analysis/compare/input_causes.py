@@ -126,7 +126,15 @@ def _detect_channel_reorder(
     mean: np.ndarray,
     std: np.ndarray,
 ) -> LayerFinding | None:
-    """Return a finding if the (mean, std) `moments` match calibration in another channel order."""
+    """Find out whether an input has the channels of calibration in another order; None if not.
+
+    Parameters
+    ----------
+    moments
+        Mean and standard deviation of each channel of these data.
+    mean, std
+        The same of the calibration data.
+    """
 
     def distance(order: Sequence[int]) -> float:
         index = list(order)

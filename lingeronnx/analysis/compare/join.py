@@ -292,7 +292,12 @@ class TensorJoin:
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
     def _run_base(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the float tensors of the baseline, in the layout of the analysed model."""
+        """Run the baseline and return its float tensors as float, by the analysed model's names.
+
+        Integers are converted to real values (float32), tensors of other types are left out.
+        Outputs of recurrent layers that normalization renames appear under both names, see
+        `_convert_recurrent_outputs`.
+        """
         real = {}
         for name, array, form in self.base.run(feeds):
             if form is not None:
@@ -319,7 +324,13 @@ class TensorJoin:
     ) -> dict[str, np.ndarray]:
         """Run the analysed model and add the errors as they arrive, against the tensors `real`.
 
-        Returns the state inputs of the next batch.
+        Creates the rows of new tensors and counts class hits in the first graph output. Without
+        local errors it also adds to `as_consumed` and `channels`.
+
+        Returns
+        -------
+        dict
+            Real values of the state inputs of the next batch, by input name.
         """
         states: dict[str, np.ndarray] = {}
         for name, array, form in self.other.run(feeds):
@@ -342,7 +353,13 @@ class TensorJoin:
     def _set_states(
         self, real: Mapping[str, np.ndarray], other_states: dict[str, np.ndarray]
     ) -> None:
-        """Store the state inputs of the next batch for both models."""
+        """Store the state inputs of the next batch: outputs in `real`, and `other_states`.
+
+        Raises
+        ------
+        ConfigError
+            If a state output is missing in one of the models.
+        """
         for output, state_input in self._state_inputs.items():
             if output not in real or state_input not in other_states:
                 raise ConfigError(
@@ -438,10 +455,11 @@ class TensorJoin:
         stored_form: StoredForm | None,
         real: Mapping[str, np.ndarray],
     ) -> np.ndarray | None:
-        """Return the baseline's tensor to compare with, or None if there is none.
+        """Find the baseline's tensor to compare with, or None if there is none.
 
         Shapes must be equal except for axes of length 1. Tensors that should have a counterpart but
-        have none are added to `unpaired`.
+        have none are added to `unpaired`; integers without a stored form (indices, shapes) should
+        not.
         """
         expected = real.get(name)
         if stored_form is None and array.dtype.kind != "f":
@@ -555,9 +573,17 @@ def _clipped_range(node: ir.Node) -> tuple[float, float] | None:
 
 
 def choose_comparison_batch_size(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
-    """Return how many samples to run together, from the size of one sample's tensors.
+    """Choose how many samples to run together, by the size of the baseline's tensors.
 
-    The result does not depend on the number of samples.
+    Parameters
+    ----------
+    feeds
+        Inputs of one sample, which are run.
+
+    Returns
+    -------
+    int
+        1 to 16, such that the tensors take about 64 MiB at most.
     """
     size = sum(array.nbytes for _, array, _ in base.run(feeds))
     return int(np.clip(_MAX_BATCH_BYTES // max(size, 1), 1, _MAX_BATCH))
@@ -615,12 +641,29 @@ def iter_batches(
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels) of the data, with zeros for the states of the first call.
+    """Yield (feeds, labels) for `tensor_join`.
+
+    Parameters
+    ----------
+    specs
+        Inputs of the baseline.
+    data
+        Data for these inputs, as `Data` takes them.
+    tensor_join
+        Join that gets the batches; the caller adds each before it takes the next.
+    state
+        Input name by the name of the output that feeds it. With it each item of the data is one
+        call; states that the data lack are zeros until `tensor_join` has samples, and are left out
+        later, because `TensorJoin.add` feeds the outputs back.
+    batch
+        Samples run together; None: by the size of the baseline's tensors. Ignored with `state`.
+    limit
+        Largest number of samples; None: all.
 
     Raises
     ------
     ConfigError
-        If an input of `state` does not exist.
+        If a value of `state` is not an input.
     """
     if state:
         yield from _iter_calls(specs, data, tensor_join, state, limit)
@@ -637,7 +680,16 @@ def _iter_calls(
     state: Mapping[str, str],
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels) of each call, with zeros for the states of the first call."""
+    """Yield (feeds, labels) of each item of the data, which is one call.
+
+    `state` maps outputs to the inputs that they feed. States that the data lack are zeros while
+    `tensor_join` has no samples, and are left out afterwards.
+
+    Raises
+    ------
+    ConfigError
+        If a value of `state` is not an input.
+    """
     inputs = [spec.name for spec in specs]
     for name in state.values():
         if name not in inputs:

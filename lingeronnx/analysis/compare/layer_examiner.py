@@ -110,7 +110,11 @@ class LayerExaminer:
         )
 
     def explain(self, row: ComparedTensor) -> Explanation | None:
-        """Return the cause of a row's error, or None if few bits explain it."""
+        """Find the cause of a row's error; None if few bits explain it or it cannot be isolated.
+
+        Tried in this order: other attributes, a missing Relu, swapped channels, offsets of channels
+        (a wrong bias, if they persist), and values that are unrelated.
+        """
         x, y = self._expected_tensors.get(row.name), self._isolated_tensors.get(row.name)
         if x is None or y is None or x.size != y.size:
             return None
@@ -145,7 +149,7 @@ class LayerExaminer:
         return 2 * abs(float(error[worst].mean())) > abs(float(offsets[worst]))
 
     def find_saturated_bias(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if biases of the layer are at the limits of their integer type."""
+        """Find biases (third input) at the limits of their integer type; None without any."""
         node = self._other.node(row.name)
         if node is None or not is_quantized_domain(node) or len(node.inputs) <= 2:
             return None
@@ -190,7 +194,10 @@ class LayerExaminer:
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
     def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if pads, strides, dilations or group differ from the float layer's."""
+        """Find the first of pads, strides, dilations and group that differs from the float layer's.
+
+        None if all are equal; an attribute that one of the two layers lacks is not compared.
+        """
         integer_node = self._other.node(row.name)
         float_node = self._find_float_node(row.name, operators.WINDOWED_OPS)
         if integer_node is None or float_node is None:
@@ -207,7 +214,7 @@ class LayerExaminer:
         return None
 
     def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if the layer has an input that passes a Relu first in the float model."""
+        """Find a Relu whose input this layer reads, while the float layer reads its output."""
         node = self._other.node(row.name)
         if node is None:
             return None
@@ -319,7 +326,11 @@ def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
 
 
 def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return a cause if pairs of channels of y match x much better when they are swapped."""
+    """Find pairs of channels of y that match x much better swapped; None if there are none.
+
+    Channels are compared without their means. Swapping all pairs must gain 1 dB; too large tensors
+    are not examined.
+    """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or a.size * len(a) > _MAX_WORK:
         return None
@@ -371,7 +382,7 @@ def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return a cause without details if the values differ by many integer steps."""
+    """Return "computes something else" if a channel's RMS error is 8 steps or more, else None."""
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:
         return None

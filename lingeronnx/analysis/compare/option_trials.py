@@ -266,7 +266,12 @@ class _OptionTrial:
         return IntegerSource(Session(lowered.graph))
 
     def _plan_with_options(self, options: Sequence[str]) -> PlannedModel:
-        """Return the plan with options, and with the graph's scales if the options keep them."""
+        """Plan the model with options; tensors they leave alone keep the analysed graph's scales.
+
+        A tensor is left alone if its planned scale equals that of the plan without options. All
+        scales are new if options change the transforms, if the graph's transforms are of other
+        tensors, or if the graph records no settings.
+        """
         prepared = self._prepare_with_options(options)
         planned = self._plan_samples(prepared)
         plan = planned.plan
@@ -301,7 +306,12 @@ class _OptionTrial:
         )
 
     def _settings(self, options: Sequence[str]) -> dict[str, Any]:
-        """Return the settings of `prepare_model`: the graph's own, changed by options."""
+        """Return the settings of `prepare_model`: the graph's own, changed by options.
+
+        Without recorded settings they are platform, mode and an effort ("normal" for an equalized
+        graph, else "fast"). `options` are texts of the command line, such as "--override
+        SELECTOR=...".
+        """
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
         if self.recorded_settings is None:
             settings["effort"] = "normal" if self._equalized else "fast"

@@ -247,7 +247,12 @@ class IntegerSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as computed from inputs that represent `real`."""
+        """Yield every tensor as its node computes it from the baseline's quantized values.
+
+        `real` has these values by the user's name. Tensors that `real` lacks or has in another
+        size, and those in `feeds`, keep the computed values. `run` must have been called: it
+        records types.
+        """
         forced = {}
         for name, stored in self._stored_types.items():
             array = real.get(self.user_names[name])
@@ -321,7 +326,11 @@ class PlannedSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every planned tensor as computed from inputs that represent `real`."""
+        """Yield every planned tensor as computed from inputs that represent `real`.
+
+        The graph is split at the tensors of `real`; their values, rounded and clipped to the plan's
+        integers, are the inputs of the pieces. The split model is kept for the next call.
+        """
         split_at = frozenset(real)
         if self._split_model is None or self._split_model.split_at != split_at:
             graph, input_names, output_names = split_at_tensors(self.graph, self.plan, split_at)

@@ -70,7 +70,7 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]])
 
 
 def _encode_histogram(distribution: Distribution) -> bytes:
-    """Encode a distribution as a HistogramProto message."""
+    """Encode a distribution as TensorBoard's HistogramProto message: moments, limits and counts."""
     low, high, count = distribution.low, distribution.high, distribution.count
     counts = distribution.histogram.bins(low, high, BUCKETS)
     # an empty range is widened as by `Histogram.bins`

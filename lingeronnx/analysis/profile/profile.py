@@ -152,7 +152,11 @@ def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
 
 
 def _input_role(node: ir.Node, index: int, value: ir.Value) -> str:
-    """Return "input", "weight", "bias", or "" for a constant such as a shape."""
+    """Classify an input of a node: "input", "weight", "bias", or "" for a constant such as a shape.
+
+    In an integer node a constant from the third input on of 32 bits or more is a bias, other
+    integers are weights. In a float node it is a bias if it is called B, C or bias there.
+    """
     array = ir.const_value(value)
     if array is None:
         producer = ir.producer(value)
@@ -268,7 +272,11 @@ class Recorder:
     def _add_values(
         self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int
     ) -> None:
-        """Add a batch of float values whose channels are along `axis`."""
+        """Add a batch of float values, with channels along `axis`, to the record of `name`.
+
+        The record is created at the first batch, with that batch's shape. Distributions of channels
+        are kept if recording is per channel and the tensor has more than one axis.
+        """
         recorded = self._recorded.get(name)
         if recorded is None:
             recorded = RecordedTensor(dtype, scale, real.shape, Distribution(), [])

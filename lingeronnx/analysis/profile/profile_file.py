@@ -67,7 +67,11 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 def _dump_distribution(
     distribution: Distribution, index: int, arrays: dict[str, np.ndarray]
 ) -> dict[str, object]:
-    """Return the numbers of a distribution, and add its arrays to `arrays`, prefixed by `index`."""
+    """Return the numbers of a distribution for JSON, and add its arrays to `arrays`.
+
+    The arrays are "INDEX.values" if the exact values are kept, else "INDEX.bins" and
+    "INDEX.counts". An empty distribution has no arrays.
+    """
     if not distribution.count:
         return {"count": 0, "skipped": distribution.skipped}
     numbers = {
@@ -134,7 +138,7 @@ def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 def _load_distribution(
     numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Distribution:
-    """Create a distribution from its numbers and the arrays that they refer to."""
+    """Create a distribution from the result of `_dump_distribution` and the arrays of the file."""
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
         return Distribution.from_state([0, skipped, *_EMPTY_MOMENTS, None])

@@ -215,7 +215,13 @@ class RecordedSession(Session):
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
-        """Yield a digest of the inputs of each sample; DataError if an input has no array."""
+        """Yield a SHA-256 digest of the inputs of each sample along axis 0.
+
+        Raises
+        ------
+        DataError
+            If an input has no array in `feeds`.
+        """
         missing = [name for name in self._input_names if name not in feeds]
         if missing:
             raise DataError(

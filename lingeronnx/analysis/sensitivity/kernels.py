@@ -98,7 +98,10 @@ class KernelRunner:
         tensors: Mapping[str, np.ndarray],
         names: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        """Run a variant of a node on float tensors and return its outputs `names`, float32."""
+        """Run a variant of a node on float tensors and return its outputs `names`, float32.
+
+        `tensors` has the inputs by name; they are quantized here. The session of a variant is kept.
+        """
         session_key = (node, variant_key)
         variant = self._operators[node].variants[variant_key]
         if session_key not in self._sessions:
@@ -172,7 +175,11 @@ def _build_variants(
     fine: Mapping[str, Affine],
     wide: Mapping[str, Affine],
 ) -> dict[VariantKey, IntegerVariant]:
-    """Build the integer graphs of a node for the grids of its tensors."""
+    """Build the integer graphs of a node, by (whether inputs have the plan's grid, output grid).
+
+    Inputs are on the plan's grid or on a fine one; outputs and weights have the plan's grid or
+    that of `wide`, which has a variant only if it is not empty.
+    """
     qparams = planned.plan.tensors
     inputs = [ir.input_name(node, index) for index in op.data(node)]
     own_tensors = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
@@ -214,7 +221,10 @@ def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:
 def _extract_integer_graph(
     planned: PlannedModel, node: ir.Node, op: Op, qparams: Mapping[str, Affine]
 ) -> bytes:
-    """Lower a single node to an integer graph with float inputs and outputs."""
+    """Lower a single node to an integer graph with float inputs and outputs, and serialize it.
+
+    `qparams` has the parameters of the node's tensors and weights by name; transforms are dropped.
+    """
     values = {str(v.name): v for v in node.inputs if v is not None}
     constants: dict[str, np.ndarray] = {}
     inputs: dict[str, ir.Value] = {}

@@ -86,7 +86,11 @@ class RoundedOperator:
 
 
 def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
-    """Return the operators that lose accuracy, in graph order."""
+    """List the operators that lose accuracy, in graph order, after the quantizers of the inputs.
+
+    Nodes that come from one node of the user's model are one operator, with its name and type.
+    Operators that only move data, and those for which nothing is rounded, are left out.
+    """
     user_nodes = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in planned.partition.integer_nodes:
@@ -318,7 +322,11 @@ def _iter_widened_weights(
 def _rounded_constants(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0
 ) -> Mapping[str, np.ndarray]:
-    """Return the constants of a node with its weights rounded, to more bits if `bits` is given."""
+    """Round the weights of a node to the plan's grid, and return its changed constants by name.
+
+    `bits` other than 0 is the width of a finer grid. Weights that the plan does not quantize are
+    left out.
+    """
     constants: dict[str, np.ndarray] = {}
     qparams: Mapping[str, Affine] = planned.plan.tensors
     if bits:

@@ -159,7 +159,10 @@ class Sensitivity:
         return "\n".join([*lines, "", *self._format_advice()])
 
     def _format_advice(self) -> list[str]:
-        """Return the lines with the accuracy, the effect of advice, and the recommended options."""
+        """Format the accuracy in float and rounded, the effect of each advice, and options.
+
+        If nothing is lost or no option helps, a line says so, in the latter case with a referral.
+        """
         name, quantized = self.advised_by, self._format_value(self.quantized)
         exact = self._format_value(self.exact)
         samples = f" on {self.samples} samples" if self.samples else ""

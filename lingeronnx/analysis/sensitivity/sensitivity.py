@@ -233,7 +233,10 @@ def _validate_arguments(
 
 
 def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, object]:
-    """Return everything that the results depend on; the keys are shown in messages."""
+    """Return everything that the results depend on; the keys are shown in messages.
+
+    A journal may be resumed only if its header equals this.
+    """
     planned, function = runs.planned, request.function
     function_name, function_digest = None, None
     if function is not None:
@@ -348,7 +351,12 @@ def _run_and_rank(
     trials: Sequence[OperatorTrial],
     request: SensitivityRequest,
 ) -> Sensitivity:
-    """Run and rank the trials, then measure the effect of advice for the worst operators."""
+    """Run and rank the trials, then measure the effect of advice for the worst operators.
+
+    A trial rounds its operator alone, or all but it with `all_but_one`. Advice is measured with
+    everything rounded but for the selected operators. If no advice is worth it, the result has a
+    finding of `compare` instead.
+    """
     all_rounded = reduce(or_, (operator.all_rounded for operator in operators))
     base, settings = RoundedSet(), [trial.setting for trial in trials]
     if request.all_but_one:

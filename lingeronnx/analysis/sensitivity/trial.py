@@ -248,7 +248,12 @@ class TrialEngine:
         base_setting: RoundedSet,
         changed: Mapping[str, np.ndarray],
     ) -> bool:
-        """Whether a segment must be run, given the tensors `changed` against the base."""
+        """Whether segment `index` must be run, given the tensors `changed` against the base.
+
+        It must if an input changed, or if the two settings differ in the grid of its weights, in
+        its kernel, or in the grid of an output that the base rounds. Otherwise the base's values
+        hold.
+        """
         segment = self.segments.segments[index]
         if any(name in changed for name in segment.inputs):
             return True
@@ -335,7 +340,15 @@ class TrialModel:
         return trial
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
-        """Run a batch and return the outputs `names`, or all outputs if it is None."""
+        """Run a batch and return the outputs `names`, or all outputs if it is None.
+
+        The batch is run in blocks of samples, whose results are concatenated on axis 0.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such output.
+        """
         output_names = self._engine.output_names if names is None else list(names)
         for name in output_names:
             if name not in self._engine.output_names:
