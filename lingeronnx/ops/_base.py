@@ -122,7 +122,11 @@ class Op:
         return f"{target.name} has no operator for {ir.display_op_type(node)}"
 
     def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Whether the activations of `node` may have nonzero zero points on `target`."""
+        """Whether the activations of `node` may have nonzero zero points on `target`.
+
+        Never if the target has none; otherwise `scale_constraints` decides if it says, else the
+        integer operator, which must not be a composition of several nodes.
+        """
         if self.scale_constraints.supports_zero_points is not None:
             return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
         return (
@@ -154,7 +158,10 @@ class Op:
         return (*target.vendor.get_limit_checks(self.integer_op.name), *self.constraints)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return the limits of `target` that a float or integer `node` exceeds."""
+        """Return one violation for each limit of `target` that a float or integer `node` exceeds.
+
+        The limits are those of `get_limits`; a constraint returns the offending value, or None.
+        """
         violations = []
         for constraint in self.get_limits(target):
             value = constraint(node, target)

@@ -109,7 +109,11 @@ class AddConstant(BinaryOp):
         return _constant_inputs(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Accept one constant of several values that does not broadcast the activation."""
+        """Accept one constant of several float values that does not broadcast the activation.
+
+        Rejected are also a mask computed at run time, a constant that differs between samples, and
+        a scalar (which is lowered to a table).
+        """
         if is_masked_at_run_time(node.outputs[0]):
             return RUN_TIME_MASK_REASON
         constants = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
@@ -133,7 +137,11 @@ class AddConstant(BinaryOp):
         return target.can_run(self.integer_op.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the constant as second operand, or as parameter of a BatchNorm2dInt."""
+        """Emit the integer operator with the constant as second operand, or a BatchNorm2dInt.
+
+        The BatchNorm2dInt, with the constant as its factor or offset, is emitted if the target has
+        the operator only for computed operands (`_lowers_to_batch_norm`).
+        """
         index, constant_index = self.data(node)[0], self.weight_inputs(node)[0]
         array = ir.require_const_value(node.inputs[constant_index])
         shape = ir.require_shape(node.outputs[0])
@@ -154,13 +162,18 @@ class AddConstant(BinaryOp):
     def _emit_as_batch_norm(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]
     ) -> None:
-        """Emit a BatchNorm2dInt whose channels are the elements of a sample of `shape`."""
+        """Emit Reshape, BatchNorm2dInt and Reshape; channels are the elements of a sample.
+
+        The constant, broadcast to `shape` (of a sample), is the factor (offset 0) if
+        `constant_is_factor`, otherwise the offset (factor 1).
+        """
         (constant_index,) = self.weight_inputs(node)
         x = low.input_qparams(node, self.data(node)[0])
         o, base = low.output_qparams(node), ir.output_name(node)
         count = math.prod(shape)
 
         def flatten(array: np.ndarray) -> np.ndarray:
+            """Broadcast to the shape of a sample and flatten."""
             return np.broadcast_to(array, shape).reshape(-1)
 
         if self.constant_is_factor:

@@ -155,6 +155,7 @@ def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 
 
 def _make_sum_scale_constraints(form: BinaryIntegerOp) -> Scaling:
+    """Make the scale constraints of an addition or subtraction that is lowered to `form`."""
     return Scaling(
         shared_scales=partial(_shared_summand_scales, form),
         inputs_to_coarsen=partial(_find_finer_summands, form),
@@ -177,7 +178,11 @@ class Add(BinaryOp):
         return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqAdd, with the operand to be shifted first if the executor only shifts that one."""
+        """Emit iqAdd, with the operand to be shifted first if the executor only shifts that one.
+
+        The operands are exchanged (with their scales) if the first has the output's scale and the
+        second has not.
+        """
         attrs = self.make_integer_attributes(node, context)
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         limits = context.target.get_limits(formats.ADD.name, BinaryOperandLimits)
@@ -203,7 +208,10 @@ class Sub(Add):
     floats = (("", "Sub"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
+        """Emit iqSub; if it does not support images, rank 4 is BatchNorm2dInt by -1 and iqAdd.
+
+        The BatchNorm2dInt negates the second operand in its own format.
+        """
         shape = ir.require_shape(node.inputs[1])
         limits = context.target.get_limits(formats.SUB.name, BinaryOperandLimits)
         if limits is None or limits.supports_images or len(shape) != 4:
@@ -240,7 +248,7 @@ class Mul(BinaryOp):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqMul; an operand with one value per channel comes second, as executors expect."""
+        """Emit iqMul; a sole operand [N, C, 1, 1] is put second, as executors expect."""
         attrs = self.make_integer_attributes(node, context)
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         left, right = (ir.require_shape(value) for value in node.inputs[:2])

@@ -73,7 +73,7 @@ class Concat(Op):
         return _computed_input_indices(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject the batch axis, constant inputs and integer constants."""
+        """Reject the batch axis, only constant inputs, no inputs, and integer constants."""
         arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
         if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
             return "its inputs are constants" if arrays else "it has no inputs"
@@ -83,7 +83,11 @@ class Concat(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with one scale per input, after a Requant of inputs that the chip cannot rescale."""
+        """Emit iqCat with one scale per input; a Requant precedes where the chip cannot rescale.
+
+        A Requant to the output's scale precedes an input whose scale is larger than the output's if
+        the chip zeroes such inputs; constants are quantized in the output's format.
+        """
         rank, o = len(ir.require_shape(node.outputs[0])), context.output_qparams(node)
         arithmetic = context.target.get_arithmetic(self.name, Arithmetic)
         cannot_shift_right = arithmetic is not None and arithmetic.zeroes_larger_scales

@@ -62,17 +62,22 @@ class _PaddedImage:
 
     @property
     def result(self) -> list[int]:
+        """The shape [channels, height, width] after padding."""
         channels, height, width = self.source
         top, left, bottom, right = self.pads
         return [channels, height + top + bottom, width + left + right]
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
+        """Return (iqPad, inputs after the first, attributes); `number` is part of the names."""
         top, left, bottom, right = self.pads
         inputs = _add_pad_inputs(node, low, f"pads{number}", [0, 0, top, left, 0, 0, bottom, right])
         return formats.PAD, inputs, _make_pad_attributes(node, low)
 
     def split_into_tap_convs(self, max_kernel: int) -> Iterator[_TapConv]:
-        """Yield convolutions that add these pads as zeros, with kernels within `max_kernel`."""
+        """Yield convolutions that add these pads as zeros, with kernels within `max_kernel`.
+
+        Each takes the result of the one before; a kernel is also limited by the size of its input.
+        """
         source, begins, ends = self.source, list(self.pads[:2]), list(self.pads[2:])
         while any(begins) or any(ends):
             kernel, tap_position = [], []
@@ -99,11 +104,13 @@ class _TapConv:
 
     @property
     def result(self) -> list[int]:
+        """The shape [channels, height, width]: each axis grows by the kernel size - 1."""
         size = [n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True)]
         return [self.source[0], *size]
 
     @property
     def _attributes(self) -> dict[str, AttributeValue]:
+        """The attributes of a depthwise convolution of stride 1, padded by kernel - 1 per side."""
         pads = [k - 1 for k in self.kernel] * 2
         return {
             "kernel_shape": self.kernel,
@@ -114,6 +121,11 @@ class _TapConv:
         }
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
+        """Return (Conv2dInt, [weights], attributes).
+
+        The weights are zero but for one tap per channel. Input and output have the output's format;
+        the tap is 1 in the format of the weights.
+        """
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
         taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
         weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.output_qparams(node)
@@ -163,7 +175,12 @@ def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
 
 
 def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
-    """Plan the iqPads or convolutions that pad the tensor as images, or None if impossible."""
+    """Plan the iqPads or convolutions that pad the tensor as images, or None if impossible.
+
+    Only float Pads of mode "constant" with constant pads and known sizes are planned. A target with
+    iqPad pads with iqPads (if it supports those of images); one with Conv2dInt pads zeros with
+    depthwise convolutions if all fit its limits.
+    """
     pads, shape = get_pads(node), ir.get_shape(node.inputs[0]) or ()
     if pads is None or None in shape[1:] or node.domain:
         return None
@@ -184,7 +201,12 @@ def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
 
 
 def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_PaddedImage]:
-    """Yield the images as which a tensor [batch, *sizes] is padded one after the other."""
+    """Yield the images as which a tensor [batch, *sizes] is padded one after the other.
+
+    `pads` are ONNX's: the begins of all axes with the batch, then the ends. Three sizes whose first
+    is not padded are one image; otherwise each padded axis is padded as the height of an image
+    [axes before, axis, axes after].
+    """
     begins, ends = pads[1 : 1 + len(sizes)], pads[len(sizes) + 2 :]
     if len(sizes) == 3 and not begins[0] and not ends[0]:
         yield _PaddedImage(list(sizes), (begins[1], begins[2], ends[1], ends[2]))
@@ -206,7 +228,7 @@ class Pad(SameRankRule):
     constraints = (check_pad_form,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject pads that are computed or negative, values that are not finite, and mode wrap."""
+        """Reject pads that are computed or negative, computed or infinite values, and mode wrap."""
         pads, value = get_pads(node), _get_pad_value(node)
         if pads is None or value is None or not math.isfinite(value):
             return "its pads or its value are computed at run time, or not finite"
@@ -221,7 +243,11 @@ class Pad(SameRankRule):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit one iqPad, or several iqPads or convolutions between reshapes."""
+        """Emit one iqPad if the target runs it as is, otherwise the planned steps and Reshapes.
+
+        The steps (`_plan_pad_steps`) are iqPads or depthwise Conv2dInts on images; without a plan,
+        one iqPad is emitted as well.
+        """
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
         if steps is None or _lowers_to_iqpad(node, context.target):
@@ -233,7 +259,10 @@ class Pad(SameRankRule):
 
     @staticmethod
     def _emit_steps(node: ir.Node, context: LoweringContext, steps: Sequence[_PadStep]) -> None:
-        """Emit the planned steps, with a Reshape where consecutive shapes differ."""
+        """Emit the planned steps, with a Reshape where consecutive shapes differ.
+
+        All tensors have the output's format; the batch axis keeps its size.
+        """
         q, value = context.output_qparams(node), context.get_integer_input(node, 0)
         shape = [int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:]]
         result = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])[1:]]
@@ -265,7 +294,10 @@ def _add_reshape_target(
 def _add_pad_inputs(
     node: ir.Node, low: LoweringContext, suffix: str, pads: Sequence[int]
 ) -> list[ir.Value]:
-    """Add the inputs of an iqPad after the first: the pads and the integer pad value."""
+    """Add the inputs of an iqPad after the first: `pads` and the pad value as integer.
+
+    The value is quantized in the output's format; `suffix` is part of the constants' names.
+    """
     value, name = _get_pad_value(node), node.outputs[0].name
     assert value is not None
     integer = int(low.output_qparams(node).integers(np.array(value)))
@@ -276,6 +308,7 @@ def _add_pad_inputs(
 
 
 def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
+    """Return the `mode` of the Pad and the scales of an iqPad, both the output's."""
     return {
         "mode": ir.get_attr(node, "mode", "constant"),
         **formats.PAD.make_qparams_attributes(low.output_qparams(node)),
@@ -283,7 +316,10 @@ def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, Attri
 
 
 def get_pads(node: ir.Node) -> list[int] | None:
-    """Return the pads of a float Pad of any opset, two per axis, or None if not constant."""
+    """Return the pads of a float Pad of any opset, or None if not constant.
+
+    They are in ONNX's order, the begins of all axes and then the ends, also if the node has `axes`.
+    """
     pads = ir.get_attr(node, "pads")
     if pads is None:
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -301,6 +337,7 @@ def get_pads(node: ir.Node) -> list[int] | None:
 
 
 def _get_pad_value(node: ir.Node) -> float | None:
+    """Return the pad value, 0 by default, or None if it is computed."""
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is None:
         return float(ir.get_attr(node, "value", 0.0))

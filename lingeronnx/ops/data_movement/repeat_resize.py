@@ -66,7 +66,10 @@ class Resize(SameRankRule):
     floats = (("", "Resize"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject interpolation, regions of interest and fractional factors."""
+        """Reject interpolation, other coordinate transforms, `axes` and fractional factors.
+
+        Accepted is mode "nearest" with known sizes that are multiples of the input's (batch aside).
+        """
         reason = super().explain_rejection(node)
         if reason is not None:
             return reason
@@ -82,7 +85,10 @@ class Resize(SameRankRule):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Resize with integer factors instead of sizes."""
+        """Emit Resize (nearest) with integer factors instead of sizes, factor 1 for the batch.
+
+        The coordinate transform and `nearest_mode` are kept if the node has them.
+        """
         sizes = zip(
             ir.require_shape(node.inputs[0])[1:], ir.require_shape(node.outputs[0])[1:], strict=True
         )

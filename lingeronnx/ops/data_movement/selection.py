@@ -60,7 +60,10 @@ class Slice(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit one Slice per axis, with constant inputs and nonnegative starts."""
+        """Emit one Slice per shortened axis, with constant inputs and nonnegative starts.
+
+        A Slice that shortens nothing becomes one full Slice on axis 1.
+        """
         shape = list(ir.require_shape(node.inputs[0]))
         ranges = _find_partial_ranges(node, shape)
         x, name = context.get_integer_input(node, 0), node.outputs[0].name
@@ -80,7 +83,11 @@ class Slice(Op):
 
 
 def _find_partial_ranges(node: ir.Node, shape: Sequence[int | None]) -> list[tuple[int, range]]:
-    """Return (axis, positions) of the axes that the Slice `node` shortens; at least one entry."""
+    """Return (axis, positions) of the axes that the Slice `node` shortens; at least one entry.
+
+    `positions` is the range of selected positions, the batch axis left out; if no axis is
+    shortened, the entry is all of axis 1. `shape` is that of the input.
+    """
     ranges = []
     for axis, part in (read_constant_slices(node) or {}).items():
         size = int(shape[axis] or 0)
@@ -122,7 +129,10 @@ class Gather(Op):
         return [] if _is_embedding(node) else [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Accept rows by a computed int64 index, or a constant index of rank 0 or 1."""
+        """Accept rows of a float table by a computed int64 index, or a constant index up to rank 1.
+
+        With a constant index, the axis must have a known size and not be the batch axis.
+        """
         table, index = (ir.const_value(value) for value in node.inputs)
         if table is not None and table.dtype.kind == "f":
             return self._explain_table_rejection(node, table)
@@ -138,7 +148,10 @@ class Gather(Op):
 
     @staticmethod
     def _explain_table_rejection(node: ir.Node, table: np.ndarray) -> str | None:
-        """Return why the Gather of a float `table` is no embedding, or None if it is one."""
+        """Return why the Gather of a float `table` is no embedding, or None if it is one.
+
+        An embedding selects rows (axis 0) of a matrix by a computed int64 index.
+        """
         if ir.get_attr(node, "axis", 0) or table.ndim != 2:
             return "its table is not one of rows"
         index = node.inputs[1]
@@ -148,7 +161,11 @@ class Gather(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Gather with a quantized table or a constant index; squeeze the axis of a scalar."""
+        """Emit Gather with a quantized table or a constant index; a Squeeze follows a scalar index.
+
+        A table (embedding) is quantized in the output's format. A constant index has one axis and
+        no negative positions.
+        """
         if not self.data(node):
             q = context.output_qparams(node)
             inputs = [context.add_quantized_constant(node, 0, q), context.real(node, 1)]

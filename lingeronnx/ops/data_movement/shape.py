@@ -57,7 +57,7 @@ class Reshape(_ShapeRule):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject targets that are computed or move the batch axis."""
+        """Reject targets that are computed, or that change the number of elements per sample."""
         if ir.const_value(node.inputs[1]) is None:
             return "its target is computed at run time"
         reason = super().explain_rejection(node)
@@ -69,7 +69,7 @@ class Reshape(_ShapeRule):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Reshape to the output shape, with batch 1 on targets of single samples."""
+        """Emit Reshape to the output shape, the batch 1 on single-sample targets, otherwise -1."""
         shape = ir.require_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
         if context.target.single_sample:
@@ -111,7 +111,10 @@ class Squeeze(_ShapeRule):
     floats = (("", "Squeeze"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with axes as an attribute."""
+        """Emit with axes as an attribute; without axes, all axes of size 1 but the batch.
+
+        Axes are counted from the front.
+        """
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
         if axes is None:
@@ -173,7 +176,11 @@ class Transpose(_ShapeRule):
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Transpose, split in two if the executor does not support the permutation."""
+        """Emit Transpose, split in two if the executor does not support the permutation.
+
+        A permutation in `context.target.unsupported_perms` is factored in two that are not. What
+        node a permutation becomes is decided by `_emit_permutation`.
+        """
         perm, value = tuple(ir.get_attr(node, "perm")), context.get_integer_input(node, 0)
         shape = ir.require_shape(node.inputs[0])
         if perm in context.target.unsupported_perms:

@@ -83,6 +83,7 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
     value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), q)
 
     def subtract_from_bound(suffix: str, value: ir.Value) -> ir.Value:
+        """Emit the upper bound minus `value`, a BatchNorm2dInt; `suffix` is part of its name."""
         return emit_channel_affine(
             low,
             node,
@@ -154,7 +155,10 @@ class Clip(Op):
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return a violation for bounds other than (0, b) on a target without Clip."""
+        """Return a violation for bounds other than (0, b), 0 < b, on a target without Clip.
+
+        Bounds that are not constant give no violation.
+        """
         bounds = get_clip_bounds(node)
         if target.can_run(self.name) or bounds is None:
             return []
@@ -171,7 +175,12 @@ class Clip(Op):
         return [violation]
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Relu if the upper bound is the largest integer, else a composition or Clip."""
+        """Emit Relu, a composition of two Relus, or Clip, depending on the bounds as integers.
+
+        A lower bound of 0 (without zero point) is a Relu if the upper bound is the largest integer,
+        otherwise a composition if the output has at most 8 bits and `can_compose_clip`; all other
+        bounds are a Clip. An infinite bound is the format's own.
+        """
         bounds, q = get_clip_bounds(node), context.output_qparams(node)
         assert bounds is not None
         low_int, high_int = q.low, q.high

@@ -33,7 +33,11 @@ _MASK_OPS = operators.AFFINE_OPS | {"BatchNormalization", "Where"}
 
 
 def masked_row_length(node: ir.Node) -> int | None:
-    """Return the row length of the Softmax whose constant mask `node` adds, else None."""
+    """Return the row length of the Softmax whose constant mask `node` adds, else None.
+
+    `node` must be an Add with a constant of only 0 and MASK_VALUE (at least one), whose only
+    consumer is the Softmax; an unknown length is 1.
+    """
     softmax = ir.sole_consumer(node.outputs[0])
     if node.op_type != "Add" or softmax is None or softmax.op_type != "Softmax":
         return None
@@ -48,7 +52,11 @@ def masked_row_length(node: ir.Node) -> int | None:
 
 
 def is_masked_at_run_time(value: ir.Value | None) -> bool:
-    """Whether `value` is masked by a sum or selection whose mask is computed at run time."""
+    """Whether `value` is masked by a sum or selection whose mask is computed at run time.
+
+    Its producer is a Where, or an Add without constants, one of whose inputs is mask-like; a Where
+    is tested itself.
+    """
     node = ir.producer(value)
     if node is None or node.domain:
         return False
@@ -59,7 +67,11 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
 
 
 def _is_mask_like(value: ir.Value | None) -> bool:
-    """Whether `value` results from a large negative constant, possibly reshaped afterwards."""
+    """Whether `value` results from a large negative constant, possibly reshaped afterwards.
+
+    Its producer, found through operators that pass values on, is one of `_MASK_OPS` but not a Div,
+    and has a mask value as constant input.
+    """
     node = ir.producer(value)
     while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:
         node = ir.producer(node.inputs[0])

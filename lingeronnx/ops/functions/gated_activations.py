@@ -87,7 +87,10 @@ class GatedActivation(Op):
             self._emit_glu(node, context)
 
     def _emit_sigmoid_product(self, node: ir.Node, low: LoweringContext) -> None:
-        """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
+        """Emit x * sigmoid(factor x): BatchNorm2dInt (unless the factor is 1), iqSigmoid and iqMul.
+
+        The sigmoid is in Q7; the product has the output's format.
+        """
         x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
         shape = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])]
         value = low.get_integer_input(node, 0)
@@ -99,7 +102,10 @@ class GatedActivation(Op):
         low.emit(formats.MUL, node, [value, gate], formats.MUL.make_qparams_attributes(x, Q7, o))
 
     def _emit_glu(self, node: ir.Node, low: LoweringContext) -> None:
-        """Emit LinearInt and GluInt."""
+        """Emit x * sigmoid(factor x) as a LinearInt that makes the pair (x, factor x), and GluInt.
+
+        The pair lies on the last axis, which doubles; its format is that of the gate's input.
+        """
         x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
         shape = list(ir.require_shape(node.outputs[0]))
         count, q = int(shape[-1] or 1), _make_gate_qparams(x, factor)
@@ -144,7 +150,11 @@ def _emit_scaled_input(
     o: Affine,
     factor: float,
 ) -> ir.Value:
-    """Emit `value` times `factor` by a BatchNorm2dInt on four axes; return the product."""
+    """Emit `value` times `factor` by a BatchNorm2dInt on four axes; return the product.
+
+    `shape` and `x` are the shape and format of `value`, `o` is the format of the product. Reshapes
+    around it are emitted unless `shape` has rank 4.
+    """
     base, image = ir.output_name(node), [*shape, 1, 1][:4]
     if len(shape) > 4:
         image = [*shape[:3], math.prod(shape[3:])]

@@ -65,7 +65,10 @@ class HardSigmoid(Op):
         return "its line does not rise from 0 to 1 around 0"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the gate, and a Requant if the output has another scale."""
+        """Emit the gate line and Relu in Q7, and a Requant if the output is not in Q7.
+
+        They work on [N, C, H, W]; a Reshape to the output shape follows if it is another.
+        """
         o, line = context.output_qparams(node), self._emit_gate_line(node, context)
         if o == Q7:
             emit_from_nchw(context, node, formats.RELU, [line], {})
@@ -77,7 +80,10 @@ class HardSigmoid(Op):
         emit_from_nchw(context, node, formats.REQUANT, [gate], attrs)
 
     def _emit_gate_line(self, node: ir.Node, low: LoweringContext) -> ir.Value:
-        """Emit alpha x + beta with 7 fractional bits, saturated, as [N, C, H, W]; return it."""
+        """Emit alpha x + beta in Q7, saturated, as [N, C, H, W] by a BatchNorm2dInt; return it.
+
+        A Requant precedes it if the product would have fewer fractional bits than Q7.
+        """
         (alpha, beta), x = _gate_coefficients(node), low.input_qparams(node, 0)
         value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), x)
         w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
@@ -116,7 +122,7 @@ class HardSwish(HardSigmoid):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the gate and iqMul."""
+        """Emit x * gate: the gate line and Relu in Q7, and iqMul, on [N, C, H, W]."""
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = nchw_shape(node) or ()
         gate = context.emit_intermediate(

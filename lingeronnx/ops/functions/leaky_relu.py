@@ -84,7 +84,11 @@ class LeakyRelu(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit relu(x), -s * relu(-x) by BatchNorm2dInt, Relu and BatchNorm2dInt, and iqAdd."""
+        """Emit relu(x) - s relu(-x): Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt; iqAdd.
+
+        They work on [N, C, H, W], with Reshapes around them if the shape is another. The slopes
+        have the width of the input and as many fractional bits as fit the largest.
+        """
         slopes = get_negative_slopes(node)
         assert slopes is not None
         x, o = context.input_qparams(node, 0), context.output_qparams(node)

@@ -32,7 +32,10 @@ __all__ = [
 
 
 def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
-    """Evaluate the standard elementwise operator `node` on float64 `values`."""
+    """Evaluate the standard elementwise operator `node` on float64 `values`.
+
+    Attributes are read from the node. Raises an InternalError if it is not elementwise.
+    """
     if node.op_type in operators.BINARY_FUNCTIONS:
         return operators.BINARY_FUNCTIONS[node.op_type](*values)
     if node.op_type == "PRelu":
@@ -48,7 +51,7 @@ def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
 
 
 def _evaluate_function(body: ir.Function, x: np.ndarray) -> np.ndarray:
-    """Evaluate a model-local function of constants and elementwise operators on `x`."""
+    """Evaluate a model-local function of one input, constants and elementwise operators on `x`."""
     arrays = {id(body.inputs[0]): x}
     for node in body:
         if node.op_type == "Constant":
@@ -60,7 +63,11 @@ def _evaluate_function(body: ir.Function, x: np.ndarray) -> np.ndarray:
 
 
 def evaluate_float_node(model: ir.Model, node: ir.Node, x: np.ndarray) -> np.ndarray:
-    """Evaluate the elementwise float `node` of `model` on real values `x`, in float64."""
+    """Evaluate the elementwise float `node` of `model` on real values `x`, in float64.
+
+    `x` stands for each input that is not constant; constants are scalars. Domain errors give NaN or
+    infinity without a warning.
+    """
     x = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
         if node.domain == ir.FUNCTION_DOMAIN:
@@ -117,7 +124,10 @@ class Table(Op):
         return [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject two computed operands, and constants of several values."""
+        """Reject two computed operands, and constants of several values or of a higher rank.
+
+        A node of one input is accepted.
+        """
         if len(node.inputs) < 2:
             return None
         constants = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
@@ -137,7 +147,11 @@ class Table(Op):
         return f"{reason} with a constant; between layers, use a BatchNormalization"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqTable with the computed table."""
+        """Emit iqTable with the output integer of each input integer (8 or 16 bits) as constant.
+
+        The entries are evaluated in float64, rounded half up and clipped to the output format; NaN
+        is 0. Entry dtype is int8 or int16 by the bits of the output.
+        """
         from simulator.kernels import all_integers
 
         index = self.data(node)[0]

@@ -1,8 +1,8 @@
 """Sigmoid and tanh by the tables of chips, iqSigmoid and iqTanh, with 7 fractional output bits.
 
-A table with input rule `RIGHT_SHIFT_ONLY` needs int16: a Requant by 2^8 precedes it, or a LinearInt with
-a 16-bit output. If iqSigmoid is not computed correctly, GluInt multiplies a half of ones by the
-sigmoid of the other half. On targets with iqTable, that is used instead.
+A table with input rule `RIGHT_SHIFT_ONLY` needs int16: a Requant by 2^8 precedes it, or a
+LinearInt with a 16-bit output. If iqSigmoid is not computed correctly, GluInt multiplies a half of
+ones by the sigmoid of the other half. On targets with iqTable, that is used instead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,12 @@ class Sigmoid(Op):
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the operator that `target` has, and a Requant if the output has another scale."""
+        """Emit iqTable, iqSigmoid or GluInt, by what the target has.
+
+        iqTable is emitted at the output's own scale if `context.target` has it; otherwise iqSigmoid
+        if it is exact there, else GluInt on ones and the input, with a Requant if the output is not
+        in Q7.
+        """
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
             return
@@ -144,7 +149,12 @@ class Sigmoid(Op):
         x: Affine,
         shape: Sequence[int | None],
     ) -> tuple[ir.Value, float]:
-        """Return `value` in the bit width that the table needs, and its scale."""
+        """Return `value` in the bit width that the table needs, and its scale.
+
+        Only if the chip's table input is shifted right only (RIGHT_SHIFT_ONLY), an 8-bit `value`
+        becomes 16 bits wide by a Requant, after another Requant to scale 2^3 if its scale is
+        smaller.
+        """
         arithmetic = low.target.get_arithmetic(self.name, LutArithmetic)
         if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_SHIFT_ONLY:
             return value, x.scale
@@ -166,7 +176,11 @@ class Sigmoid(Op):
     def _emit_glu_input(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine
     ) -> tuple[ir.Value, float]:
-        """Prepend ones on the last axis by an exact LinearInt; return the result and its scale."""
+        """Prepend ones on the last axis by an exact LinearInt; return the result and its scale.
+
+        The result has twice the last size of `value`: ones, then the values. Its scale is that of
+        `x`, limited to 1 to 2^6.
+        """
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)
         doubled = Affine(min(max(x.scale, 1.0), 2.0**_MAX_ONES_EXPONENT))

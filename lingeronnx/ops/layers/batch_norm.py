@@ -64,7 +64,10 @@ class BatchNorm2d(WeightLayer):
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with folded factor and offset, between two Reshapes unless the rank is 4."""
+        """Emit BatchNorm2dInt with folded factor and offset, between Reshapes unless the rank is 4.
+
+        Offsets have the scale of the accumulator.
+        """
         folded = fold_batch_norm_parameters(node)
         assert folded is not None
         factor, offset = folded
@@ -100,7 +103,10 @@ def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
 def emit_reshape_to_nchw(
     low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine
 ) -> ir.Value:
-    """Reshape `value`, which has the output shape of `node` and qparams `q`, to [N, C, H, W]."""
+    """Reshape `value`, which has the output shape of `node` and qparams `q`, to [N, C, H, W].
+
+    Nothing is emitted if it already has that shape.
+    """
     image = nchw_shape(node)
     assert image is not None
     if image == ir.get_shape(node.outputs[0]):
@@ -123,7 +129,10 @@ def emit_from_nchw(
     inputs: list[ir.Value | None],
     attrs: Attributes,
 ) -> None:
-    """Emit `form`, which outputs [N, C, H, W], and a Reshape to the output shape of `node`."""
+    """Emit `form`, which outputs [N, C, H, W], and a Reshape to the output shape of `node`.
+
+    The Reshape is left out if the shapes are equal; `inputs` and `attrs` are those of `form`.
+    """
     image, shape = nchw_shape(node), ir.require_shape(node.outputs[0])
     assert image is not None
     if image == shape:
@@ -138,6 +147,7 @@ def emit_from_nchw(
 def _add_reshape_target(
     low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]
 ) -> ir.Value:
+    """Add a Reshape's target for `shape`; the batch is 1 on single-sample targets, else -1."""
     sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
     return low.array(f"{node.outputs[0].name}_{suffix}", np.array(sizes, np.int64))
 
@@ -206,7 +216,11 @@ def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 
 def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the constant inputs of `node`, by index, that set weight input `index` to `values`."""
+    """Return the constant inputs of `node`, by index, that set weight input `index` to `values`.
+
+    For a float BatchNormalization, `values` are the folded factors: the returned gamma (1) and beta
+    (2) keep the folded offset.
+    """
     old = ir.require_const_value(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}

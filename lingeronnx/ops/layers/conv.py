@@ -25,6 +25,11 @@ class ConvGeometry:
     """Shapes and window attributes of a float or integer convolution node."""
 
     def __init__(self, node: ir.Node) -> None:
+        """Read the geometry of a float or integer convolution; missing attributes have defaults.
+
+        `weight`, `input_shape` and `result` are shapes, `inputs` and `outputs` numbers of channels
+        (`outputs` is the first weight axis); `pads` are the begins, then the ends.
+        """
         weight = ir.require_shape(node.inputs[1])
         self.weight = tuple(int(d or 0) for d in weight)
         self.kernel = tuple(ir.get_attr(node, "kernel_shape") or self.weight[2:])
@@ -98,7 +103,7 @@ class WeightLayer(Op):
         )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer node with quantized weight and bias."""
+        """Emit the integer node with quantized weight and, if the node has one, quantized bias."""
         attrs = {**self.make_shape_attributes(node), **self.make_integer_attributes(node, context)}
         inputs = [
             context.get_integer_input(node, 0),
@@ -167,7 +172,10 @@ class Conv1d(Conv2d):
         return violations_2d
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
+        """Emit a Conv1dInt, or Unsqueeze, Conv2dInt (height 1) and Squeeze.
+
+        The Conv1dInt is emitted if the target runs it and the node keeps its limits.
+        """
         if context.target.can_run(self.name) and not super().find_violations(node, context.target):
             super().lower(node, context)
             return

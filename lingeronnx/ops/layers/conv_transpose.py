@@ -25,7 +25,7 @@ class ConvTranspose2d(WeightLayer):
     scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject other ranks and implicit padding."""
+        """Reject other kernels than 2-D, `auto_pad` and `output_shape`."""
         reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != 4:
             reason = "its kernel is not 2-dimensional"
@@ -41,7 +41,7 @@ class ConvTranspose2d(WeightLayer):
         return math.prod(int(d or 1) for d in (*source[1:], *weight[1:]))
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with a bias, zeros if the node has none."""
+        """Emit ConvTranspose2dInt with a bias, zeros if the node has none."""
         g = ConvGeometry(node)
         attrs = {
             **Conv2d.make_geometry_attributes(g),

@@ -80,7 +80,10 @@ class LayerNorm(Op):
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject parameters that are no constants, and rows across samples."""
+        """Reject computed parameters, used mean or deviation, unknown shapes, rows across samples.
+
+        Scale and bias must have one value per element of a row.
+        """
         gamma = ir.const_value(node.inputs[1])
         beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         shape = ir.get_shape(node.inputs[0])
@@ -98,7 +101,12 @@ class LayerNorm(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit LayerNormInt; chips need a bias, and rows in a shape that they count correctly."""
+        """Emit LayerNormInt with a bias (zeros by default), its rows in the shape the target needs.
+
+        Parameters are repeated (`_row_repeats`) and the rows reshaped to rank 3 if the target needs
+        that (`needs_rank3_rows`); weights are int16 if the target multiplies 16-bit factors.
+        `epsilon` is an attribute only on targets without layer-norm limits.
+        """
         w = context.input_qparams(node, 1)
         attrs = formats.LAYER_NORM.make_qparams_attributes(
             context.input_qparams(node, 0), w, context.output_qparams(node)

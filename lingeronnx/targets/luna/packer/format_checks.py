@@ -118,7 +118,10 @@ def _make_refusal(node: str, rule: str, value: object, remedy: str) -> VerdictFi
 def check_file(
     graph: onnx.GraphProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> list[VerdictFinding]:
-    """Check a file as it is stored; `steps` are its nodes as returned by `parse_nodes`."""
+    """Check a file as stored: platform, names, node order, graph inputs, operators, attributes.
+
+    `steps` are its nodes as returned by `parse_nodes`, before the packer's transforms.
+    """
     findings = [
         *_check_platform(steps, target, options),
         *_check_names(graph, steps),
@@ -134,7 +137,12 @@ def check_file(
 def _check_platform(
     steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> Iterator[VerdictFinding]:
-    """Yield findings if -p, the nodes' platform attributes and the target disagree."""
+    """Yield a finding per disagreement between -p, the nodes' platform attributes and the target.
+
+    Checked are the spelling of -p, that all nodes name one platform, and that the graph's platform
+    (the default if no node names one) is that of -p and of `target`; for the last, at most one
+    finding.
+    """
     target_name = get_packer_profile(target).name
     node_platforms = sorted(
         {str(s.get("platform")) for s in steps if s.get("platform") is not None}
@@ -170,7 +178,11 @@ def _check_platform(
 
 
 def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield findings on tensor and node names that the packer misreads."""
+    """Yield findings on tensor and node names that the packer misreads.
+
+    These are input tensors of nodes whose names start with "Scale", and the names of
+    `_check_truncated_names` and `_check_node_names`.
+    """
     input_names: set[str] = set()
     for step in steps:
         input_names.update(step.inputs)
@@ -187,7 +199,11 @@ def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
 def _check_truncated_names(
     graph: onnx.GraphProto, steps: Sequence[PackerStep], graph_inputs: Sequence[str]
 ) -> Iterator[VerdictFinding]:
-    """Yield findings on names that the packer truncates at an "@" although that matters."""
+    """Yield findings on names that the packer truncates at an "@" although that matters.
+
+    Graph inputs and outputs (also the inputs of a Dequant) must not contain "@" after the first
+    character; the other integer tensors and the graph inputs must differ before the first "@".
+    """
     producers = map_producers(steps)
     results = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
     for value in graph.output:
@@ -249,7 +265,10 @@ def _check_order(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
 
 
 def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield findings on unused graph inputs and on float graph inputs without a Quant."""
+    """Yield findings on unused graph inputs and on float graph inputs without a Quant.
+
+    A float input that a data-movement operator reads is accepted; constants are not checked.
+    """
     constants = {i.name for i in graph.initializer}
     used_names: set[str] = set()
     names_through_moves: set[str] = set()
@@ -280,7 +299,11 @@ def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterat
 
 
 def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
-    """Yield findings if the packer lacks the operator or one of its special attributes."""
+    """Yield findings if the packer lacks the operator or one of its special attributes.
+
+    Quant and Dequant pass. Also refused are Squeeze and Unsqueeze with axes as an input, a
+    SoftmaxInt without the axis attribute that the packer reads, and an incomplete iqCat.
+    """
     if step.op in (QUANT.name, DEQUANT.name):
         return
     profile = get_packer_profile(target)
@@ -311,7 +334,7 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
 
 
 def _check_concat_attributes(step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if an iqCat lacks its axis or the scale of an input."""
+    """Yield a finding if an iqCat lacks its axis (`dim` or `axis`) or the scale of an input."""
     scale_keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
     missing = [key for key in scale_keys if step.get(key) is None]
     if step.get("dim") is None and step.get("axis") is None:
@@ -326,7 +349,12 @@ def _check_concat_attributes(step: PackerStep) -> Iterator[VerdictFinding]:
 
 
 def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
-    """Yield findings on missing attributes and on an unsupported o_bits."""
+    """Yield findings on missing attributes and on an unsupported o_bits.
+
+    Required are those in `REQUIRED_ATTRIBUTES`, the rounding attribute of the operators that round,
+    and `platform` of an iqSigmoid unless the packer reads `platform_quant`. `o_bits` may be 8, 16
+    or 32, of a Conv2dInt the profile's `conv_output_bits`.
+    """
     profile = get_packer_profile(target)
     uses_platform_quant = profile.rounding_attribute == "platform_quant"
     required = list(REQUIRED_ATTRIBUTES.get(step.op, ()))
@@ -354,7 +382,10 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
 
 
 def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
-    """Check the graph that the packer has read: empty graphs and tensors, dtypes, scales."""
+    """Check the graph that the packer has read: empty graphs and tensors, widths, scales.
+
+    A graph without nodes or without constants gives only that one finding.
+    """
     if not net.steps:
         rule = "the graph must contain at least one node besides Quant and Dequant"
         return [_make_refusal("graph", rule, "none", "pack a larger graph")]
@@ -373,7 +404,10 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
 
 
 def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:
-    """Add the scale of a step's outputs to `scales`: the declared one, or that of its input."""
+    """Add the scale of a step's outputs to `scales` (tensor name -> scale, or None if unknown).
+
+    It is the declared one (`scale_o`, `scale_x` of a Quant), otherwise that of the first input.
+    """
     scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
     if scale is not None:
         scale = float(scale)
@@ -386,7 +420,10 @@ def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:
 def _check_dequant_scales(
     net: PackerGraph, scales: Mapping[str, float | None]
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each removed Dequant whose scale differs from that of its input."""
+    """Yield a finding for each removed Dequant whose scale differs from that of its input.
+
+    `scales` maps tensor names to scales; an input of unknown scale is not checked.
+    """
     for node_name, tensor_name, dequant_scale in net.dequantized_outputs:
         scale = scales.get(tensor_name)
         if scale is not None and not math.isclose(dequant_scale, scale, rel_tol=1e-6):
@@ -412,7 +449,10 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
 
 
 def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    """Yield a finding if weights are not int8, or the input of an iqTanh has not 16 bits."""
+    """Yield a finding if weights are not int8, or the input of an iqTanh does not have 16 bits.
+
+    Only constant weights of convolutions and LinearInt are checked, not those of recurrent layers.
+    """
     if (
         step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)
         and len(step.inputs) > 1

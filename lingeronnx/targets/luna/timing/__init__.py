@@ -32,7 +32,12 @@ def estimate_latency(
     target: Target,
     kernel_costs: KernelCosts,
 ) -> Latency:
-    """Estimate the latency of a prepared graph under its memory plan and packer options."""
+    """Estimate the latency of a prepared graph under its memory plan and packer options.
+
+    One `LayerLatency` (in cycles) per step. The copies of a step's constants are prefetched in
+    parallel to earlier layers as `schedule_layers` arranges them; work without a cost model is in
+    `unmodeled`.
+    """
     step_cycles = [
         _StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps
     ]
@@ -103,7 +108,12 @@ class _StepCycles:
         memory: MemoryPlan,
         prices: KernelCosts,
     ) -> _StepCycles:
-        """Add up the costs of the node's kernel calls."""
+        """Add up the cycles of the kernel calls of `step`, with the overhead of a node.
+
+        Calls without a cost model are added to `unmodeled`, not to the sum. `low` and `high` are
+        the sum and that with slow reads, or the sum divided and multiplied by 1 +
+        `prices.relative_spread` if that is given; `high` also has the bounds of unmodeled work.
+        """
         work = list_kernel_calls(_to_timing_node(net, step, options))
         total = overhead = slow_read_total = prices.node_overhead_cycles
         call_count = 0
@@ -153,7 +163,11 @@ def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
 def _bound_unmodeled_work(
     name: str, work: NodeKernelCalls, prices: KernelCosts
 ) -> tuple[float, list[UnmodeledWork]]:
-    """Return the sum of the known bounds of a node's unmodeled work, and that work."""
+    """Return (cycles, work): the sum of the known bounds of a node's unmodeled work, and that work.
+
+    The bound of an item is the cost of its `bounding_calls`, or None if there are none or if one
+    has no cost model.
+    """
     total_bound, unmodeled = 0.0, []
     for item in work.unmodeled:
         costs = [(call.count, estimate_call_cost(call, prices)) for call in item.bounding_calls]
@@ -272,7 +286,11 @@ def _estimate_prefetch_cycles(
 def _list_in_place_constants(
     net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan
 ) -> list[UnmodeledWork]:
-    """List constants that a kernel reads directly from external memory, which has no cost model."""
+    """List the constants that a kernel reads in external memory, which has no cost model.
+
+    The list has one entry with their bytes, or none if constants are in shared memory, are
+    prefetched or are copied by the operator itself.
+    """
     if options.constant_memory == SHARE or _is_prefetched(step, options):
         return []
     if step.op in _SELF_COPYING_OPERATORS:

@@ -85,12 +85,16 @@ class _LoggedStep:
 
 
 def _normalize_operator_name(name: str) -> str:
+    """Return the operator name of a log in lower case, an alias replaced by the usual name."""
     lower_name = name.lower()
     return _LOG_NAME_ALIASES.get(lower_name, lower_name)
 
 
 def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
-    """Yield the profile lines of a log; other lines are skipped."""
+    """Yield the profile lines of a log, numbered from 1; other lines are skipped.
+
+    Only the first 1000 characters of a line are searched; a shape becomes its number of elements.
+    """
     for line_number, line in enumerate(text.splitlines(), 1):
         match = _LINE.search(line[:1000])
         if match is None:
@@ -176,6 +180,10 @@ def _make_board_layer(
 
 
 def _iterate_steps(verdict: DetailedVerdict) -> Iterator[_LoggedStep]:
+    """Yield the steps of the packed graph with element counts and cycles by kernel family.
+
+    The counts are of the first input and output. Raises a ConfigError if the model does not pack.
+    """
     graph, plan = verdict.graph, verdict.memory_plan
     if graph is None or plan is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)

@@ -153,18 +153,24 @@ def _memset_call(n: int, bits: int) -> KernelCall:
 def _matmul_call(
     m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int, count: int = 1
 ) -> KernelCall:
+    """Make a call of the product (m, k) x (k, n) of operands with the given bits."""
     bits = {"left_bits": left_bits, "right_bits": right_bits, "out_bits": out_bits}
     return KernelCall("matmul", {"m": m, "k": k, "n": n, **bits}, count)
 
 
 def _transpose_call(rows: int, columns: int, bits: int) -> KernelCall:
+    """Make a call that transposes a matrix [rows, columns] of elements with `bits` bits."""
     return KernelCall(
         "transpose", {"rows": rows, "columns": columns, "bits": bits, "out_bits": bits}
     )
 
 
 def _get_window_arguments(node: TimingNode, out_channels: int) -> dict[str, Any]:
-    """Return the arguments of a sliding-window kernel; 1-D inputs become maps of height 1."""
+    """Return the arguments of a sliding-window kernel; 1-D inputs become maps of height 1.
+
+    `kernel`, `stride` and `dilation` are (height, width), `pads` top, left, bottom, right. The
+    kernel size is the attribute `kernel_shape`, otherwise the spatial shape of the weights.
+    """
     _, channels, *size = node.inputs[0].shape
     weight_kernel = node.inputs[1].shape[2:] if len(node.inputs) > 1 else ()
     kernel = list(node.get("kernel_shape", weight_kernel))
@@ -188,6 +194,10 @@ def _get_window_arguments(node: TimingNode, out_channels: int) -> dict[str, Any]
 
 
 def _list_conv_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    """List one `conv2d`, or `depthwise` if each channel is a group; dilated ones are unmodeled.
+
+    A dilated convolution is unmodeled work bounded by that same call.
+    """
     outputs, groups = node.inputs[1].shape[0], node.get("group", 1)
     is_depthwise = groups == node.inputs[0].shape[1] == outputs > 1
     call = KernelCall(
@@ -201,11 +211,16 @@ def _list_conv_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]
 
 
 def _list_conv_transpose_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one `deconv` call; its pads are those of the ONNX (torch) node."""
     arguments = _get_window_arguments(node, node.inputs[1].shape[1] * node.get("group", 1))
     return [KernelCall("deconv", {**arguments, "pads_are": "torch"})]
 
 
 def _list_linear_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List a transpose of the rows, the product with the weights and a transpose of the result.
+
+    Weights of 4 bits are stored with an even row length.
+    """
     *batch, length = node.inputs[0].shape
     rows, outputs = math.prod(batch), node.inputs[1].shape[0]
     weight_bits, out_bits = node.get("parameter_bits", 8), node.outputs[0].bits
@@ -218,6 +233,7 @@ def _list_linear_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_bmm_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one matrix product [rows, length] x [length, columns] per batch item."""
     *batch, rows, length = node.inputs[0].shape
     columns = node.inputs[1].shape[-1]
     bits = node.inputs[0].bits, node.inputs[1].bits, node.outputs[0].bits
@@ -225,12 +241,18 @@ def _list_bmm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_max_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one `maxpool` call per batch item, with the channels in one call."""
     batch, channels = node.inputs[0].shape[:2]
     arguments = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
     return [KernelCall("maxpool", arguments, batch)]
 
 
 def _list_average_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List the calls that sum the windows, divide if the area is no power of two, and rescale.
+
+    A window over the whole input is summed by a matrix product with ones, others by `avgpool`
+    calls.
+    """
     _, channels, h, w = node.inputs[0].shape
     kernel, output = list(node.get("kernel_shape", ())), node.outputs[0]
     if kernel == [h, w]:
@@ -247,7 +269,11 @@ def _list_average_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_average_window_calls(node: TimingNode) -> list[KernelCall]:
-    """List the calls that sum windows, one per slice of channels."""
+    """List the `avgpool` calls that sum windows: one, or one per slice of up to 8 channels.
+
+    Channels are sliced if the aligned input has more than `_MAX_UNSPLIT_POOL_BYTES`; slices of
+    equal size are one entry with a count.
+    """
     _, channels, h, w = node.inputs[0].shape
     window = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
     width_align = 8 << int(math.log2(window["stride"][1]))
@@ -266,6 +292,7 @@ def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[Kern
     """Make the function that lists the call of an elementwise kernel."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
+        """List one call of `kernel` on all elements, from the input's to the output's bits."""
         source = node.inputs[0]
         return [_vector_call(kernel, source.element_count, source.bits, node.outputs[0].bits)]
 
@@ -273,6 +300,7 @@ def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[Kern
 
 
 def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List two rescalings to 32 bits, and the sigmoid of all elements."""
     n, in_bits, out_bits = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
     return [
         _vector_call("scale", n, in_bits, 32),
@@ -282,6 +310,7 @@ def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List the tanh of all elements, after a rescaling unless its scale is `_NATIVE_TANH_SCALE`."""
     n = node.inputs[0].element_count
     calls = [_vector_call("tanh", n, 32, node.outputs[0].bits)]
     if node.scale("scale_x", node.inputs[0]) != _NATIVE_TANH_SCALE:
@@ -290,6 +319,11 @@ def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_softmax_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List two rescalings to 32 bits, a softmax per row, and a rescaling per row to 8 bits.
+
+    The last is only for an 8-bit output. A row has the elements from the axis on; a nonnegative
+    `axis` is read as 1.
+    """
     shape, axis = node.inputs[0].shape, node.get("axis", -1)
     axis = len(shape) + axis if axis < 0 else 1
     rows, length, n = math.prod(shape[:axis]), math.prod(shape[axis:]), math.prod(shape)
@@ -305,6 +339,10 @@ def _list_softmax_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
+    """List the vector calls of a layer normalization, most of them once per row.
+
+    The square roots run on the host and are unmodeled work without a bound.
+    """
     # A row has as many elements as the weight: the last axis, or the last two.
     length = math.prod(node.inputs[1].shape)
     rows = math.prod(node.inputs[0].shape) // max(length, 1)
@@ -332,6 +370,7 @@ def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List a rescaling by the factor and an addition of the offset per batch item and channel."""
     batch, channels, *size = node.inputs[0].shape
     count, n = batch * channels, math.prod(size)
     in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
@@ -342,6 +381,11 @@ def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List the calls of an LSTM on one sequence, those of a step once per time step.
+
+    The four constants are copied from external memory first unless the node's constants are
+    prefetched. The cell state has 32 bits if the third output has, otherwise 16.
+    """
     inputs, units = node.inputs[1].shape[1], node.inputs[2].shape[1]
     steps = node.inputs[0].shape[1]
     has_32bit_state = len(node.outputs) > 2 and node.outputs[2].bits == 32
@@ -375,9 +419,10 @@ def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    """Make the function that lists the calls of an addition or a subtraction."""
+    """Make the function that lists the calls of an addition or a subtraction by `kernel`."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
+        """List a rescaling per operand of another scale than the output, and the kernel."""
         output = node.outputs[0]
         n, out_scale = output.element_count, node.scale("scale_o", output)
         calls = [
@@ -391,6 +436,11 @@ def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]
 
 
 def _list_mul_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List the calls of a product of 8-bit operands, by the size of the smaller one.
+
+    One element: a rescaling; equal sizes: one `mul`; otherwise (also [N, C, 1, 1]) the smaller one
+    is first expanded by a matrix product with ones.
+    """
     large, small = node.inputs[0], node.inputs[1]
     if large.element_count < small.element_count:
         large, small = small, large
@@ -405,11 +455,20 @@ def _list_mul_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _get_axis(node: TimingNode, default: int = 1) -> int:
+    """Return the axis, counted from the front.
+
+    It is that of the node, otherwise the attribute `axis`, `dim` or `default`.
+    """
     axis = node.axis if node.axis is not None else node.get("axis", node.get("dim", default))
     return int(axis) % len(node.inputs[0].shape)
 
 
 def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
+    """List the copies of the inputs; an input whose scale is not the output's is rescaled per row.
+
+    Rows are the positions before the axis. Several rows of equal scale are a strided copy:
+    unmodeled work bounded by one copy per row.
+    """
     axis, out_scale = _get_axis(node), node.scale("scale_o", node.outputs[0])
     calls, unmodeled = [], []
     for index, operand in enumerate(node.inputs):
@@ -425,6 +484,7 @@ def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one copy per output and position before the axis."""
     axis = _get_axis(node)
     calls = []
     for output in node.outputs:
@@ -434,12 +494,14 @@ def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_gather_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one copy of a row per position before the axis and index."""
     axis, shape = _get_axis(node, default=0), node.inputs[0].shape
     row_bytes = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
     return [_copy_call(row_bytes, math.prod(shape[:axis]) * node.inputs[1].element_count)]
 
 
 def _list_transpose_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    """List the transpose of a matrix; of more axes it is unmodeled, bounded by a copy per row."""
     source = node.inputs[0]
     if len(source.shape) == 2:
         return [_transpose_call(*source.shape, source.bits)]
@@ -452,6 +514,7 @@ def _list_transpose_calls(node: TimingNode) -> NodeKernelCalls | Sequence[Kernel
 
 
 def _list_pad_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List the calls that transpose to channels last, fill the output, copy, and transpose back."""
     channels, *size = node.inputs[0].shape[1:]
     n, padded_n = math.prod(size), math.prod(node.outputs[0].shape[2:])
     return [
@@ -463,12 +526,14 @@ def _list_pad_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_argmax_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one `max` per row of the last axis."""
     shape = node.inputs[0].shape
     length = shape[-1]
     return [_vector_call("max", length, 8, 32, math.prod(shape) // length)]
 
 
 def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    """List one rescaling of 8-bit values; a change of the bits is unmodeled work on the host."""
     source, output = node.inputs[0], node.outputs[0]
     if source.bits == output.bits == 8:
         return [_vector_call("scale", source.element_count, 8, 8)]

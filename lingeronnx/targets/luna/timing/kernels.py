@@ -73,7 +73,11 @@ def estimate_kernel_cycles(
     prices: KernelCosts,
     estimate_copy: CopyEstimator = _interpolate_copy_cycles,
 ) -> float | None:
-    """Estimate the cycles of one call, or return None if its arguments have no cost model."""
+    """Estimate the cycles of one call, or return None if its arguments have no cost model.
+
+    `call.count` is not applied. `estimate_copy` gives the cycles of a copy of n bytes; copies of
+    values that do not have 8 bits, or from shared memory, have no cost model.
+    """
     name, arguments = call.kernel, call.arguments
     if name in prices.vector_kernels:
         return _estimate_vector_cycles(prices, name, **arguments)
@@ -122,7 +126,12 @@ FAMILIES = (*dict.fromkeys(_FAMILY_OF.values()), "copy", "vector")
 
 
 def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
-    """Return the cycles before the first element of a call that has a cost model."""
+    """Return the cycles before the first element of a call that has a cost model.
+
+    They are the tabulated start of a vector or window kernel, the fit's value for a copy of 0
+    bytes, 0 for `fft`, otherwise the cost of the same call with empty sizes; of kernels that work
+    in blocks, the start of each block is added.
+    """
     name, arguments = call.kernel, call.arguments
     if name in prices.vector_kernels:
         start_cycles = prices.vector_kernels[name].start_cycles
@@ -155,6 +164,11 @@ def _estimate_vector_cycles(
     out_bits: int,
     in_bits_2: int | None = None,
 ) -> float | None:
+    """Estimate a vector kernel on `n` elements: start + the longer of reading and writing.
+
+    None if the start of (in_bits, out_bits) is unknown or if the second operand has other bits
+    (only `mul` may). Half-rate kernels read 8-bit elements for an 8-bit result at half the speed.
+    """
     kernel = prices.vector_kernels[name]
     start = kernel.start_cycles.get((in_bits, out_bits))
     if start is None or (in_bits_2 not in (None, in_bits) and name != "mul"):
@@ -166,6 +180,7 @@ def _estimate_vector_cycles(
 def _estimate_memset_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
+    """Estimate filling `n` elements, or return None if there is no start for `in_bits`."""
     if in_bits not in prices.memset_start_cycles:
         return None
     return prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
@@ -176,6 +191,7 @@ def _estimate_div_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: in
 
 
 def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+    """Estimate `n` exponentials, or return None unless both widths are 8 or 32 bits."""
     if in_bits not in (8, 32) or out_bits not in (8, 32):
         return None
     return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n
@@ -184,6 +200,7 @@ def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: in
 def _estimate_softmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
+    """Estimate a softmax over `n` elements, or return None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
@@ -192,6 +209,7 @@ def _estimate_softmax_cycles(
 def _estimate_logsoftmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
+    """Estimate a log-softmax over `n` elements, or return None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
@@ -204,7 +222,11 @@ def _estimate_fft_cycles(prices: KernelCosts, n: int) -> float | None:
 def _estimate_matmul_cycles(
     prices: KernelCosts, m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int
 ) -> float | None:
-    """Estimate an (m, k) x (k, n) product."""
+    """Estimate an (m, k) x (k, n) product, or return None for other bits than the kernel's.
+
+    Operands may have 4, 8 or 32 bits, the result 8 or 32. Sizes are rounded up to the array's
+    blocks if both operands have 8 bits or both 32.
+    """
     if left_bits not in (4, 8, 32) or right_bits not in (4, 8, 32) or out_bits not in (8, 32):
         return None
     is_32bit = left_bits == right_bits == 32
@@ -222,6 +244,7 @@ def _estimate_matmul_cycles(
 def _estimate_transpose_cycles(
     prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int
 ) -> float | None:
+    """Estimate a matrix transpose, or return None unless both widths are equal and 8 or 32 bits."""
     if bits != out_bits or bits not in (8, 32):
         return None
     row_cycles = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))

@@ -180,7 +180,11 @@ class _ConvSplit(NamedTuple):
 
 
 def _get_conv_split(window: Window) -> _ConvSplit | None:
-    """Return the split of a convolution, or None if weights or a row fill the array's memory."""
+    """Return the split of a convolution, or None if weights or a row fill the array's memory.
+
+    The split says how many (an even number of) output channels a slice of weights has, and in how
+    many blocks of rows the input is loaded.
+    """
     (kernel_h, kernel_w), stride_h = window.kernel, window.stride[0]
     channels = round_up(window.c_in, 8)
     weight_bytes, row_bytes = channels * kernel_h * kernel_w, channels * window.width
@@ -224,7 +228,11 @@ def estimate_conv2d_cycles(window: Window) -> float | None:
 
 
 def get_start_cycles(kernel: str, window: Window) -> float:
-    """Return the cycles before the first element of a call with a cost model, of all its slices."""
+    """Return the cycles before the first element of a call with a cost model, of all its slices.
+
+    For `conv2d` they depend on the slices of output channels and the blocks of input rows; for
+    `deconv` and `depthwise` they are constant.
+    """
     if kernel != "conv2d":
         return _CONV_START_CYCLES if kernel == "deconv" else _DEPTHWISE_START_CYCLES
     split = _get_conv_split(window)
@@ -298,7 +306,10 @@ def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | N
 
 
 def _count_deconv_rows(window: Window, pad_top: int, pad_bottom: int) -> int:
-    """Count the kernel rows that meet an input row, over all input rows."""
+    """Count the kernel rows that meet an input row, over all input rows.
+
+    The input rows lie `stride` apart with `pad_top` and `pad_bottom` rows around them.
+    """
     kernel_h, stride_h = window.kernel[0], window.stride[0]
     stretched_h = (window.h - 1) * stride_h
     kernel_rows = 0
