@@ -1,13 +1,12 @@
-"""lingeronnx: float ONNX models to integer graphs for small NPUs, with a simulator exact to the bit.
+"""lingeronnx: float ONNX models to integer graphs for small NPUs, with a bit-exact simulator.
 
     import lingeronnx as lo
     q = lo.quantize("model.onnx", "calib.npz", platform="venus")
     q.save("model_quant.onnx")
     logits = lo.Session("model_quant.onnx").run(None, {"input": x})
 
-Importing the package loads none of the heavy dependencies; names are loaded when they are first
-used. Type checkers read the imports under TYPE_CHECKING instead, which say the same as `_HOME` and
-`_OLD_SPELLINGS`.
+Importing the package does not load heavy dependencies; names are loaded on first use. Type checkers
+read the imports under TYPE_CHECKING instead, which correspond to `_HOME` and `_OLD_SPELLINGS`.
 """
 
 from __future__ import annotations
@@ -125,10 +124,10 @@ _HOME = {
     "verify": "api",
 }
 
-#: Parts that have calls of their own.
+#: Subpackages with public functions of their own.
 _PARTS = ("compat", "torch")
 
-#: Other tools' calls, which live in `compat`: 0.1 had them here. They warn, are shown nowhere, and go with 0.3.
+#: Functions that moved to `compat` after 0.1; they warn, are not documented, and 0.3 removes them.
 _OLD_SPELLINGS = (
     "AnalysisQuant",
     "Dumper",
@@ -142,7 +141,7 @@ _OLD_SPELLINGS = (
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
-if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, not an Any
+if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
     def __getattr__(name: str) -> object:
         if name in _PARTS:

@@ -1,4 +1,4 @@
-"""Former names of public functions, parameters and members, which warn until the next minor version."""
+"""Deprecated names of public functions, parameters and members, which warn until removed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 
 def warn_deprecated(old: str, new: str, gone: str) -> None:
-    """Warn the caller of the calling function that `old` is called `new` now, and disappears in version `gone`."""
+    """Warn the caller of the calling function: `old` is now `new`; version `gone` removes it."""
     warnings.warn(
-        f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3
+        f"{old} is deprecated and will be removed in {gone}; use {new}",
+        DeprecationWarning,
+        stacklevel=3,
     )
 
 
 def accept_old_parameters(
     gone: str, **new_names: str
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a public function so that it also takes keywords by their former names.
+    """Decorate a public function so that it also accepts former names of its parameters.
+
+    The decorated function raises TypeError if it gets both names of a parameter.
 
     Parameters
     ----------
     gone
-        Version in which the former names disappear.
+        Version that removes the former names.
     **new_names
-        The present name of each parameter, by its former name.
-
-    Raises
-    ------
-    TypeError
-        When the function is called with both names of a parameter.
+        Former name -> current name of each parameter.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -59,17 +58,17 @@ def accept_old_parameters(
 
 
 def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
-    """Decorate a public class so that its members are also found by their former names.
+    """Decorate a public class so that its members are also available by their former names.
 
     Reading a former name of a field, property or method warns. If the class is a dataclass, its
-    constructor takes the former names of fields as well.
+    constructor also accepts the former names of fields.
 
     Parameters
     ----------
     gone
-        Version in which the former names disappear.
+        Version that removes the former names.
     **new_names
-        The present name of each member, by its former name.
+        Former name -> current name of each member.
     """
 
     def decorate(cls: _Class) -> _Class:

@@ -1,15 +1,14 @@
-"""Exceptions of lingeronnx; the branch says whose fault it is.
+"""Exceptions of lingeronnx: user errors and internal errors.
 
-    LingerOnnxError          the user's side: one line, exit code 1, no traceback
-    |-- ModelError           the model file is corrupt, or holds an operator or shape that cannot be used
-    |-- ConstraintError      a limit of the chosen platform is broken and the caller asked for that to be an error
-    |-- ConfigError          an option, a selector or a configuration file is wrong
-    |-- DataError            calibration or evaluation data do not fit the model
-    `-- RepairError          a legacy graph that cannot be repaired
-    InternalError            our side: a law of the design does not hold; shown with its traceback,
-    exit code 70
+    LingerOnnxError          user error: one line, exit code 1, no traceback
+    |-- ModelError           the model is corrupt, or has an unsupported operator or shape
+    |-- ConstraintError      a limit of the platform is violated, and the caller requested an error
+    |-- ConfigError          an option, a selector or a configuration file is invalid
+    |-- DataError            calibration or evaluation data do not match the model
+    `-- RepairError          a legacy graph cannot be repaired
+    InternalError            bug in lingeronnx: shown with its traceback, exit code 70
 
-A message is one line: what, where (node and tensor name), the value, the limit, the remedy.
+A message is one line: problem, location (node and tensor name), value, limit, remedy.
 """
 
 from __future__ import annotations
@@ -34,32 +33,35 @@ __all__ = [
 
 
 class LingerOnnxError(Exception):
-    """Base of everything a user can cause and mend; the message is one line."""
+    """Base of errors that a user can cause and fix; the message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class ModelError(LingerOnnxError):
-    """The model file cannot be read, or holds something that cannot be used."""
+    """The model cannot be read, or contains an operator or shape that is not supported."""
 
 
 class ConstraintError(LingerOnnxError):
-    """The model breaks a limit of the platform where the caller asked for an error."""
+    """The model violates a limit of the platform, and the caller requested an error."""
 
 
 class ConfigError(LingerOnnxError):
-    """An option, a selector or a configuration file is wrong."""
+    """An option, a selector or a configuration file is invalid."""
 
 
 class DataError(LingerOnnxError):
-    """Calibration or evaluation data do not fit the model."""
+    """Calibration or evaluation data do not match the model."""
 
 
 class RepairError(LingerOnnxError):
-    """A legacy graph that cannot be repaired; says why.
+    """A legacy graph cannot be repaired.
 
-    `report` holds all that was found, where there is a report.
+    Attributes
+    ----------
+    report
+        All findings, or None if there is no report.
     """
 
     def __init__(self, message: str, report: Any = None) -> None:  # noqa: ANN401 - of a part above this file
@@ -68,11 +70,24 @@ class RepairError(LingerOnnxError):
 
 
 class InternalError(Exception):
-    """A promise of lingeronnx itself does not hold: a bug, please report it."""
+    """An internal error: a bug in lingeronnx; please report it."""
 
 
 def suggest_nearest(word: str, known: object) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of `known` (an iterable of str), or an empty string."""
+    """Return ``"; did you mean 'x'?"`` for the word in `known` closest to `word`.
+
+    Parameters
+    ----------
+    word
+        The unknown word.
+    known
+        Iterable of the known words.
+
+    Returns
+    -------
+    str
+        The suggestion, or an empty string if no word is similar.
+    """
     import difflib
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)  # type: ignore[call-overload]
@@ -80,13 +95,13 @@ def suggest_nearest(word: str, known: object) -> str:
 
 
 def format_exception(error: BaseException) -> str:
-    """Return the type and the first line of an exception of others.
+    """Return the type and the first line of the message of any exception, at most 300 characters.
 
-    A text that cannot be had is left out.
+    The message is omitted if it is empty or `str` fails.
     """
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # an exception of a user's may raise while it says what it is
+    except Exception:  # __str__ of a user's exception may raise
         lines = []
     kind = type(error).__name__
     return f"{kind}: {lines[0][:300]}" if lines else kind
@@ -94,10 +109,10 @@ def format_exception(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None]:
-    """Turn whatever a user's code raises inside into a `kind` that says `message` and the reason.
+    """Context manager that converts exceptions of user code to `kind`, with `message` and reason.
 
-    SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes
-    through.
+    SystemExit is converted, too, since a user function must not end the process. LingerOnnxError
+    and KeyboardInterrupt are not converted.
     """
     try:
         yield
@@ -108,9 +123,12 @@ def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a line as a shell has them.
+    """Split a command line into words by the rules of a shell.
 
-    ConfigError where it has a quote without an end.
+    Raises
+    ------
+    ConfigError
+        If a quotation mark is not closed.
     """
     import shlex
 

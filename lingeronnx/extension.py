@@ -1,12 +1,11 @@
-"""Operators of one's own.
+"""Registration of custom integer operators with a single call.
 
-An integer operator that is not in `formats`, known everywhere by one call.
     with lo.extended(SQUASH, rule=SquashRule(), reference=PlainSquash, fake={Squash: fake_squash}):
         lo.quantize(model, data, platform=chip)
 
-The chip's row says that it has the operator (`ops`), as of any other. Stands above the tables that
-it fills, and below what uses them; the fake quantizer is kept for `torch`, which is not loaded for
-it.
+The target of the chip lists the operator in `ops`, like any other. This module fills the registries
+of formats, lowering rules, schemas and reference operators. Fake quantizers are stored here for
+`torch`, which is not imported.
 """
 
 from __future__ import annotations
@@ -23,15 +22,12 @@ from .ops import Op
 
 __all__ = ["OperatorRegistration", "extended", "get_fake_quantizers"]
 
-#: Kernel -> its fake quantizer, of the operators that are known now.
+#: Fake quantizers of the registered operators, by kernel class.
 _FAKE_QUANTIZERS: dict[type, Callable[..., Any]] = {}
 
 
 class OperatorRegistration:
-    """An operator that was made known.
-
-    Leaving the ``with`` block, or `remove`, takes it out again.
-    """
+    """A registered operator; leaving the ``with`` block, or `remove`, unregisters it."""
 
     def __init__(
         self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
@@ -39,7 +35,7 @@ class OperatorRegistration:
         self._parts = form, rule, plain, dict(fake)
 
     def remove(self) -> None:
-        """Forget the operator; a second call changes nothing."""
+        """Unregister the operator; has no effect if it is called again."""
         form, rule, plain, fake = self._parts
         schemas.deregister_schema(form)
         formats.remove_integer_op(form)
@@ -68,29 +64,29 @@ def extended(
     reference: type[Any] | None = None,
     fake: Mapping[type, Callable[..., Any]] | None = None,
 ) -> OperatorRegistration:
-    """Make an integer operator known in this process, until it is removed.
+    """Register an integer operator in this process, until it is removed.
 
     Parameters
     ----------
     form
-        The operator: a value of a class of `lingeronnx.formats.Format`.
+        The operator: an instance of a subclass of `lingeronnx.formats.Format`.
     rule
-        Which float operators become it; without one only graphs that have the operator are read and
-        computed. Where several rules take a float operator it is asked last.
+        Lowers float operators to it. Without a rule, only graphs that contain the operator can be
+        read and run. It is tried after the other rules for the same float operator.
     reference
-        Its plain class, which `reference_ops` then has.
+        Reference implementation, which `reference_ops` returns from then on.
     fake
-        Its kernels -> what each computes in torch, with gradients.
+        Kernel class -> function that computes the kernel in torch, with gradients.
 
     Returns
     -------
-    Extension
-        For a ``with`` block; without one the operator stays known.
+    OperatorRegistration
+        Context manager that unregisters the operator; without a ``with`` block it stays registered.
 
     Raises
     ------
     ConfigError
-        A name is taken, or the parts are not those of one operator.
+        If a name is in use, or the arguments belong to different operators.
     """
     _check_registration(form, rule, reference, fake or {})
     formats.add_integer_op(form)
@@ -105,6 +101,7 @@ def extended(
 def _check_registration(
     form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
 ) -> None:
+    """Raise ConfigError if a name is in use, or the arguments belong to different operators."""
     for name in form.names:
         if formats.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")
@@ -127,5 +124,5 @@ def _check_registration(
 
 
 def get_fake_quantizers() -> Mapping[type, Callable[..., Any]]:
-    """Return {kernel: its fake quantizer} of the operators that are known by `extended`."""
+    """Return the fake quantizers of the operators registered by `extended`, by kernel class."""
     return _FAKE_QUANTIZERS

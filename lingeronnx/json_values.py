@@ -1,7 +1,4 @@
-"""Values as JSON has them.
-
-What becomes of results before they are written, in files, pages and on the command line.
-"""
+"""Conversion of results to JSON values, for files, pages and the command line."""
 
 from __future__ import annotations
 
@@ -15,23 +12,28 @@ __all__ = ["to_json_value"]
 
 
 def to_json_value(value: object, format_text: Callable[[str], str] = str) -> Any:  # noqa: ANN401 - JSON
-    """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict.
+    """Convert a value to types of JSON.
 
-    format_text : how every text is written.
+    A float that is not finite becomes None, a dataclass a dict of its fields, an enum member its
+    name in lower case, and a path a string.
+
+    Parameters
+    ----------
+    value
+        Value; mappings, lists, tuples and dataclasses are converted recursively.
+    format_text
+        Applied to each string and mapping key.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {
-            format_text(str(key)): to_json_value(item, format_text) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
+        items = {format_text(str(key)): item for key, item in value.items()}
+    elif hasattr(value, "__dataclass_fields__"):
+        items = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    elif isinstance(value, list | tuple):
         return [to_json_value(item, format_text) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {
-            key: to_json_value(getattr(value, key), format_text)
-            for key in value.__dataclass_fields__
-        }
-    if isinstance(value, Enum):
+    elif isinstance(value, Enum):
         return value.name.lower()
-    return format_text(str(value)) if isinstance(value, str | Path) else value
+    else:
+        return format_text(str(value)) if isinstance(value, str | Path) else value
+    return {key: to_json_value(item, format_text) for key, item in items.items()}

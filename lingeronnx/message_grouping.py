@@ -1,7 +1,7 @@
-"""Findings that are alike, told as one: how many, the worst of them, an example.
+"""Merging of similar messages, and preparation of text for the terminal.
 
-Two sentences are alike where they differ in what they quote and in numbers only. `escape_invisible`
-shows names that hold what cannot be seen. Knows text, nothing of graphs.
+Messages are similar if they differ only in quoted strings and numbers. `escape_invisible` makes
+invisible characters in names visible. This module handles text only, not graphs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "truncate_lines",
 ]
 
-#: Lines and columns of a screen: what a report takes, unless the user wants all of it.
+#: Lines and columns of a screen, the maximum size of a report unless the user requests all of it.
 SCREEN_LINES = 24
 _SCREEN_COLUMNS = 100
 
@@ -34,73 +34,85 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def mask_quotes_and_numbers(text: str) -> str:
-    """Return `text` without what it quotes and without its numbers."""
+    """Replace quoted strings by '' and numbers by #."""
     return _NUMBER.sub("#", _QUOTED.sub("''", text))
 
 
 def group_by_key(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
-    """Return the items in groups of one `key`, in the order in which the groups begin."""
-    found: dict[Hashable, list[_T]] = {}
+    """Group items with equal `key`, in the order of the first item of each group."""
+    groups: dict[Hashable, list[_T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return list(found.values())
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 def format_violations(rule: str, remedy: str, occurrences: Sequence[tuple[str, str]]) -> str:
-    """Return one sentence on a `rule` that is broken at some places.
+    """Format all violations of one rule as a single sentence.
 
-    occurrences : (place, value) of each, the value empty where the rule says it all. Of values with
-    a number the farthest from the rule is shown: the smallest where that says "at least", else the
-    largest.
+    Parameters
+    ----------
+    rule, remedy
+        The violated rule, and how to satisfy it (may be empty).
+    occurrences
+        (location, value) of each violation; the value is empty if the rule needs none. If all
+        values are numbers that differ, the location farthest from the rule is named, else the first
+        one.
     """
-    places = list(dict.fromkeys(place for place, _ in occurrences))
-    sizes = [_first_number(value) for _, value in occurrences]
-    ranked = [(size, index) for index, size in enumerate(sizes) if size is not None]
-    worst, kind = 0, "such as"
-    if len(ranked) == len(occurrences) and len({size for size, _ in ranked}) > 1:
-        sign = -1 if "at least" in rule else 1
-        worst, kind = max(ranked, key=lambda item: (sign * item[0], -item[1]))[1], "the worst"
-    place, value = occurrences[worst]
-    end = f"; {remedy}" if remedy else ""
-    if len(places) == 1:
-        return f"{place}: {rule}{f'; here {value}' if value else ''}{end}"
-    return f"{rule}: {len(places)} nodes, {kind} {place}{f' with {value}' if value else ''}{end}"
+    suffix = f"; {remedy}" if remedy else ""
+    locations = {location for location, _ in occurrences}
+    worst_index = _find_worst(rule, [value for _, value in occurrences])
+    location, value = occurrences[worst_index or 0]
+    if len(locations) == 1:
+        actual = f"; here {value}" if value else ""
+        return f"{location}: {rule}{actual}{suffix}"
+    label = "such as" if worst_index is None else "the worst"
+    actual = f" with {value}" if value else ""
+    return f"{rule}: {len(locations)} nodes, {label} {location}{actual}{suffix}"
+
+
+def _find_worst(rule: str, values: Sequence[str]) -> int | None:
+    """Return the index of the value farthest from `rule`, or None if they cannot be ranked.
+
+    It is the smallest value for a rule with "at least", else the largest.
+    """
+    numbers = [number for value in values if (number := _first_number(value)) is not None]
+    if len(numbers) < len(values) or len(set(numbers)) < 2:
+        return None
+    return numbers.index(min(numbers) if "at least" in rule else max(numbers))
 
 
 def merge_similar_lines(texts: Iterable[str]) -> list[str]:
-    """Return the texts, one for those that are alike, with their number."""
-    found = []
+    """Return one line per group of similar texts, with the number of the others."""
+    lines = []
     for group in group_by_key(dict.fromkeys(texts), mask_quotes_and_numbers):
-        found.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")
-    return found
+        lines.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")
+    return lines
 
 
 def truncate_lines(lines: Sequence[str], max_lines: int | None) -> list[str]:
-    """Return the first lines, `max_lines` of them, the last of which says how many there are beyond.
-
-    None: all of them.
-    """
-    left = 0 if max_lines is None else len(lines) - max_lines
-    if max_lines is None or left <= 0:
+    """Return at most `max_lines` lines (None: all); the last one states how many are omitted."""
+    if max_lines is None or len(lines) <= max_lines:
         return list(lines)
-    return [*lines[: max_lines - 1], f"{lines[max_lines - 1]} (and {left} more: --notes full)"]
+    omitted = len(lines) - max_lines
+    return [*lines[: max_lines - 1], f"{lines[max_lines - 1]} (and {omitted} more: --notes full)"]
 
 
 def count_screen_lines(lines: Iterable[str]) -> int:
-    """Return how many lines of a screen these take."""
+    """Return the number of screen lines that `lines` occupy when wrapped."""
     return sum(max(math.ceil(len(line) / _SCREEN_COLUMNS), 1) for line in lines)
 
 
 def _first_number(value: str) -> float | None:
+    """Return the first number in a string, without thousands separators, or None."""
     number = _NUMBER.search(value)
     return None if number is None else float(number.group().replace(",", ""))
 
 
 def escape_invisible(text: str) -> str:
-    """Return `text` with what has no glyph of its own, or turns the writing round, as an escape, as JSON has it."""
-    return "".join(
-        c.encode("unicode_escape").decode()
-        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-        else c
-        for c in text
-    )
+    """Replace control, format and separator characters by escapes, such as ``\\u202e``."""
+    characters = []
+    for character in text:
+        is_invisible = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        escaped = character.encode("unicode_escape").decode() if is_invisible else character
+        characters.append(escaped)
+    return "".join(characters)

@@ -1,4 +1,4 @@
-"""Measured values in words, for the terminal and for pages: one wording for both."""
+"""Formatting of measured values, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -8,29 +8,21 @@ __all__ = ["difference_unit", "format_decibels", "format_value"]
 
 
 def format_value(value: float, unit: str) -> str:
-    """Return a value with its unit."""
-    return (
-        format_decibels(value)
-        if unit == "dB"
-        else f"{value:.2f} {unit}"
-        if unit
-        else f"{value:.6g}"
-    )
+    """Format a value with its unit: two decimals, or six significant digits without a unit."""
+    if unit == "dB":
+        return format_decibels(value)
+    return f"{value:.2f} {unit}" if unit else f"{value:.6g}"
 
 
 def format_decibels(value: float) -> str:
-    """Return a level in dB; words where there is none."""
+    """Format a level in dB; values that are not finite become words."""
     if math.isnan(value):
         return "not finite"
-    return (
-        f"{value:.2f} dB"
-        if math.isfinite(value)
-        else "infinite (equal)"
-        if value > 0
-        else "-infinite"
-    )
+    if math.isfinite(value):
+        return f"{value:.2f} dB"
+    return "infinite (equal)" if value > 0 else "-infinite"
 
 
 def difference_unit(unit: str) -> str:
-    """Return the unit of a difference of values in `unit`."""
+    """Return the unit of a difference of values in `unit`: points for percent."""
     return unit.replace("%", "points")

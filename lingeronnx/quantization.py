@@ -1,9 +1,8 @@
-"""Quantizing: the stages of the flow one after the other, what is tried besides, and the search for a wish.
+"""The `quantize` call: runs the stages of the flow, alternatives, and a search if there is a goal.
 
-    prepare -> plan_for -> refined -> compared -> trials -> the result, or a search that begins with
-    it
+    prepare -> plan -> refine weights -> build candidate -> alternatives -> result, or search
 
-Owns: the order of these. Must not know: commands, torch.
+This module owns the order of these stages. It does not depend on commands or torch.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from .targets.objective import TIME
 __all__ = ["quantize"]
 
 
-@np.errstate(all="ignore")  # what is not finite is told in words, where it decides something
+@np.errstate(all="ignore")  # values that are not finite are reported where they matter
 def quantize(
     model: ir.ModelLike,
     calib: object = None,
@@ -78,59 +77,59 @@ def quantize(
     Parameters
     ----------
     model
-        A path, or a model in memory, which is left as it is.
+        A path, or a model in memory, which is not modified.
     calib
         Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see
-        `run.data.Data`. None runs on random inputs, for a look: the report, the plan and the graph
-        say so, and what is made of these later.
+        `run.data.Data`. None calibrates on random inputs, for a first impression; the report, the
+        plan and the graph record this.
     platform
-        A platform's name, or a `Target` of your own; default venus.
+        Name of a platform, or a `Target`; default venus.
     mode
         "q-value": scales are powers of two. "max-value": scales may be any number.
     skip
-        Selectors of what stays in float: a node, a tensor, a glob, "type:Conv", "NAME.." or
+        Selectors of nodes that remain float: a node, a tensor, a glob, "type:Conv", "NAME.." or
         "..NAME".
     overrides
-        Selector -> other settings for what it names, such as {"bits": 16}.
+        Selector -> settings of the selected nodes or tensors, such as {"bits": 16}.
     config
-        A `QuantConfig` or the path of a YAML file; settings given here win over it.
+        A `QuantConfig` or the path of a YAML file; arguments take precedence.
     plan
-        Scales to use; then nothing is calibrated. Or what `read_plan` found in another tool's file:
-        its scales are held as near as the platform comes, `report.taken` and `report.refused` say
-        how, and what it has no scale for is calibrated.
+        Scales to use instead of calibrating. Or the encodings that `read_plan` read from the file
+        of another tool: its scales are approximated as well as the platform allows (see
+        `report.taken` and `report.refused`), and missing scales are calibrated.
     eval_data
-        Data on which the accuracy is measured, float against integer.
+        Data on which the accuracy of the float and the integer model is measured.
     metric
-        How it is measured, as by `evaluate`.
+        Metric of the accuracy, as in `evaluate`.
     max_drop
-        Find the cheapest quantization whose metric on `eval_data` is lower than the float model's
-        by so much at most; in points where it is in percent. The attempts are `report.search`. See
-        `lingeronnx.search`.
+        Largest allowed drop of the metric on `eval_data` against the float model, in points for a
+        metric in percent. Searches for the cheapest quantization within it; `report.search` lists
+        the attempts. See `lingeronnx.search`.
     min_sqnr
-        The same for a number of dB that every output has at least, without eval data.
+        Smallest allowed SQNR of every output in dB; searches like `max_drop`, without eval data.
     max_ms
-        A call on the chip takes so many milliseconds at most, at `clock` MHz. Then time decides
-        between forms of the same integers, unless `objective` says otherwise.
+        Longest allowed call on the chip in ms, at `clock` MHz. Forms of the same integers are then
+        chosen by time, unless `objective` is set.
     max_flash
-        The constants take so many bytes of the package at most. Beside max_drop or min_sqnr these
-        two are limits. Without, and with weight_bits = "auto", they ask for the most accurate mix
-        of widths that keeps them.
+        Largest allowed size of the constants in the package, in bytes. With max_drop or min_sqnr,
+        max_ms and max_flash are additional limits. Alone, with weight_bits = "auto", they search
+        for the most accurate mix of bit widths within the limits.
     budget
-        Minutes after which no further attempt is begun.
+        Minutes after which no further attempt is started.
     log, resume
-        A file for the attempts, and whether to go on with those that it holds.
+        File for the attempts, and whether to continue with the attempts in it.
     cluster
-        The address of a Dask scheduler: its workers make the attempts side by side, with the same
+        Address of a Dask scheduler, whose workers run the attempts in parallel, with the same
         result. They read model and data from the same paths.
     progress
-        Called with (what is being done, samples done, samples in all or None).
+        Called with (description, completed samples, total samples or None).
     settings
         Further fields of `QuantConfig`, such as bits or effort. A model that another tool has
-        quantized is quantized twice, its scales kept and its weights alone, and the better is
-        taken; requantize = True or False says which of the two it shall be. weight_bits = "auto"
-        with max_drop or min_sqnr: as few bits in each layer as the wish allows. With max_ms or
-        max_flash alone: as many as fit. With state = {output: input}, an item of `calib` is one
-        call of a model that is fed its own states.
+        quantized is quantized with its scales and again from its weights alone, and the better
+        result is returned; requantize = True or False selects one of the two. With weight_bits =
+        "auto" and max_drop or min_sqnr, each layer gets as few bits as the target accuracy allows;
+        with max_ms or max_flash alone, as many as the limits allow. With state = {output: input},
+        an item of `calib` is one call of a model whose states are fed back.
 
     Returns
     -------
@@ -140,62 +139,77 @@ def quantize(
     Raises
     ------
     ModelError, DataError, ConfigError
-        For a model, data or settings that cannot be used.
+        If the model, data or settings are invalid.
     ConstraintError
-        With require_chip, where the result is not chip-ready.
+        With require_chip, if the result is not chip-ready.
     """
-    given = {
+    arguments = {
         "platform": platform,
         "mode": mode,
         "skip": tuple(skip) or None,
         "overrides": overrides or None,
     }
-    chosen = {**given, **settings}
-    sizes: dict[str, Any] = {key: settings.get(key) for key in ("batch", "limit")}
-    data = eval_data if min_sqnr is None else None
-    wish = Goal(
-        max_drop, min_sqnr, data, model, metric, max_ms=max_ms, max_flash=max_flash, **sizes
+    options = {**arguments, **settings}
+    goal = _validate_goal(
+        Goal(
+            max_drop,
+            min_sqnr,
+            eval_data if min_sqnr is None else None,
+            model,
+            metric,
+            settings.get("batch"),
+            settings.get("limit"),
+            max_ms=max_ms,
+            max_flash=max_flash,
+        ),
+        plan,
+        config,
+        options,
     )
-    goal = _validate_goal(wish, plan, config, chosen)
     if cluster is not None and goal is None:
         raise ConfigError(
-            "a cluster makes attempts of a search: give max_drop, min_sqnr, max_flash or max_ms"
+            "a cluster runs the attempts of a search; pass max_drop, min_sqnr, max_flash or max_ms"
         )
     if max_ms is not None:
-        settings["objective"] = chosen["objective"] = settings.get("objective") or TIME
-    start = plan if isinstance(plan, Encodings) else None
-    chosen |= _min_weight_bits(config, chosen) if goal is not None else {}
-    prepared = place_required_host_nodes(
-        prepare_model(model, calib, config, chosen, encodings=start)
-    )
-    if goal is not None and prepared.synthetic and prepared.read is None:
-        raise ConfigError("a wish chooses by what calibration data show: give --calib DATA")
-    if goal is not None and prepared.read is not None:
-        raise ConfigError(
-            "a wish chooses scales; this quantized model brings its own: add requantize"
-        )
+        settings["objective"] = options["objective"] = settings.get("objective") or TIME
     if goal is not None:
+        options |= _min_weight_bits(config, options)
+    encodings = plan if isinstance(plan, Encodings) else None
+    prepared = place_required_host_nodes(
+        prepare_model(model, calib, config, options, encodings=encodings)
+    )
+    if goal is not None:
+        _check_scales_are_free(prepared)
         goal = replace(goal, clock=prepared.conf.clock)
         goal.validate_time_limit(prepared.target)
     best = _find_best_candidate(prepared, plan, goal is not None, progress)
 
     def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
         data = calib if samples is None else samples
-        again = prepare_model(model, data, config, {**given, **settings, "requantize": True})
-        return _find_best_candidate(place_required_host_nodes(again), None, False, progress)
+        requantize_options = {**arguments, **settings, "requantize": True}
+        unquantized = prepare_model(model, data, config, requantize_options)
+        return _find_best_candidate(place_required_host_nodes(unquantized), None, False, progress)
 
-    if goal is None and plan is None:
-        best = choose_import_or_requantize(best, requantize)
     if goal is None:
+        if plan is None:
+            best = choose_import_or_requantize(best, requantize)
         result = best.checked_model
     else:
-        begin = _SearchStart(resolve_source_path(model), resolve_source_path(calib), config, chosen)
-        found: dict[str, Any] = {
-            key: resolve_source_path(getattr(goal, key)) for key in ("data", "model")
-        }
-        goal = replace(goal, **found)
-        more: dict[str, Any] = {"progress": progress, "create_start": begin, "cluster": cluster}
-        result, _ = search(best, goal, minutes=budget, log=log, resume=resume, **more)
+        goal = replace(
+            goal, data=resolve_source_path(goal.data), model=resolve_source_path(goal.model)
+        )
+        result, _ = search(
+            best,
+            goal,
+            minutes=budget,
+            log=log,
+            resume=resume,
+            progress=progress,
+            create_start=_SearchStart(
+                resolve_source_path(model), resolve_source_path(calib), config, options
+            ),
+            cluster=cluster,
+        )
     if eval_data is not None:
         result = measure_accuracy(
             result,
@@ -210,22 +224,31 @@ def quantize(
     return result if goal is None else _add_sample_size_note(result, goal)
 
 
+def _check_scales_are_free(prepared: PreparedModel) -> None:
+    """Raise ConfigError if a search cannot choose scales: without data, or with imported scales."""
+    if prepared.read is not None:
+        raise ConfigError(
+            "a search chooses scales, but this quantized model already has them; pass requantize "
+            "(--requantize)"
+        )
+    if prepared.synthetic:
+        raise ConfigError("a search needs calibration data; pass --calib DATA")
+
+
 def _add_sample_size_note(result: QuantizedModel, goal: Goal) -> QuantizedModel:
-    """Return `result` with a note where it was chosen by too few samples with labels."""
+    """Add a note to the report if the search used too few labelled samples."""
     report = result.report
-    doubt = (
-        ""
-        if report.accuracy is None
-        else goal.format_sample_size_warning(report.accuracy["samples"])
-    )
-    return (
-        replace(result, report=replace(report, notes=(*report.notes, doubt))) if doubt else result
-    )
+    if report.accuracy is None:
+        return result
+    warning = goal.format_sample_size_warning(report.accuracy["samples"])
+    if not warning:
+        return result
+    return replace(result, report=replace(report, notes=(*report.notes, warning)))
 
 
 @dataclass(frozen=True)
 class _SearchStart:
-    """What a search begins with, as a worker of a cluster makes it for itself."""
+    """Creates the first candidate of a search; each worker of a cluster calls it."""
 
     model: Any
     calib: object
@@ -233,7 +256,7 @@ class _SearchStart:
     settings: Mapping[str, Any]
 
     def __call__(self) -> Candidate:
-        """Return what the user's options give."""
+        """Return the best candidate with the options of the user."""
         prepared = prepare_model(self.model, self.calib, self.config, self.settings)
         return _find_best_candidate(place_required_host_nodes(prepared), None, True, None)
 
@@ -241,37 +264,45 @@ class _SearchStart:
 def _min_weight_bits(
     config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the width of weights from which a search for widths begins.
-
-    Nothing where the user has named one.
-    """
+    """Return the initial weight_bits of a search over bit widths, or {} if the user set them."""
     conf = resolve_config(config, settings)
-    return (
-        {"weight_bits": min(get_target(conf.platform).all_weight_bits)}
-        if conf.weight_bits == AUTO_WEIGHT_BITS
-        else {}
-    )
+    if conf.weight_bits != AUTO_WEIGHT_BITS:
+        return {}
+    return {"weight_bits": min(get_target(conf.platform).all_weight_bits)}
 
 
 def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return `best` with what no part for the chip can do on the host.
+    """Move layers that the packer rejects to the host, and repeat the choice of methods if any.
 
-    What moved is a model to choose methods for.
+    Adds notes on overrides that have no effect.
     """
-    moved = offload_rejected_layers(best, progress)
-    if moved is not best:
-        moved = try_best_effort(moved, progress) if moved.prepared.conf.effort == "best" else moved
-        moved = drop_harmful_stages(moved, progress)
-    idle = describe_ineffective_overrides(moved.prepared)
-    return moved.with_notes(idle) if idle else moved
+    offloaded = offload_rejected_layers(best, progress)
+    if offloaded is not best:
+        if offloaded.prepared.conf.effort == "best":
+            offloaded = try_best_effort(offloaded, progress)
+        offloaded = drop_harmful_stages(offloaded, progress)
+    notes = describe_ineffective_overrides(offloaded.prepared)
+    return offloaded.with_notes(notes) if notes else offloaded
 
 
 def _find_best_candidate(
-    prepared: PreparedModel, plan: Plan | Encodings | None, goal: bool, progress: Progress | None
+    prepared: PreparedModel,
+    plan: Plan | Encodings | None,
+    is_search_start: bool,
+    progress: Progress | None,
 ) -> Candidate:
-    """Return the best quantization that is found without a wish.
+    """Quantize with the settings of `prepared`, and keep the alternatives that are better.
 
-    Goal : whether one begins with it.
+    Parameters
+    ----------
+    prepared
+        The prepared model.
+    plan
+        Scales to use; None calibrates and also tries alternatives for the host.
+    is_search_start
+        Whether a search starts with the result; it tries finer granularity itself.
+    progress
+        Progress callback.
     """
     planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
     best = build_candidate(prepared, planned, refine_weights(planned, progress=progress), progress)
@@ -280,27 +311,33 @@ def _find_best_candidate(
         best = try_best_effort(best, progress)
     elif plan is None:
         best = try_finer_noisy_scales(best, progress)
-    finer = try_finer_granularity(best, progress) if not goal else None
+    finer = None if is_search_start else try_finer_granularity(best, progress)
     best = drop_harmful_stages(best, progress) if finer is None else finer
     return best if plan is not None else _offload_and_retry(best, progress)
 
 
 def _validate_goal(
-    wish: Goal,
+    goal: Goal,
     plan: Plan | Encodings | None,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
 ) -> Goal | None:
-    """Return what is wished, checked before any work; None for nothing."""
-    if wish.is_empty:
+    """Return the validated goal, or None if it is empty.
+
+    Raises
+    ------
+    ConfigError
+        If the goal conflicts with the plan or the settings.
+    """
+    if goal.is_empty:
         return None
     if plan is not None:
-        raise ConfigError("a wish chooses scales, which the plan has fixed; drop one of the two")
-    wish.check()
-    if wish.is_limits_only and resolve_config(config, settings).weight_bits != AUTO_WEIGHT_BITS:
+        raise ConfigError("a search chooses scales, but the plan fixes them; drop one of the two")
+    goal.check()
+    if goal.is_limits_only and resolve_config(config, settings).weight_bits != AUTO_WEIGHT_BITS:
         raise ConfigError(
-            "max_flash and max_ms alone choose widths of weights: add weight_bits auto "
-            "(--weight-bits auto), or give "
-            "max_drop or min_sqnr; budget_ms makes a finding of what takes too long"
+            "max_flash and max_ms alone search over weight bit widths; add weight_bits auto "
+            "(--weight-bits auto), or pass max_drop or min_sqnr; to only report a call that takes "
+            "too long, use budget_ms"
         )
-    return wish
+    return goal

@@ -1,6 +1,6 @@
-"""The demo on the digits that ship with the package.
+"""Demo: quantizes the digits model that is part of the package.
 
-Knows files and one small model only; what is printed is the command line's business.
+The output on the terminal is left to the command line.
 """
 
 from __future__ import annotations
@@ -23,10 +23,22 @@ _SHOWN = 6  # digits to show
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo did.
+    """Result of the demo.
 
-    images : the first held-out digits, float32 [N, 8, 8] in 0 to 1. classes : what the integer
-    graph says of them.
+    Attributes
+    ----------
+    model, data, output
+        Float model, test data and written integer graph.
+    result
+        The quantized model.
+    evaluation
+        Accuracy on the test data.
+    images
+        First test images, float32 [N, 8, 8] in 0 to 1.
+    classes
+        Classes of these images by the integer graph, [N].
+    seconds
+        Duration.
     """
 
     model: Path
@@ -40,13 +52,22 @@ class Demo:
 
 
 def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> Demo:
-    """Quantize the digits model for the default chip, measure it on digits it never saw, write the graph into `folder`.
+    """Quantize the digits model for the default platform, evaluate it on test data and save it.
 
-    Raises ConfigError where `folder` cannot be made.
+    Parameters
+    ----------
+    folder
+        Folder of the integer graph; created if necessary.
+    progress
+        Progress callback, as for `quantize`.
+
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be created.
     """
-    model, calib, test = (
-        _DIGITS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz")
-    )
+    model, calib = _DIGITS / "digits_cnn.onnx", _DIGITS / "digits_calib.npz"
+    test = _DIGITS / "digits_test.npz"
     start = time.perf_counter()
     result = api.quantize(model, str(calib), platform=DEFAULT, progress=progress)
     session = result.session()

@@ -1,7 +1,7 @@
-"""LSTMInt and GRUInt, one step after another, unit by unit.
+"""LSTMInt and GRUInt, computed step by step and unit by unit.
 
-Inputs x, W_x [G*H, I], W_h [G*H, H], b_x, b_h; states start at 0. On `generic` lengths, a state and
-a cell may stand behind x, absent or given.
+Inputs are x, W_x [G*H, I], W_h [G*H, H], b_x and b_h for G gates and H units; initial states are 0.
+On `generic`, the optional inputs lengths, initial state and initial cell follow x.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..targets import arithmetic
-from ..targets.arithmetic import Arithmetic, GruVariant, LstmFormat, Requantization
+from ..targets.arithmetic import (
+    Arithmetic,
+    GruArithmetic,
+    GruVariant,
+    LstmArithmetic,
+    LstmFormat,
+    Requantization,
+)
 from ._arithmetic import (
     cast_to_width,
     exact_log2,
@@ -25,7 +31,7 @@ from .activation_tables import evaluate_curve
 
 __all__ = ["FAMILY", "Gru", "Lstm"]
 
-#: What is carried from step to step, unit by unit: the state, of an LSTM the cell too.
+#: State after a step: the hidden state of each unit, followed by the cell for an LSTM.
 State = list[list[int]]
 
 #: W_x, W_h, b_x, b_h, int64.
@@ -37,185 +43,201 @@ def _saturate(value: int, bits: int) -> int:
 
 
 def _rescale_sums(
-    values: np.ndarray, scale: float, bits: int, how: Arithmetic, left: bool = True
+    values: np.ndarray,
+    scale: float,
+    fraction_bits: int,
+    arithmetic: Arithmetic,
+    can_shift_left: bool,
 ) -> list[int]:
-    """Return sums of the given scale with `bits` fractional bits in int32.
+    """Rescale accumulators to int32 with `fraction_bits` fractional bits.
 
-    `left`: whether they may be shifted so.
+    Parameters
+    ----------
+    values
+        Accumulators at `scale`.
+    scale
+        Scale of the accumulators.
+    fraction_bits
+        Fractional bits of the result.
+    arithmetic
+        Arithmetic of the target: a shift, or a multiplication.
+    can_shift_left
+        Whether the target shifts left; if not, a left shift is omitted.
     """
-    if not how.requantize.shifts:
-        m, s = fixed_point_multiplier(2.0**bits / scale)
-        return [int(v) for v in saturate(round_shift_half_up(to_python_ints(values) * m, s), 32)]
-    shift = exact_log2(scale) - bits
-    return [
-        int(v)
-        for v in saturate(
-            round_shift_half_up(
-                saturate(to_python_ints(values), 32), shift if left or shift > 0 else 0
-            ),
-            32,
-        )
-    ]
+    integers = to_python_ints(values)
+    if arithmetic.requantize.shifts:
+        shift = exact_log2(scale) - fraction_bits
+        if not can_shift_left:
+            shift = max(shift, 0)
+        rescaled = round_shift_half_up(saturate(integers, 32), shift)
+    else:
+        m, s = fixed_point_multiplier(2.0**fraction_bits / scale)
+        rescaled = round_shift_half_up(integers * m, s)
+    return saturate(rescaled, 32).tolist()
 
 
 class _RecurrentOpRun(Integer):
+    """Base of LSTMInt and GRUInt: iterates over samples and time steps."""
+
+    #: Order of the gates in `step`.
     gate_order: str
 
-    def target_gate_order(self, how: Arithmetic) -> str:
-        """Return in which order the platform has the gates."""
+    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+        """Return the order of the gates in the weights of the target."""
         raise NotImplementedError
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Walk along time; y stays at the place of its input."""
-        x, *more = inputs[:-4]
-        parts = [
-            self.reorder_gates(w.astype(np.int64), self.target_gate_order(arithmetic))
-            for w in inputs[-4:]
-        ]
-        lengths, *starts = [*more, None, None, None][:3]
-        time_first = self.is_time_first(a, x)
-        rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
-        units = parts[1].shape[1]
-        y = np.zeros((*rows.shape[:2], units), np.int64)
-        last: list[State] = []
-        for k, (sample, row) in enumerate(zip(y, rows.astype(np.int64), strict=True)):
+        """Compute each sample along time; outputs of steps beyond the length are 0."""
+        x, *optional_inputs = inputs[:-4]
+        gate_order = self.target_gate_order(arithmetic)
+        weights = [self.reorder_gates(array.astype(np.int64), gate_order) for array in inputs[-4:]]
+        lengths, *initial_states = [*optional_inputs, None, None, None][:3]
+        is_time_first = self.is_time_first(a, x)
+        batch = np.moveaxis(x, 0, 1) if is_time_first else x  # [N, T, I]
+        units = weights[1].shape[1]
+        y = np.zeros((*batch.shape[:2], units), np.int64)
+        last_states: list[State] = []
+        for index, sample in enumerate(batch.astype(np.int64)):
             state = self.make_initial_state(units)
-            for index, given in enumerate(starts):
-                if given is not None:
-                    state[index] = [
-                        int(v) for v in np.broadcast_to(given, (len(y), 1, units))[k, 0]
-                    ]
-            times = range(len(row) if lengths is None else int(np.broadcast_to(lengths, len(y))[k]))
-            for t in times if self.forward(a, arithmetic) else reversed(times):
-                state = self.step(a, arithmetic, row[t], state, parts)
-                sample[t] = state[0]
-            last.append(state)
-        return self.make_outputs(a, np.moveaxis(y, 0, 1) if time_first else y, last, arithmetic)
+            for state_index, array in enumerate(initial_states):
+                if array is not None:
+                    initial = np.broadcast_to(array, (len(y), 1, units))[index, 0]
+                    state[state_index] = initial.astype(np.int64).tolist()
+            step_count = len(sample)
+            if lengths is not None:
+                step_count = int(np.broadcast_to(lengths, len(y))[index])
+            times = range(step_count)
+            for t in times if self.is_forward(a, arithmetic) else reversed(times):
+                state = self.step(a, arithmetic, sample[t], state, weights)
+                y[index, t] = state[0]
+            last_states.append(state)
+        y = np.moveaxis(y, 0, 1) if is_time_first else y
+        return self.make_outputs(a, y, last_states, arithmetic)
 
     def reorder_gates(self, array: np.ndarray, gates: str) -> np.ndarray:
-        """Return a weight or bias with the gates in the order of this file."""
-        parts = np.split(array, len(gates))
-        return np.concatenate([parts[gates.index(gate)] for gate in self.gate_order])
+        """Reorder a weight or bias [G*H, ...] from gate order `gates` to `gate_order`."""
+        by_gate = np.split(array, len(gates))
+        return np.concatenate([by_gate[gates.index(gate)] for gate in self.gate_order])
 
     def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
+        """Whether axis 0 of x is time, not the batch."""
         return not a.get("batch_first")
 
-    def forward(self, a: Attributes, how: Arithmetic) -> bool:
+    def is_forward(self, a: Attributes, arithmetic: Arithmetic) -> bool:
+        """Whether steps are computed in the order of time."""
         return bool(a.get("go_forward", 1))
 
     def make_initial_state(self, units: int) -> State:
+        """Return a hidden state of zeros."""
         return [[0] * units]
 
     def state_scale(self, a: Attributes) -> float:
-        """Return the scale of y, which is the state's."""
+        """Return the scale of output and hidden state: scale_o, or scale_h if it is absent."""
         return float(a.get("scale_o") or a.scale("scale_h"))
 
     def sums(
         self,
         a: Attributes,
-        how: Arithmetic,
+        arithmetic: Arithmetic,
         x: np.ndarray,
         h: ArrayLike,
-        parts: LayerWeights,
-        bits: int,
-        left: bool,
+        weights: LayerWeights,
+        fraction_bits: int,
+        can_shift_left: bool,
     ) -> tuple[list[int], list[int]]:
-        """Return W_x x + b_x and W_h h + b_h with `bits` fractional bits."""
-        own = _rescale_sums(
-            parts[0] @ x + parts[2], a.scale("scale_x") * a.scale("scale_iw"), bits, how, left
+        """Return W_x x + b_x and W_h h + b_h with `fraction_bits` fractional bits."""
+        weight_x, weight_h, bias_x, bias_h = weights
+        acc_x = weight_x @ x + bias_x
+        acc_h = weight_h @ np.array(h, np.int64) + bias_h
+        scale_x = a.scale("scale_x") * a.scale("scale_iw")
+        scale_h = self.state_scale(a) * a.scale("scale_hw")
+        return (
+            _rescale_sums(acc_x, scale_x, fraction_bits, arithmetic, can_shift_left),
+            _rescale_sums(acc_h, scale_h, fraction_bits, arithmetic, can_shift_left),
         )
-        inner = parts[1] @ np.array(h, np.int64) + parts[3]
-        return own, _rescale_sums(inner, self.state_scale(a) * a.scale("scale_hw"), bits, how, left)
 
     def step(
-        self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: LayerWeights
+        self,
+        a: Attributes,
+        arithmetic: Arithmetic,
+        x: np.ndarray,
+        state: State,
+        weights: LayerWeights,
     ) -> State:
+        """Return the state after one step with input x [I]."""
         raise NotImplementedError
 
     def make_outputs(
-        self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic
+        self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
+        """Return the outputs of the node from the sequence `y` and the last state per sample."""
         raise NotImplementedError
 
 
 class Lstm(_RecurrentOpRun):
-    """Gates i, f, g, o. venus: sums in Q11, gates of 8 bits.
+    """LSTM with gates i, f, g, o.
 
-    Otherwise sums in Q27, gates of 16 bits.
+    On venus, sums are Q11 and gates have 8 bits; on the other targets, sums are Q27 and gates have
+    16 bits.
     """
 
     gate_order = "ifgo"
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
-    def target_gate_order(self, how: Arithmetic) -> str:
-        """Return the row's."""
-        return expect_arithmetic(how, arithmetic.LstmArithmetic).gates
+    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+        """Return the order of the gates in the weights of the target."""
+        return expect_arithmetic(arithmetic, LstmArithmetic).gates
 
     def is_time_first(self, a: Attributes, x: np.ndarray) -> bool:
-        """The chips take [1, T, I] for either value of batch_first."""
+        """Whether axis 0 of x is time; the chips treat [1, T, I] as batch first in any case."""
         return not a.get("batch_first") and x.shape[0] != 1
 
     def make_initial_state(self, units: int) -> State:
-        """Return a state and a cell of zeros."""
+        """Return a hidden state and a cell of zeros."""
         return [[0] * units, [0] * units]
 
     def step(
-        self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: LayerWeights
+        self,
+        a: Attributes,
+        arithmetic: Arithmetic,
+        x: np.ndarray,
+        state: State,
+        weights: LayerWeights,
     ) -> State:
-        """Return state and cell after one step."""
-        (h, c), how = state, expect_arithmetic(how, arithmetic.LstmArithmetic)
-        coarse, scale, width = how.form is LstmFormat.Q11, self.state_scale(a), a.o_bits
-        chip = how.table.value
-        own, inner = self.sums(a, how, x, h, parts, 11 if coarse else 27, True)
-        units = len(h)
+        """Return hidden state and cell after one step with input x [I]."""
+        arithmetic = expect_arithmetic(arithmetic, LstmArithmetic)
+        h, c = state
+        units, chip = len(h), arithmetic.table.value
+        is_q11 = arithmetic.form is LstmFormat.Q11
+        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 11 if is_q11 else 27, True)
+        saturates_product = arithmetic.form is not LstmFormat.WIDE or a.o_bits <= 8
         new_h, new_c = [], []
         for u in range(units):
-            g = [
-                _saturate(own[k * units + u] + inner[k * units + u], 16 if coarse else 32)
-                for k in range(4)
+            gates = [
+                _saturate(sums_x[k + u] + sums_h[k + u], 16 if is_q11 else 32)
+                for k in range(0, 4 * units, units)
             ]
-            if coarse:
-                i, f, o = (evaluate_curve("sigmoid", chip, g[k], 8) for k in (0, 1, 3))
-                cell = _saturate(c[u] * f + i * evaluate_curve("tanh", chip, g[2], 8), 32)  # Q14
-                out, held = (
-                    o
-                    * evaluate_curve("tanh", chip, _saturate(round_shift_half_up(cell, 3), 16), 8),
-                    2.0**14,
-                )
-                new_c.append(_saturate(round_shift_half_up(cell, 7), 16))
+            if is_q11:
+                output, cell = _step_lstm_q11(gates, c[u], chip)
+                output_scale = 2.0**14
             else:
-                i, f, o = (
-                    round_shift_half_up(evaluate_curve("sigmoid", chip, g[k], 32), 16)
-                    for k in (0, 1, 3)
-                )
-                new = round_shift_half_up(evaluate_curve("tanh", chip, g[2], 32), 16)
-                kept = (
-                    c[u] * f
-                    if how.form is LstmFormat.WIDE and width > 8
-                    else _saturate(c[u] * f, 32)
-                )
-                cell = round_shift_half_up(kept + i * new, 3)  # Q27
-                out, held = (
-                    o
-                    * round_shift_half_up(
-                        evaluate_curve("tanh", chip, _saturate(cell, 32), 32), 16
-                    ),
-                    2.0**30,
-                )
-                new_c.append(_saturate(round_shift_half_up(cell, 12), 32))
-            new_h.append(int(requantize([out], scale / held, width, how.requantize)[0]))
+                output, cell = _step_lstm_q27(gates, c[u], chip, saturates_product)
+                output_scale = 2.0**30
+            ratio = self.state_scale(a) / output_scale
+            new_h.append(int(requantize([output], ratio, a.o_bits, arithmetic.requantize)[0]))
+            new_c.append(cell)
         return [new_h, new_c]
 
     def make_outputs(
-        self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic
+        self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """The sequence, the last state, the last cell.
+        """Return the sequence, the last hidden state and the last cell.
 
-        Int32, on venus int16 numbers packed into its first half.
+        The cell is int32; on venus, its first half contains packed int16 values.
         """
-        h = cast_to_width([state[0] for state in last], a.o_bits)
-        c = np.array([state[1] for state in last], np.int64)
-        if expect_arithmetic(how, arithmetic.LstmArithmetic).form is LstmFormat.Q11:
+        h = cast_to_width([state[0] for state in last_states], a.o_bits)
+        c = np.array([state[1] for state in last_states], np.int64)
+        if expect_arithmetic(arithmetic, LstmArithmetic).form is LstmFormat.Q11:
             packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
             packed[:, : c.shape[1]] = c
             cells = packed.view(np.int32)
@@ -226,105 +248,138 @@ class Lstm(_RecurrentOpRun):
         return cast_to_width(y, a.o_bits), h[:, None], cells[:, None]
 
 
-class Gru(_RecurrentOpRun):
-    """Gates r, z, n. Chips: gates of 8 bits, the state halved, time always forwards.
+def _step_lstm_q11(gates: list[int], cell: int, chip: str) -> tuple[int, int]:
+    """Return output (Q14) and new cell (Q7) of a unit from gates i, f, g, o in Q11."""
+    i, f, o = (evaluate_curve("sigmoid", chip, gates[k], 8) for k in (0, 1, 3))
+    new_cell = _saturate(cell * f + i * evaluate_curve("tanh", chip, gates[2], 8), 32)  # Q14
+    cell_q11 = _saturate(round_shift_half_up(new_cell, 3), 16)
+    output = o * evaluate_curve("tanh", chip, cell_q11, 8)
+    return output, _saturate(round_shift_half_up(new_cell, 7), 16)
 
-    `generic`: as it is defined.
+
+def _step_lstm_q27(
+    gates: list[int], cell: int, chip: str, saturates_product: bool
+) -> tuple[int, int]:
+    """Return output (Q30) and new cell (Q15) of a unit from gates i, f, g, o in Q27.
+
+    `saturates_product`: whether the product of cell and forget gate is saturated to int32.
+    """
+    i, f, o = (
+        round_shift_half_up(evaluate_curve("sigmoid", chip, gates[k], 32), 16) for k in (0, 1, 3)
+    )
+    candidate = round_shift_half_up(evaluate_curve("tanh", chip, gates[2], 32), 16)
+    product = cell * f
+    if saturates_product:
+        product = _saturate(product, 32)
+    new_cell = round_shift_half_up(product + i * candidate, 3)  # Q27
+    activated = round_shift_half_up(evaluate_curve("tanh", chip, _saturate(new_cell, 32), 32), 16)
+    return o * activated, _saturate(round_shift_half_up(new_cell, 12), 32)
+
+
+class Gru(_RecurrentOpRun):
+    """GRU with gates r, z, n.
+
+    On the chips, gates have 8 bits, the state is halved, and time is always forward. On `generic`,
+    the computation is that of the definition.
     """
 
     gate_order = "rzn"
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
-    def target_gate_order(self, how: Arithmetic) -> str:
-        """Return the row's."""
-        return expect_arithmetic(how, arithmetic.GruArithmetic).gates
+    def target_gate_order(self, arithmetic: Arithmetic) -> str:
+        """Return the order of the gates in the weights of the target."""
+        return expect_arithmetic(arithmetic, GruArithmetic).gates
 
-    def forward(self, a: Attributes, how: Arithmetic) -> bool:
-        """Executors do not look at go_forward."""
-        return expect_arithmetic(
-            how, arithmetic.GruArithmetic
-        ).form is not GruVariant.DEFINED or super().forward(a, how)
+    def is_forward(self, a: Attributes, arithmetic: Arithmetic) -> bool:
+        """Whether steps are computed in the order of time; executors ignore go_forward."""
+        is_executor = expect_arithmetic(arithmetic, GruArithmetic).form is not GruVariant.DEFINED
+        return is_executor or super().is_forward(a, arithmetic)
 
     def step(
-        self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: LayerWeights
+        self,
+        a: Attributes,
+        arithmetic: Arithmetic,
+        x: np.ndarray,
+        state: State,
+        weights: LayerWeights,
     ) -> State:
-        """Return the state after one step."""
-        how = expect_arithmetic(how, arithmetic.GruArithmetic)
-        compute = self.step_as_defined if how.form is GruVariant.DEFINED else self.step_on_chip
-        return [compute(a, how, x, state[0], parts)]
+        """Return the hidden state after one step with input x [I]."""
+        arithmetic = expect_arithmetic(arithmetic, GruArithmetic)
+        if arithmetic.form is GruVariant.DEFINED:
+            return [self.step_as_defined(a, arithmetic, x, state[0], weights)]
+        return [self.step_on_chip(a, arithmetic, x, state[0], weights)]
 
     def step_on_chip(
         self,
         a: Attributes,
-        how: arithmetic.GruArithmetic,
+        arithmetic: GruArithmetic,
         x: np.ndarray,
         h: list[int],
-        parts: LayerWeights,
+        weights: LayerWeights,
     ) -> list[int]:
-        """The executor's; on venusA the state is left out of r and z."""
-        chip, units, apart = how.table.value, len(h), how.form is GruVariant.HALVED_NOT_IN_GATES
-        own, inner = self.sums(a, how, x, h, parts, 11, False)
-        new = []
+        """Return the new hidden state in the arithmetic of the executor.
+
+        On venusA, the hidden state does not affect the gates r and z.
+        """
+        chip, units = arithmetic.table.value, len(h)
+        ignores_state = arithmetic.form is GruVariant.HALVED_NOT_IN_GATES
+        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 11, False)
+        ratio = self.state_scale(a) / 2**14
+        new_h = []
         for u in range(units):
-            r, z = (
-                evaluate_curve(
-                    "sigmoid", chip, _saturate(own[k] + (0 if apart else inner[k]), 16), 8
-                )
-                for k in (u, units + u)
-            )
+            gates = []
+            for k in (u, units + u):
+                gate_sum = sums_x[k] if ignores_state else sums_x[k] + sums_h[k]
+                gates.append(evaluate_curve("sigmoid", chip, _saturate(gate_sum, 16), 8))
+            r, z = gates
             k = 2 * units + u
-            n = evaluate_curve(
-                "tanh", chip, _saturate(own[k] + round_shift_half_up(r * inner[k], 7), 16), 8
-            )
+            candidate_sum = _saturate(sums_x[k] + round_shift_half_up(r * sums_h[k], 7), 16)
+            n = evaluate_curve("tanh", chip, candidate_sum, 8)
             mixed = z * round_shift_half_up(h[u], 1) + (128 - z) * n
-            new.append(
-                int(
-                    requantize(
-                        [mixed], self.state_scale(a) / 2**14, a.o_bits, Requantization(shifts=True)
-                    )[0]
-                )
-            )
-        return new
+            requantized = requantize([mixed], ratio, a.o_bits, Requantization(shifts=True))
+            new_h.append(int(requantized[0]))
+        return new_h
 
     def step_as_defined(
         self,
         a: Attributes,
-        how: arithmetic.GruArithmetic,
+        arithmetic: GruArithmetic,
         x: np.ndarray,
         h: list[int],
-        parts: LayerWeights,
+        weights: LayerWeights,
     ) -> list[int]:
-        """Return n + z * (h - n).
+        """Return the new hidden state n + z * (h - n).
 
-        Gates in Q31 (Q15 for wide states), the reset gate after or before the product.
+        Gates are Q31, or Q15 for states of more than 8 bits. The reset gate is applied after or
+        before the product (`linear_before_reset`).
         """
         units, bits = len(h), 31 if a.o_bits <= 8 else 15
-        after = bool(a.get("linear_before_reset", 1))
-        own, inner = self.sums(a, how, x, h, parts, 27, True)
-        r = [
-            evaluate_curve("sigmoid", "arcs", _saturate(own[u] + inner[u], 32), bits + 1)
-            for u in range(units)
-        ]
-        if after:
-            reset = [round_shift_half_up(r[u] * inner[2 * units + u], bits) for u in range(units)]
+        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 27, True)
+
+        def gate(k: int) -> int:
+            return evaluate_curve("sigmoid", "arcs", _saturate(sums_x[k] + sums_h[k], 32), bits + 1)
+
+        r = [gate(u) for u in range(units)]
+        if a.get("linear_before_reset", 1):
+            reset = [round_shift_half_up(r[u] * sums_h[2 * units + u], bits) for u in range(units)]
         else:
-            gated = [round_shift_half_up(r[u] * h[u], bits) for u in range(units)]
-            reset = self.sums(a, how, x, gated, parts, 27, True)[1][2 * units :]
-        new = []
+            gated_h = [round_shift_half_up(r[u] * h[u], bits) for u in range(units)]
+            reset = self.sums(a, arithmetic, x, gated_h, weights, 27, True)[1][2 * units :]
+        ratio = self.state_scale(a) / 2**31
+        new_h = []
         for u in range(units):
-            z = evaluate_curve(
-                "sigmoid", "arcs", _saturate(own[units + u] + inner[units + u], 32), bits + 1
-            )
-            n = evaluate_curve("tanh", "arcs", _saturate(own[2 * units + u] + reset[u], 32), 32)
-            held = int(requantize([n], self.state_scale(a) / 2**31, a.o_bits, how.requantize)[0])
-            new.append(_saturate(held + round_shift_half_up(z * (h[u] - held), bits), a.o_bits))
-        return new
+            z = gate(units + u)
+            candidate = _saturate(sums_x[2 * units + u] + reset[u], 32)
+            n_q31 = evaluate_curve("tanh", "arcs", candidate, 32)
+            n = int(requantize([n_q31], ratio, a.o_bits, arithmetic.requantize)[0])
+            new_h.append(_saturate(n + round_shift_half_up(z * (h[u] - n), bits), a.o_bits))
+        return new_h
 
     def make_outputs(
-        self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic
+        self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """The sequence and the last state."""
-        h = cast_to_width([state[0] for state in last], a.o_bits)
+        """Return the sequence and the last hidden state."""
+        h = cast_to_width([state[0] for state in last_states], a.o_bits)
         return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, y) else h[:, None]
 
 

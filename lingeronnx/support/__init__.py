@@ -1,9 +1,9 @@
-"""What helps where something is wrong with an installation, or with lingeronnx itself.
+"""Diagnosis of an installation, and of errors in lingeronnx itself.
 
 =============  ====================================================================================
-`environment`  versions, processor, cache: what this run stands on, and what is wrong with it
-`warmup`       a model that needs the usual kernels, which are compiled for it
-`selftest`     the compiled kernels against the plain classes, which share no code with them
-`archive`      one file to attach to a report of a bug: no weights and no data are in it
+`environment`  inspects versions, processor and cache, and reports problems
+`warmup`       compiles the usual kernels with a small model
+`self_test`    compares the compiled kernels with the reference operators
+`bug_report`   writes an archive to attach to a bug report, without weights and data
 =============  ====================================================================================
 """

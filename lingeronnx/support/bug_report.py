@@ -1,8 +1,8 @@
-"""A report of a bug as one file: what a maintainer needs, without weights or data.
+"""Archive for a bug report, without weights or data.
 
-Written where a command ends with exit code 70. Nothing in here may hide the bug that it reports:
-what cannot be put into the archive is told in its README, and where no file can be written at all
-there is none.
+It is written if a command ends with exit code 70. Writing it must not hide the reported error:
+files that cannot be included are listed in its README, and if the archive cannot be written, there
+is none.
 """
 
 from __future__ import annotations
@@ -21,32 +21,40 @@ from ..files import replace_file
 
 __all__ = ["write_bug_report"]
 
-_MAX_MODELS = 5  # of a command line; no command takes more
-_MAX_MESSAGE_CHARS = (
-    200  # characters of an exception's message; some print whole graphs with their constants
-)
+_MAX_MODELS = 5  # no command takes more models
+_MAX_MESSAGE_CHARS = 200  # some exceptions print graphs with their constants
 
 _README = """\
-A bug in lingeronnx. In this archive are:
+A bug in lingeronnx. This archive contains:
 
 command.txt       the command line
-traceback.txt     where it ended; of messages the first 200 characters
-environment.json  versions, processor, settings; what `lingeronnx doctor --json` prints
-models/           the models of the command line without their weights: a pattern stands for every constant but single
-                  numbers and integers of at most 64 elements (shapes, axes)
+traceback.txt     the traceback, with the first 200 characters of each message
+environment.json  versions, processor, settings: the output of `lingeronnx doctor --json`
+models/           the models of the command line without their weights: constants are replaced by
+                  a pattern, except scalars and integers of at most 64 elements (shapes, axes)
 
-No weight, no sample and no other file of yours is in it. Names of tensors and nodes, of files and folders in the
-command line, and lines of your own Python functions in the traceback are: look into it before you send it.
+It contains no weights, no samples and no other files of yours. It does contain names of tensors,
+nodes, files and folders, and lines of your own Python functions in the traceback: please check it
+before you send it.
 """
 
 
 def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
-    """Write ``lingeronnx-report-DATE-TIME.zip``, in this folder or else in the system's for temporary files.
+    """Write ``lingeronnx-report-DATE-TIME-PID.zip`` to the current or the temporary folder.
 
-    arguments : the command line behind the program's name. trace : the traceback. Returns the file,
-    None where none could be written.
+    Parameters
+    ----------
+    arguments
+        Command line without the name of the program.
+    trace
+        Traceback of the error.
+
+    Returns
+    -------
+    Path or None
+        The archive, or None if it could not be written.
     """
-    parts = {
+    reports = {
         "command.txt": shlex.join(["lingeronnx", *arguments]) + "\n",
         "traceback.txt": _truncate_messages(trace),
     }
@@ -54,20 +62,19 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
     try:
         from .environment import inspect_environment
 
-        parts["environment.json"] = json.dumps(inspect_environment().to_dict(), indent=2) + "\n"
-    except Exception as error:  # the bug may be there
+        reports["environment.json"] = json.dumps(inspect_environment().to_dict(), indent=2) + "\n"
+    except Exception as error:  # this may be the bug itself
         missing.append(f"environment.json: {format_exception(error)}")
     models = dict(_iter_stripped_models(arguments, missing))
-    readme = _README + "".join(f"\nnot in it: {line}" for line in missing)
-    contents: dict[str, str | bytes] = {"README.txt": readme, **parts, **models}
-    for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
+    readme = _README + "".join(f"\nnot included: {line}" for line in missing)
+    contents: dict[str, str | bytes] = {"README.txt": readme, **reports, **models}
+    file_name = f"lingeronnx-report-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.zip"
+    for get_folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
         try:
-            path = (
-                folder() / f"lingeronnx-report-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.zip"
-            )
+            path = get_folder() / file_name
             with (
-                replace_file(path) as made,
-                zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive,
+                replace_file(path) as file,
+                zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
             ):
                 for name, content in contents.items():
                     archive.writestr(name, content)
@@ -78,38 +85,42 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
 
 
 def _truncate_messages(trace: str) -> str:
-    """Return a traceback without what its messages may print of a model.
+    """Truncate the messages of a traceback to one line of 200 characters.
 
-    Of each the first 200 characters.
+    Longer messages may print parts of a model.
     """
-    kept, message = [], False
+    lines, is_in_message = [], False
     for line in trace.splitlines():
-        frame = line.startswith(("  File ", "    ", "Traceback ", "During ", "The above "))
-        if frame and not (message and line.startswith("    ")):
-            kept.append(line)
-        elif line and not message:
-            kept.append(
-                line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]} ..."
-            )
-        message = not frame or (message and line.startswith("    "))
-    return "\n".join(kept) + "\n"
+        is_frame = line.startswith(("  File ", "    ", "Traceback ", "During ", "The above "))
+        is_continuation = is_in_message and line.startswith("    ")
+        if is_frame and not is_continuation:
+            lines.append(line)
+        elif line and not is_in_message:
+            is_short = len(line) <= _MAX_MESSAGE_CHARS
+            lines.append(line if is_short else f"{line[:_MAX_MESSAGE_CHARS]} ...")
+        is_in_message = not is_frame or is_continuation
+    return "\n".join(lines) + "\n"
 
 
-def _iter_stripped_models(words: Sequence[str], missing: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name in the archive, bytes) of each model among the words, without its weights."""
+def _iter_stripped_models(
+    arguments: Sequence[str], missing: list[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield (name in the archive, bytes) of each model in the command line, without weights.
+
+    Messages about models that cannot be included are appended to `missing`.
+    """
     import onnx
 
     from ..graph.weight_stripping import strip_weights
 
-    named = [Path(word.rpartition("=")[2]) for word in words if word.endswith(".onnx")]
-    for number, path in enumerate(
-        [each for each in dict.fromkeys(named) if each.is_file()][:_MAX_MODELS]
-    ):
+    paths = [Path(text.rpartition("=")[2]) for text in arguments if text.endswith(".onnx")]
+    model_paths = [path for path in dict.fromkeys(paths) if path.is_file()]
+    for index, path in enumerate(model_paths[:_MAX_MODELS]):
         try:
-            bare = strip_weights(onnx.load(path, load_external_data=False))
-            if bare is None:
-                missing.append(f"{path.name}: its constants are too many")
+            stripped = strip_weights(onnx.load(path, load_external_data=False))
+            if stripped is None:
+                missing.append(f"{path.name}: it has too many constants")
             else:
-                yield f"models/{number}-{path.name}", bare.SerializeToString()
-        except Exception as error:  # a damaged file may be the reason for the bug
+                yield f"models/{index}-{path.name}", stripped.SerializeToString()
+        except Exception as error:  # a corrupt file may be the cause of the bug
             missing.append(f"{path.name}: {format_exception(error)}")

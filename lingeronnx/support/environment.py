@@ -1,8 +1,7 @@
-"""What a run stands on: versions, processor, cache of compiled code.
+"""Inspection of the environment: versions, processor, cache of compiled code, and known problems.
 
-And what of it is known to be wrong.
-Looks, and changes nothing but that the cache's folder is made, as every run makes it. Knows no
-model.
+Changes nothing, except that the folder of the cache is created, as in every run. Does not depend on
+models.
 """
 
 from __future__ import annotations
@@ -24,13 +23,25 @@ _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
 )
 _LIMIT = re.compile(r"(?P<sign>>=|==|<)\s*(?P<version>[\w.+]+)")
-_DEVELOPER_EXTRAS = ("test", "dev")  # extras of those who work on lingeronnx
-_MIN_FREE_DISK_BYTES = 200e6  # bytes; kernels, graphs and dumps need about that much
+_DEVELOPER_EXTRAS = ("test", "dev")  # extras for the development of lingeronnx
+_MIN_FREE_DISK_BYTES = 200e6  # kernels, graphs and dumps need about that much
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One distribution: its version here (None: it is absent), what is asked for, and by which extra ("": always)."""
+    """A required distribution.
+
+    Attributes
+    ----------
+    name
+        Name of the distribution.
+    version
+        Installed version, or None if it is not installed.
+    limits
+        Required versions, such as ">=1.26,<3".
+    extra
+        Extra of lingeronnx that requires it; empty if it is always required.
+    """
 
     name: str
     version: str | None
@@ -39,24 +50,45 @@ class Requirement:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the version is within the limits; an optional one may be absent."""
+        """Whether the version is within the limits; an optional distribution may be missing."""
         if self.version is None:
             return bool(self.extra)
         return all(
-            _satisfies(self.version, each["sign"], each["version"])
-            for each in _LIMIT.finditer(self.limits)
+            _satisfies(self.version, limit["sign"], limit["version"])
+            for limit in _LIMIT.finditer(self.limits)
         )
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run stands on.
+    """Environment of a run.
 
-    instructions : the row of dot instructions, or why there is none. rows : those that this
-    processor can run. threads, memory : what a run may use; memory in bytes, None where the system
-    does not say. cache : the folder of compiled code, None where there can be none. code : bytes
-    and number of its files. settings : environment variables that change what lingeronnx does.
-    problems : one line each, with the remedy.
+    Attributes
+    ----------
+    version, folder
+        Version and folder of lingeronnx.
+    python, system, processor
+        Python, operating system and processor.
+    instructions
+        Name of the instruction set of the simulator; "plain loops" or "none" without one.
+    rows
+        Names of the instruction sets that this processor supports.
+    threads
+        Number of available threads.
+    memory
+        Free memory in bytes, or None if it is unknown.
+    packages
+        Required distributions.
+    compiler
+        Path of the C compiler, or None.
+    cache
+        Folder of compiled code, or None if it cannot be created.
+    code
+        Total bytes and number of the files in the cache.
+    settings
+        Environment variables that affect lingeronnx.
+    problems
+        One message per problem, with the remedy.
     """
 
     version: str
@@ -76,19 +108,18 @@ class Environment:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it as plain values, for JSON."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        told["packages"] = [{**vars(each), "fits": each.is_satisfied} for each in self.packages]
-        told["rows"], told["code"], told["problems"] = (
-            list(self.rows),
-            list(self.code),
-            list(self.problems),
-        )
-        return told
+        """Return the fields as JSON values."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["packages"] = [
+            {**vars(package), "fits": package.is_satisfied} for package in self.packages
+        ]
+        for name in ("rows", "code", "problems"):
+            values[name] = list(values[name])
+        return values
 
 
 def inspect_environment() -> Environment:
-    """Look around; never raises for what is wrong, but says so in `problems`."""
+    """Inspect the environment; problems are reported in `problems`, not raised."""
     from simulator._disk_cache import cache_folder
     from simulator.instruction_sets import (
         INSTRUCTION_SETS,
@@ -100,13 +131,15 @@ def inspect_environment() -> Environment:
 
     problems = []
     try:
-        chosen = get_instruction_set()
-        instructions = chosen.name if chosen else "plain loops"
+        instruction_set = get_instruction_set()
+        instructions = instruction_set.name if instruction_set else "plain loops"
     except SimulatorError as error:
         instructions = "none"
         problems.append(f"{error}; unset LINGERONNX_SIMD")
     cache = cache_folder()
-    packages = tuple(sorted(_iter_requirements(), key=lambda each: (each.extra, each.name)))
+    packages = tuple(
+        sorted(_iter_requirements(), key=lambda package: (package.extra, package.name))
+    )
     problems += [
         *_find_package_problems(packages),
         *_find_cache_problems(cache),
@@ -115,12 +148,9 @@ def inspect_environment() -> Environment:
     ]
     if not get_host_features():
         problems.append(
-            "LLVM does not name the features of this processor: plain instructions are used, which "
-            "are slow"
+            "LLVM does not recognize the features of this processor, so that the simulator uses "
+            "slow generic instructions"
         )
-    files = (
-        [path.stat().st_size for path in Path(cache).iterdir() if path.is_file()] if cache else []
-    )
     from .. import __version__
 
     return Environment(
@@ -130,13 +160,13 @@ def inspect_environment() -> Environment:
         system=platform.platform(),
         processor=_processor_name(),
         instructions=instructions,
-        rows=tuple(each.name for each in INSTRUCTION_SETS if is_supported_by_host(each)),
+        rows=tuple(row.name for row in INSTRUCTION_SETS if is_supported_by_host(row)),
         threads=_available_threads(),
         memory=_free_memory_bytes(),
         packages=packages,
         compiler=shutil.which(os.environ.get("CC") or "cc"),
         cache=cache,
-        code=(sum(files), len(files)),
+        code=_measure_cache(cache),
         settings={
             name: value for name, value in sorted(os.environ.items()) if _is_relevant_variable(name)
         },
@@ -144,29 +174,38 @@ def inspect_environment() -> Environment:
     )
 
 
-# ---- what is here ------------------------------------------------------------------------------------------------
+# ---- properties of the environment -----------------------------------------------------------------
+
+
+def _measure_cache(cache: str | None) -> tuple[int, int]:
+    """Return total bytes and number of the files in the cache."""
+    if not cache:
+        return 0, 0
+    sizes = [path.stat().st_size for path in Path(cache).iterdir() if path.is_file()]
+    return sum(sizes), len(sizes)
 
 
 def _iter_requirements() -> Iterator[Requirement]:
+    """Yield the requirements in the metadata of lingeronnx, without those of developer extras."""
     try:
-        asked = metadata.requires(_DISTRIBUTION) or []
+        requirements = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return
-    for line in asked:
-        match = _REQUIREMENT.match(line)
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
         if match is None or match["extra"] in _DEVELOPER_EXTRAS:
             continue
         try:
-            here = metadata.version(match["name"])
+            version = metadata.version(match["name"])
         except metadata.PackageNotFoundError:
-            here = None
-        yield Requirement(match["name"], here, match["limits"].strip(), match["extra"] or "")
+            version = None
+        yield Requirement(match["name"], version, match["limits"].strip(), match["extra"] or "")
 
 
 def _processor_name() -> str:
-    with_model = Path("/proc/cpuinfo")
-    if with_model.is_file():
-        for line in with_model.read_text(errors="replace").splitlines():
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -189,44 +228,51 @@ def _is_relevant_variable(name: str) -> bool:
     return name.startswith(("LINGERONNX_", "NUMBA_", "OMP_")) or name == "XDG_CACHE_HOME"
 
 
-# ---- what is wrong with it ---------------------------------------------------------------------------------------
+# ---- problems --------------------------------------------------------------------------------------
 
 
 def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
+    """Yield a message per missing or unsuitable distribution."""
     if not packages:
         yield (
-            "the package is not installed (a folder of sources on the path): pip install "
-            f"{_DISTRIBUTION}"
+            "lingeronnx is not installed, but imported from a source folder on the path: pip "
+            f"install {_DISTRIBUTION}"
         )
-    for each in packages:
-        if not each.is_satisfied:
-            here = "is not there" if each.version is None else f"{each.version} is here"
-            extra = f"[{each.extra}]" if each.extra else ""
-            asked = f"{each.name} {here}, lingeronnx{extra} asks for {each.name}{each.limits}"
-            yield f"{asked}: pip install '{each.name}{each.limits}'"
+    for package in packages:
+        if package.is_satisfied:
+            continue
+        installed = "is not installed" if package.version is None else f"is {package.version}"
+        extra = f"[{package.extra}]" if package.extra else ""
+        specifier = f"{package.name}{package.limits}"
+        yield (
+            f"{package.name} {installed}, but lingeronnx{extra} requires {specifier}: pip install "
+            f"'{specifier}'"
+        )
 
 
 def _find_cache_problems(cache: str | None) -> Iterator[str]:
+    """Yield messages if compiled code cannot be cached in the configured folder."""
     if cache is None:
         yield (
-            "compiled code is not kept: no folder for it can be made, so each run compiles anew; "
-            "set LINGERONNX_CACHE_DIR to a folder that you may write"
+            "compiled code is not cached, since no folder can be created for it, so each run "
+            "compiles again; set LINGERONNX_CACHE_DIR to a writable folder"
         )
         return
-    given = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    if Path(cache).parent.resolve() != Path(given).expanduser().resolve():
+    root = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    if Path(cache).parent.resolve() != Path(root).expanduser().resolve():
         yield (
-            f"the cache of compiled code below {given} may be written by others and is not used; "
-            "make it yours alone (chmod go-w), or set LINGERONNX_CACHE_DIR"
+            f"the cache of compiled code in {root} is writable for other users and therefore not "
+            "used; restrict it (chmod go-w), or set LINGERONNX_CACHE_DIR"
         )
     if not os.access(cache, os.W_OK | os.X_OK):
         yield (
-            f"compiled code cannot be kept in {cache}: it may not be written; set "
+            f"compiled code cannot be cached in {cache}, which is not writable; set "
             "LINGERONNX_CACHE_DIR"
         )
 
 
 def _find_setting_problems(instructions: str) -> Iterator[str]:
+    """Yield messages about environment variables that are invalid or slow the simulator down."""
     if instructions == "plain loops":
         yield "LINGERONNX_SIMD=0: the simulator runs its plain loops, many times slower; unset it"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -234,32 +280,37 @@ def _find_setting_problems(instructions: str) -> Iterator[str]:
             "NUMBA_DISABLE_JIT is set: kernels run as plain Python, a thousand times slower; "
             "unset it"
         )
-    asked = os.environ.get("LINGERONNX_THREADS")
-    if asked is not None and not (asked.isdecimal() and int(asked) > 0):
-        yield f"LINGERONNX_THREADS={asked}: it must be a whole number from 1; unset it"
+    threads = os.environ.get("LINGERONNX_THREADS")
+    if threads is not None and not (threads.isdecimal() and int(threads) > 0):
+        yield f"LINGERONNX_THREADS={threads}: it must be an integer of at least 1; unset it"
 
 
 def _find_disk_problems(cache: str | None) -> Iterator[str]:
-    for place in filter(None, (cache, ".")):
+    """Yield messages if the disk of the cache or the current folder is almost full."""
+    for folder in filter(None, (cache, ".")):
         try:
-            free = shutil.disk_usage(place).free
-        except OSError:  # a folder that is gone
+            free_bytes = shutil.disk_usage(folder).free
+        except OSError:  # the folder does not exist any more
             continue
-        if free < _MIN_FREE_DISK_BYTES:
+        if free_bytes < _MIN_FREE_DISK_BYTES:
             yield (
-                f"the disk of {place} has {free / 1e6:.0f} MB left; "
-                f"{_MIN_FREE_DISK_BYTES / 1e6:.0f} MB are needed "
-                "now and then"
+                f"the disk of {folder} has {free_bytes / 1e6:.0f} MB free; up to "
+                f"{_MIN_FREE_DISK_BYTES / 1e6:.0f} MB are needed; delete files"
             )
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
-    here, asked = _parse_version(version), _parse_version(limit)
-    length = max(len(here), len(asked))
-    here, asked = (each + (0,) * (length - len(each)) for each in (here, asked))
-    return here >= asked if sign == ">=" else here < asked if sign == "<" else here == asked
+    """Whether `version` satisfies ``>=``, ``<`` or ``==`` `limit`."""
+    actual, expected = _parse_version(version), _parse_version(limit)
+    length = max(len(actual), len(expected))
+    actual += (0,) * (length - len(actual))
+    expected += (0,) * (length - len(expected))
+    if sign == ">=":
+        return actual >= expected
+    return actual < expected if sign == "<" else actual == expected
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
+    """Return the numeric components at the beginning of a version."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

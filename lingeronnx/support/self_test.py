@@ -1,9 +1,9 @@
-"""A self test: the compiled kernels of this machine against the plain classes of `reference`, integer by integer.
+"""Self test: compares the compiled kernels on this machine with the reference operators.
 
-Two small nets with random weights go through `quantize` for two targets, so that sums, pools,
-curves, rows and moves are each compiled once with this processor's instructions. The plain classes
-are NumPy and Python integers only. A difference means that compiled code computes something else
-here: no result of this installation is to be trusted.
+Two small models with random weights are quantized for two targets, so that the kernels of layers,
+pooling, activations, normalization and data movement are compiled for this processor. The reference
+operators use only NumPy and Python integers. A difference means that compiled code computes
+incorrect results, so that no result of this installation is reliable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["KernelDifference", "SelfTestResult", "run_self_test"]
 _SAMPLES = 4
 _SEED = 1
 
-#: Curves, softmax, a layer norm and matrices; the net of the warm-up has sums and pools.
+#: Model with activations, softmax, layer normalization and matrix products; the model of the
+#: warm-up has convolutions and pooling.
 _ACTIVATION_MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 curves (float[N, 4, 16] input) => (float[N, 4, 4] output) {
@@ -44,7 +45,7 @@ _ACTIVATION_MODEL_SHAPES = {"w1": (16, 16), "g": (16,), "h": (16,)}
 
 @dataclass(frozen=True)
 class KernelDifference:
-    """A tensor that came out otherwise: how many of its integers."""
+    """A tensor with differences: `integers` of its `of` integers differ."""
 
     target: str
     tensor: str
@@ -60,7 +61,7 @@ class KernelDifference:
 
 @dataclass(frozen=True)
 class SelfTestResult:
-    """What was compared: nets, tensors, integers; and what differs, which must be nothing."""
+    """Numbers of compared models, tensors and integers, and the differences, which must be none."""
 
     nets: int
     tensors: int
@@ -69,44 +70,54 @@ class SelfTestResult:
 
 
 def run_self_test(progress: Callable[[str, int, int | None], None] | None = None) -> SelfTestResult:
-    """Run the nets on the simulator and on the plain classes.
+    """Run the models on the simulator and the reference operators, and compare all integer tensors.
 
-    Compare each integer tensor that both make.
+    Parameters
+    ----------
+    progress
+        Called with (description, completed runs, total runs).
     """
-    curves = make_random_model(
+    activations = make_random_model(
         _ACTIVATION_MODEL, _ACTIVATION_MODEL_SHAPES, "the self test's curves"
     )
-    nets = [(make_random_model(), (4, 8, 8)), (curves, (4, 16))]
+    models = [(make_random_model(), (4, 8, 8)), (activations, (4, 16))]
     rng = np.random.default_rng(_SEED)
-    counts, different, done = [], [], 0
-    for model, sample in nets:
-        samples = rng.standard_normal((_SAMPLES, *sample)).astype(np.float32)
+    sizes, differences, run_count = [], [], 0
+    for model, sample_shape in models:
+        samples = rng.standard_normal((_SAMPLES, *sample_shape)).astype(np.float32)
         for target, mode in ((DEFAULT, "q-value"), (GENERIC, "max-value")):
-            for name, ours, plain in _iter_tensor_pairs(model, samples, target, mode):
-                counts.append(ours.size)
-                if wrong := int((ours != plain).sum()) if ours.shape == plain.shape else ours.size:
-                    different.append(KernelDifference(target.name, name, wrong, ours.size))
-            done += 1
+            for name, actual, expected in _iter_tensor_pairs(model, samples, target, mode):
+                sizes.append(actual.size)
+                count = _count_differences(actual, expected)
+                if count:
+                    differences.append(KernelDifference(target.name, name, count, actual.size))
+            run_count += 1
             if progress is not None:
-                progress("self test", done, 2 * len(nets))
-    return SelfTestResult(2 * len(nets), len(counts), sum(counts), tuple(different))
+                progress("self test", run_count, 2 * len(models))
+    return SelfTestResult(2 * len(models), len(sizes), sum(sizes), tuple(differences))
+
+
+def _count_differences(actual: np.ndarray, expected: np.ndarray) -> int:
+    """Return the number of different elements; all of them if the shapes differ."""
+    return int((actual != expected).sum()) if actual.shape == expected.shape else actual.size
 
 
 def _iter_tensor_pairs(
     model: ir.Model, samples: np.ndarray, target: Target, mode: str
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (tensor, simulator's integers, plain classes') of one net, sample by sample.
+    """Yield (tensor name, integers of the simulator, integers of the reference) of a model.
 
-    A graph may have batch 1.
+    Samples run one by one, since the graph may have batch 1.
     """
     from onnx.reference import ReferenceEvaluator
 
     result = api.quantize(model, samples, platform=target, mode=mode)
     session, proto = result.session(), ir.to_proto(result.graph)
-    (fed,) = (each.name for each in proto.graph.input)
-    plain = ReferenceEvaluator(proto, new_ops=[*reference_ops(target)])
+    (input_name,) = (graph_input.name for graph_input in proto.graph.input)
+    evaluator = ReferenceEvaluator(proto, new_ops=[*reference_ops(target)])
     for sample in samples:
-        made: Any = plain.run(None, {fed: sample[None]}, intermediate=True)
-        for name, array, scale in session.taps({fed: sample[None]}):
-            if scale is not None and name in made:
-                yield name, np.asarray(array), np.asarray(made[name])
+        feed = {input_name: sample[None]}
+        expected: Any = evaluator.run(None, feed, intermediate=True)
+        for name, array, scale in session.taps(feed):
+            if scale is not None and name in expected:
+                yield name, np.asarray(array), np.asarray(expected[name])

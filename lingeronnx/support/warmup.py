@@ -1,4 +1,4 @@
-"""The warm-up: a small model that needs the usual kernels, so that they are compiled once and kept."""
+"""Warm-up: compiles the usual kernels into the cache by running a small model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["compile_kernels", "make_random_model"]
 
 _WARMUP_SEED = 0
 
-#: The kernels a user is likely to meet: plain and depthwise convolution, pooling, additions, products, joins, layers.
+#: Model with the most frequent kernels: convolutions, pooling, sums, products, concatenation, Gemm.
 _WARMUP_MODEL = """
 <ir_version: 8, opset_import: ["": 13]>
 warmup (float[N, 4, 8, 8] input) => (float[N, 10] output) {
@@ -38,7 +38,7 @@ warmup (float[N, 4, 8, 8] input) => (float[N, 10] output) {
 """
 
 
-#: Its weights: name -> shape.
+#: Shapes of its weights by name.
 _WARMUP_WEIGHT_SHAPES = {
     "w1": (4, 4, 3, 3),
     "w2": (4, 1, 3, 3),
@@ -54,24 +54,36 @@ def make_random_model(
     weights: Mapping[str, tuple[int, ...]] = _WARMUP_WEIGHT_SHAPES,
     name: str = "the warm-up model",
 ) -> ir.Model:
-    """Return the graph that is written in ONNX's text form, with random float32 weights of these shapes.
+    """Parse a model in the text format of ONNX and add random weights.
 
-    By default a small one with the kernels a user is likely to meet; its input is [N, 4, 8, 8].
+    Parameters
+    ----------
+    text
+        Model in text format; default: the warm-up model, with input [N, 4, 8, 8].
+    weights
+        Shapes of the float32 weights by name.
+    name
+        Name of the model in messages.
     """
     import onnx
 
     proto = onnx.parser.parse_model(text)
     rng = np.random.default_rng(_WARMUP_SEED)
-    for each, shape in weights.items():
+    for weight_name, shape in weights.items():
         array = (rng.standard_normal(shape) / 4).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, each))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, weight_name))
     return ir.from_proto(proto, name)
 
 
 def compile_kernels(progress: api.Progress | None = None) -> tuple[float, str | None]:
-    """Compile the simulator's usual kernels into the cache.
+    """Compile the usual kernels of the simulator into the cache.
 
-    Return the seconds it took and the cache's folder.
+    Returns
+    -------
+    seconds : float
+        Duration.
+    cache : str or None
+        Folder of the cache, or None if there is no cache.
     """
     from simulator._disk_cache import cache_folder
 

@@ -37,7 +37,8 @@ class Box:
 
 def test_old_field():
     with pytest.warns(
-        DeprecationWarning, match=r"^Box\.old_size is Box\.size; the old name goes with 9\.9$"
+        DeprecationWarning,
+        match=r"^Box\.old_size is deprecated and will be removed in 9\.9; use Box\.size$",
     ):
         assert Box(3).old_size == 3
 

@@ -30,7 +30,8 @@ def test_other_tools_calls_live_in_compat():
     assert {*lingeronnx._OLD_SPELLINGS} | other == {*lingeronnx.compat.__all__}
     for name in lingeronnx._OLD_SPELLINGS:
         with pytest.warns(
-            DeprecationWarning, match=f"lo.{name} is lo.compat.{name}; the old name goes with 0.3"
+            DeprecationWarning,
+            match=f"lo.{name} is deprecated and will be removed in 0.3; use lo.compat.{name}",
         ) as told:
             found = getattr(lingeronnx, name)
         assert found is getattr(lingeronnx.compat, name)

@@ -133,7 +133,7 @@ def test_a_worker_that_begins_with_something_else_is_refused(cluster):
 
 def test_a_cluster_needs_a_wish(tmp_path):
     with pytest.raises(
-        ConfigError, match="a cluster makes attempts of a search: give max_drop, min_sqnr"
+        ConfigError, match="a cluster runs the attempts of a search; pass max_drop, min_sqnr"
     ):
         api.quantize(
             nets.residual(), np.zeros((2, 4, 12, 12), np.float32), cluster="tcp://127.0.0.1:1"

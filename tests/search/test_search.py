@@ -249,7 +249,7 @@ def test_a_wish_for_time_lets_time_decide():
     (
         (
             {"max_ms": 5.0, "clock": 100.0},
-            "max_flash and max_ms alone choose widths of weights: add weight_bits auto",
+            "max_flash and max_ms alone search over weight bit widths; add weight_bits auto",
         ),
         ({"max_ms": 5.0, "min_sqnr": 1.0}, "add clock"),
         ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),

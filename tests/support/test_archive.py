@@ -45,7 +45,7 @@ def test_a_damaged_model_is_told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.onnx").write_bytes(b"\x07\x08\x09")
     readme = members(write_bug_report(["check", "bad.onnx"], "x"))["README.txt"].decode()
-    assert "not in it: bad.onnx: DecodeError" in readme
+    assert "not included: bad.onnx: DecodeError" in readme
 
 
 def test_a_folder_that_is_gone(monkeypatch, tmp_path):
