@@ -109,7 +109,7 @@ def _first_number(value: str) -> float | None:
 
 
 def escape_invisible(text: str) -> str:
-    """Replace control, format and separator characters by escapes, such as ``\\u202e``."""
+    """Replace control, format and separator characters by their unicode escapes."""
     characters = []
     for character in text:
         is_invisible = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")

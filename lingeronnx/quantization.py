@@ -195,9 +195,11 @@ def quantize(
             best = choose_import_or_requantize(best, requantize)
         result = best.checked_model
     else:
-        goal = replace(
-            goal, data=resolve_source_path(goal.data), model=resolve_source_path(goal.model)
-        )
+        sources: dict[str, Any] = {
+            "data": resolve_source_path(goal.data),
+            "model": resolve_source_path(goal.model),
+        }
+        goal = replace(goal, **sources)
         result, _ = search(
             best,
             goal,

@@ -1,6 +1,7 @@
-"""One page on one quantization.
+"""HTML report on a quantized model.
 
-The advice first, then what quantize, check, compare and sensitivity say.
+The page starts with the advice, followed by the results of quantize, check, compare and
+sensitivity.
 """
 
 from __future__ import annotations
@@ -49,38 +50,42 @@ def report(
     timing: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> list[Path]:
-    """Write one page on a quantized model, report.html, and its data, report.json.
-
-    Return their paths.
+    """Write a report on a quantized model, report.html, and its data, report.json.
 
     Parameters
     ----------
-    model, quantized
-        The float model; its integer graph, or what `quantize` returned, whose report is on the page
-        then.
+    model
+        The float model.
+    quantized
+        Its integer graph, or the result of `quantize`, whose report is then part of the page.
     data
-        What both are compared on; as everywhere.
+        Data on which both models are compared.
     folder
-        Made where need be.
+        Folder of the files; created if necessary.
     sensitivity
-        A folder that `sensitivity` wrote, to be shown.
+        Folder that `sensitivity` wrote; its result is part of the page.
     again
-        The command line that options to try next are added to.
+        Command line to which advised options are appended.
     clock, budget_ms, timing
-        As for `check`.
+        Parameters of `check`.
     settings
-        Those of `compare`: state, batch, limit, progress.
+        Parameters of `compare`: state, batch, limit, progress.
+
+    Returns
+    -------
+    list of Path
+        Paths of the HTML and the JSON file.
 
     Raises
     ------
     ConfigError
-        For wrong settings, for a float `quantized`, and where the folder cannot be written.
+        If settings are invalid, `quantized` is a float model, or the folder cannot be written.
     DataError
-        Where the data do not fit, or the models have nothing in common.
+        If the data do not match the models, or the models have no common tensors.
     """
-    made = quantized.report if isinstance(quantized, QuantizedModel) else None
+    quantize_report = quantized.report if isinstance(quantized, QuantizedModel) else None
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
-    file = ir.as_model_proto(quantized)  # the packer's rules are about the file as it is
+    file = ir.as_model_proto(quantized)  # the rules of the packer apply to the unmodified file
     graph = (
         ir.as_model(quantized) if file is None else ir.from_proto(file, ir.model_label(quantized))
     )
@@ -88,16 +93,25 @@ def report(
         raise ConfigError(
             "report needs a quantized model: quantize it first, with --report for both at once"
         )
-    checked = check(
+    check_report = check(
         file or graph, platform=platform, clock=clock, budget_ms=budget_ms, timing=timing
     )
-    found = compare(model, graph, data, **settings)
-    names = [
-        Path(given).name if isinstance(given, str | os.PathLike) else "model"
-        for given in (model, quantized)
-    ]
-    found = replace(found, names=(names[0], names[1]))
-    return _write_page(folder, names[0], checked, found, made, sensitivity=sensitivity, again=again)
+    names = (_get_file_name(model), _get_file_name(quantized))
+    comparison = replace(compare(model, graph, data, **settings), names=names)
+    return _write_page(
+        folder,
+        names[0],
+        check_report,
+        comparison,
+        quantize_report,
+        sensitivity=sensitivity,
+        again=again,
+    )
+
+
+def _get_file_name(model: ir.ModelLike) -> str:
+    """Return the file name of a model, or "model" if it is not a path."""
+    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
 def _write_page(
@@ -110,26 +124,44 @@ def _write_page(
     sensitivity: str | os.PathLike[str] | None,
     again: str,
 ) -> list[Path]:
-    """Write report.html and report.json into `folder`, which is made where need be.
+    """Write report.html and report.json into `folder`, and return their paths.
 
-    Return their paths.
-    name : of the model. report : quantize's, where it is known. sensitivity : the folder of an
-    earlier run. again : the command line that options are added to. ConfigError where that cannot
-    be written, or the folder holds no run.
+    Parameters
+    ----------
+    folder
+        Folder of the files; created if necessary.
+    name
+        Name of the model.
+    check, comparison
+        Results of `check` and `compare`.
+    report
+        Report of `quantize`, or None if it is unknown.
+    sensitivity
+        Folder of an earlier `sensitivity` run, or None.
+    again
+        Command line to which advised options are appended.
+
+    Raises
+    ------
+    ConfigError
+        If the files cannot be written, or `sensitivity` contains no run.
     """
-    ranked, advised = (None, "") if sensitivity is None else load_sensitivity_section(sensitivity)
-    shown = [render_check_section(check), render_comparison_section(comparison), ranked]
+    ranking, sensitivity_options = None, ""
+    if sensitivity is not None:
+        ranking, sensitivity_options = load_sensitivity_section(sensitivity)
+    sections = [_render_advice_section(check, comparison, report, sensitivity_options, again)]
     if report is not None:
-        shown = [
-            _render_quantize_section(report),
-            None if report.search is None else render_search_section(report.search),
-            *shown,
-        ]
-    found = [part for part in shown if part is not None]
-    first = _render_advice_section(check, comparison, report, advised, again)
-    text = render_page(f"{name} on {check.platform}", check.verdict, [first, *found])
+        sections.append(_render_quantize_section(report))
+        if report.search is not None:
+            sections.append(render_search_section(report.search))
+    sections += [render_check_section(check), render_comparison_section(comparison)]
+    if ranking is not None:
+        sections.append(ranking)
+    text = render_page(f"{name} on {check.platform}", check.verdict, sections)
     data = json.dumps(
-        to_json_value({part.key: part.data for part in [first, *found]}), indent=2, allow_nan=False
+        to_json_value({section.key: section.data for section in sections}),
+        indent=2,
+        allow_nan=False,
     )
     with created_folder(folder, parents=True) as home:
         write_text(home / DATA_FILE, data + "\n")
@@ -137,60 +169,63 @@ def _write_page(
     return [Path(folder) / PAGE_FILE, Path(folder) / DATA_FILE]
 
 
-# ---- the advice ----------------------------------------------------------------------------------------------------
+# ---- advice --------------------------------------------------------------------------------------
+
+
+def _make_advice(source: str, reason: str, command: str = "") -> dict[str, str]:
+    """Return one step of advice from command `source`; `command` is text to paste, if any."""
+    return {"from": source, "why": reason, "paste": command}
 
 
 def _render_advice_section(
-    check: Check, comparison: Comparison, report: Report | None, advised: str, again: str
+    check: Check,
+    comparison: Comparison,
+    report: Report | None,
+    sensitivity_options: str,
+    again: str,
 ) -> PageSection:
-    """Return what to do, as data and as a list.
+    """Render the section with the advice of all commands.
 
-    Each with why, and what to paste where there is something.
+    Parameters
+    ----------
+    check, comparison
+        Results of `check` and `compare`.
+    report
+        Report of `quantize`, or None.
+    sensitivity_options
+        Options that `sensitivity` advises, or an empty string.
+    again
+        Command line to which advised options are appended.
     """
-    found = [
-        {
-            "from": "quantize",
-            "why": step.effect,
-            "paste": f"{again} {' '.join(step.options)}".strip(),
-        }
-        for step in (() if report is None else report.next)
-    ]
-    found += [
-        {"from": "quantize", "why": warning, "paste": ""}
-        for warning in (() if report is None else report.warnings)
-    ]
-    found += [{"from": "check", "why": line, "paste": ""} for line in _format_check_findings(check)]
-    found += [
-        {"from": "check", "why": f"fewer parts: {merge}", "paste": ""} for merge in check.merges
-    ]
-    found += _comparison_advice(comparison)
-    if advised:
-        found.append(
-            {
-                "from": "sensitivity",
-                "why": "layers that are quantized wider or left in float",
-                "paste": advised,
-            }
+    steps = []
+    if report is not None:
+        for step in report.next:
+            command = f"{again} {' '.join(step.options)}".strip()
+            steps.append(_make_advice("quantize", step.effect, command))
+        steps += [_make_advice("quantize", warning) for warning in report.warnings]
+    steps += [_make_advice("check", line) for line in _format_check_findings(check)]
+    steps += [_make_advice("check", f"fewer parts: {merge}") for merge in check.merges]
+    steps += _comparison_advice(comparison)
+    if sensitivity_options:
+        reason = "layers to quantize with more bits or to leave in float"
+        steps.append(_make_advice("sensitivity", reason, sensitivity_options))
+    items = []
+    for advice in steps:
+        source, reason = map(components.escape_text, (advice["from"], advice["why"]))
+        command = components.copyable_command(advice["paste"]) if advice["paste"] else ""
+        items.append(f"<b>{source}</b>: {reason}{command}")
+    if items:
+        html = components.ordered_list(items)
+    else:
+        html = components.paragraph(
+            "No limit is violated, and no layer is suspicious. If the accuracy is still too low, "
+            "run sensitivity to see which operators cause the loss."
         )
-    items = [
-        f"<b>{components.escape_text(step['from'])}</b>: {components.escape_text(step['why'])}"
-        + (components.copyable_command(step["paste"]) if step["paste"] else "")
-        for step in found
-    ]
-    html = (
-        components.ordered_list(items)
-        if items
-        else components.paragraph(
-            "No limit is broken, and no layer is out of the ordinary. Is the accuracy too little "
-            "all the same, "
-            "sensitivity says which operators cost it."
-        )
-    )
-    return PageSection("advice", "What to do", html, found)
+    return PageSection("advice", "What to do", html, steps)
 
 
 def _format_check_findings(check: Check) -> list[str]:
-    """Return what speaks against the graph, with the remedy, a line for each rule."""
+    """Format findings and violations of `check` with their remedies, one line per rule."""
     return [
         *format_findings(check.findings),
         *map(str, check.remaining if check.kind == "float" else check.violations),
@@ -198,67 +233,60 @@ def _format_check_findings(check: Check) -> list[str]:
 
 
 def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the options that help, and after them the findings."""
-    found = []
+    """Return the options that `compare` advises, followed by its findings."""
+    steps = []
     if comparison.options:
-        tried = comparison.option_results
-        gives = "not tried"
-        if tried is not None:
-            gives = f"tried: {format_decibels(tried.value)}, without {format_decibels(tried.now)}"
-        found.append(
-            {"from": "compare", "why": f"options that help ({gives})", "paste": comparison.options}
+        trial = comparison.option_results
+        effect = "not tried"
+        if trial is not None:
+            effect = f"tried: {format_decibels(trial.value)}, without {format_decibels(trial.now)}"
+        steps.append(_make_advice("compare", f"options that help ({effect})", comparison.options))
+    for finding in comparison.findings:
+        reason = (
+            f"{finding.kind}: {finding.place}: {finding.measured} (limit: {finding.limit}); "
+            f"{finding.remedy}"
         )
-    return found + [
-        {
-            "from": "compare",
-            "why": f"{f.kind}: {f.place}: {f.measured} (limit: {f.limit}); {f.remedy}",
-            "paste": "",
-        }
-        for f in comparison.findings
+        steps.append(_make_advice("compare", reason))
+    return steps
+
+
+# ---- report of quantize --------------------------------------------------------------------------
+
+
+def _format_chip_readiness(report: Report) -> str:
+    """Return "yes" or "no", with the reason if the platform is not a chip."""
+    if report.chip_ready:
+        return "yes"
+    return "no" if report.is_chip else f"no: {report.platform} is not a chip"
+
+
+def _list_facts(report: Report) -> list[tuple[str, object]]:
+    """Return the facts at the top of the section as (label, value)."""
+    layers = sorted(report.layers.items(), key=lambda item: -item[1])
+    layer_counts = ", ".join(f"{operator} {count}" for operator, count in layers)
+    facts: list[tuple[str, object]] = [("platform", f"{report.platform}, {report.mode}")]
+    if report.program.runs_correctly:
+        facts.append((f"runs on {report.platform}", report.runs_text))
+    facts += [
+        ("chip-ready", _format_chip_readiness(report)),
+        ("integer layers", f"{sum(report.layers.values())}: {layer_counts}"),
+        ("integer MACs", report.macs_text),
     ]
-
-
-# ---- quantize's report ---------------------------------------------------------------------------------------------
+    facts += [("fidelity", report.fidelity_text(name)) for name in report.outputs]
+    if report.accuracy is not None:
+        facts.append(("accuracy", report.accuracy_text))
+    return facts
 
 
 def _render_quantize_section(report: Report) -> PageSection:
-    """Return quantize's report as a section."""
-    ready = (
-        "yes"
-        if report.chip_ready
-        else "no"
-        if report.is_chip
-        else f"no: {report.platform} is no chip"
-    )
-    counts = ", ".join(
-        f"{kind} {count}"
-        for kind, count in sorted(report.layers.items(), key=lambda item: -item[1])
-    )
-    facts: list[tuple[str, object]] = [
-        ("platform", f"{report.platform}, {report.mode}"),
-        *(
-            [(f"runs on {report.platform}", report.runs_text)]
-            if report.program.runs_correctly
-            else []
-        ),
-        ("chip-ready", ready),
-        ("integer layers", f"{sum(report.layers.values())}: {counts}"),
-        ("integer MACs", report.macs_text),
-        *(("fidelity", report.fidelity_text(name)) for name in report.outputs),
-    ]
-    if report.accuracy is not None:
-        facts.append(("accuracy", report.accuracy_text))
-    html = [components.definition_list(facts)]
+    """Render the section with the report of `quantize`."""
+    html = [components.definition_list(_list_facts(report))]
     if report.packer and report.chip_ready:
         html += [components.heading("Pack it with"), components.copyable_command(report.packer)]
-    html += (
-        [components.heading("Pack each part with")]
-        if any(part.packer for part in report.program.chip)
-        else []
-    )
-    html += [
-        components.copyable_command(part.packer) for part in report.program.chip if part.packer
-    ]
+    packer_commands = [part.packer for part in report.program.chip if part.packer]
+    if packer_commands:
+        html.append(components.heading("Pack each part with"))
+        html += map(components.copyable_command, packer_commands)
     for head, lines in (
         ("Why it is not chip-ready", report.why_not),
         ("Fewer parts", list(map(str, report.merges))),
@@ -272,8 +300,8 @@ def _render_quantize_section(report: Report) -> PageSection:
 
 
 def _titled_list(head: str, lines: Sequence[str]) -> list[str]:
-    return (
-        [components.heading(head), components.ordered_list(map(components.escape_text, lines))]
-        if lines
-        else []
-    )
+    """Render a heading and a list of lines; nothing without lines."""
+    if not lines:
+        return []
+    items = map(components.escape_text, lines)
+    return [components.heading(head), components.ordered_list(items)]

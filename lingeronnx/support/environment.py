@@ -174,7 +174,7 @@ def inspect_environment() -> Environment:
     )
 
 
-# ---- properties of the environment -----------------------------------------------------------------
+# ---- properties of the environment ---------------------------------------------------------------
 
 
 def _measure_cache(cache: str | None) -> tuple[int, int]:
@@ -228,7 +228,7 @@ def _is_relevant_variable(name: str) -> bool:
     return name.startswith(("LINGERONNX_", "NUMBA_", "OMP_")) or name == "XDG_CACHE_HOME"
 
 
-# ---- problems --------------------------------------------------------------------------------------
+# ---- problems ------------------------------------------------------------------------------------
 
 
 def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:

@@ -118,7 +118,7 @@ EARLY_MISTAKES = (
     ((*SIMULATE, "--integers"), "a float model has no integers"),
     ((*SIMULATE, "-o", "test.npz"), "test.npz would be overwritten"),
     ((*SIMULATE, "--dump", "build"), "cannot dump into build: it is a file"),
-    ((*SIMULATE, "--dump", "."), "--dump .: the folder holds the data that are read"),
+    ((*SIMULATE, "--dump", "."), "--dump .: the folder contains the input data"),
     ((*SIMULATE, "--dump", "gone/out"), "cannot dump into gone/out: No such file or directory"),
     (("evaluate", "tiny.onnx", "--data", "calib.npz"), "the data have no labels"),
     (

@@ -403,7 +403,7 @@ def test_more_rejects():
     net, images = nets.plain(), data(nets.plain())
     with pytest.raises(DataError, match="not a generator"):
         api.quantize(net, images, eval_data=iter([]), max_drop=1.0)
-    with pytest.raises(ConfigError, match="the plan has fixed"):
+    with pytest.raises(ConfigError, match="the plan fixes them"):
         api.quantize(net, images, plan=base_of(net).planned.plan, min_sqnr=30.0)
     skipped = [str(node.name) for node in net.graph][1]
     with pytest.raises(ConstraintError, match="not chip-ready"):

@@ -1,1 +1,1 @@
-"""Commands that make a model or a folder out of one."""
+"""Commands that convert, quantize, train or deploy models."""

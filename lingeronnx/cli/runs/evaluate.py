@@ -37,21 +37,21 @@ __all__ = ["evaluate"]
     "--data",
     required=True,
     metavar="DATA",
-    help=f"What to measure on: {DATA_HELP}; may hold labels.",
+    help=f"Evaluation data: {DATA_HELP}; may contain labels.",
 )
-@click.option("--baseline", type=PATH_TYPE, metavar="FLOAT.onnx", help="The model to compare with.")
+@click.option("--baseline", type=PATH_TYPE, metavar="FLOAT.onnx", help="Model to compare with.")
 @click.option(
     "--metric", metavar="NAME", help=f"{METRICS_HELP}  [default: top1 with labels, else sqnr]"
 )
 @click.option(
-    "--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]"
+    "--output", metavar="TENSOR", help="Tensor to evaluate.  [default: the first graph output]"
 )
 @picture_options
 @batch_options
 @worker_options
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
-    """Measure a model against labels, or against a baseline's outputs."""
+    """Measure the accuracy of a model against labels, or its fidelity to a baseline model."""
     load_data = make_data_loader(options)
     with progress_bar() as progress:
         from ...run.evaluation import evaluate as run

@@ -35,7 +35,7 @@ __all__ = ["profile"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA_HELP}.")
+@click.option("--data", required=True, metavar="DATA", help=f"Input data: {DATA_HELP}.")
 @click.option(
     "-o",
     "--output",
@@ -43,14 +43,14 @@ __all__ = ["profile"]
     type=PATH_TYPE,
     required=True,
     metavar="DIR",
-    help="The folder to write into.",
+    help="Folder to write.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     multiple=True,
     metavar="P",
-    help="Only operators whose node's name begins so. Repeatable.",
+    help="Only operators whose node name starts with P. Repeatable.",
 )
 @click.option(
     "--type", "types", multiple=True, metavar="T", help="Only operators of this type. Repeatable."
@@ -59,16 +59,14 @@ __all__ = ["profile"]
     "--stack",
     "with_stack",
     is_flag=True,
-    help="A column with the place in the source, where torch's exporter noted it.",
+    help="Add a column with the source location, if the exporter of torch recorded it.",
 )
 @click.option("--tensorboard", is_flag=True, help="Write histograms into DIR/tensorboard.")
-@click.option(
-    "--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel."
-)
+@click.option("--per-channel", is_flag=True, help="With --tensorboard: one histogram per channel.")
 @click.option(
     "--keep",
     is_flag=True,
-    help="Write every tensor into DIR/tensors too, to compare without running again.",
+    help="Also write every tensor to DIR/tensors, to compare later without running again.",
 )
 @picture_options
 @batch_options
@@ -76,18 +74,18 @@ __all__ = ["profile"]
 def profile(
     model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any
 ) -> None:
-    """Write range, mean and variance of all that a model's operators read and write.
+    """Write range, mean and variance of the tensors of each operator of a model.
 
-    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator,
-    profile.html, the same for a browser, and profile.npz, which holds the histograms too. Integers
-    count as real values. Takes float models and integer graphs.
+    DIR gets statistic.txt, with one row per input, output, weight and bias of each operator;
+    profile.html, the same for a browser; and profile.npz, which also contains histograms. Integers
+    are dequantized. Accepts float models and integer graphs.
     """
     load_data = make_data_loader(options)
     if options["per_channel"] and not options["tensorboard"]:
         raise click.UsageError("--per-channel needs --tensorboard")
     if not out_dir.parent.is_dir():
         raise ConfigError(
-            f"cannot make the folder {out_dir}: there is no folder {out_dir.parent}; create it "
+            f"cannot create folder {out_dir}: folder {out_dir.parent} does not exist; create it "
             "first"
         )
     with progress_bar() as progress:
@@ -96,14 +94,14 @@ def profile(
         if batch is not None:
             options["batch"] = batch
         recorded = api.profile(model, load_data(data), out_dir, progress=progress, **options)
-    chosen = recorded.to_dict(options["prefixes"], options["types"])
+    rows = recorded.to_dict(options["prefixes"], options["types"])
     files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
     click.echo(
         (
-            f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; "
+            f"{out_dir}: {len(rows)} rows of {len({row['module'] for row in rows})} operators; "
             f"{', '.join(files)}"
         ),
         err=as_json,
     )
     if as_json:
-        print_json({"model": model, "output": out_dir, "rows": chosen})
+        print_json({"model": model, "output": out_dir, "rows": rows})

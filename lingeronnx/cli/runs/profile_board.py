@@ -27,21 +27,21 @@ _MAX_ROWS = 10  # layers
     type=PATH_TYPE,
     metavar="QUANT",
     required=True,
-    help="The integer graph that ran on the board.",
+    help="Integer graph that ran on the board.",
 )
 @click.option(
     "-o",
     "--output",
     type=PATH_TYPE,
     metavar="FILE",
-    help="Write the prices that the log gives, for --timing.",
+    help="Timing file to write, for --timing.",
 )
-@click.option("--clock", type=float, metavar="MHZ", help="Of the board; noted in the file.")
-@click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
+@click.option("--clock", type=float, metavar="MHZ", help="Clock of the board, stored in the file.")
+@click.option("--platform", metavar="NAME", help="Platform.  [default: that of the graph]")
 @click.option(
     "--packer-args",
     metavar="ARGS",
-    help="It was packed with these.  [default: those that quantize prints]",
+    help="Packer arguments of the package.  [default: those that quantize prints]",
 )
 @json_option
 def profile_board(
@@ -53,11 +53,11 @@ def profile_board(
     packer_args: str | None,
     as_json: bool,
 ) -> None:
-    """Compare the executor's profile with the predicted cycles per layer and fit prices to it.
+    """Compare the profile of the executor with the predicted cycles and fit the cost model to it.
 
-    Profile lines have the form NAME | CYCLES | (input) | (output), as the executor prints them when
-    it is built with its profiling option. Other lines are ignored; of several runs the median
-    counts. check, quantize, trace and deploy read the file of -o with --timing.
+    Profile lines have the form NAME | CYCLES | (input) | (output), as printed by an executor that
+    is built with its profiling option. Other lines are ignored; of several runs, the median is
+    used. check, quantize, trace and deploy read the file of -o with --timing.
     """
     from ... import api
 

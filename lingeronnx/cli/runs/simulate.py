@@ -36,30 +36,30 @@ __all__ = ["simulate"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--input", "data", required=True, metavar="DATA", help=f"What to feed: {DATA_HELP}.")
+@click.option("--input", "data", required=True, metavar="DATA", help=f"Input data: {DATA_HELP}.")
 @click.option(
     "-o",
     "--output",
     type=PATH_TYPE,
     metavar="OUT",
-    help="Default: MODEL_out.npz in the current folder.",
+    help="File to write.  [default: MODEL_out.npz in the current folder]",
 )
 @click.option(
     "--integers",
     is_flag=True,
-    help="Write integers, not real values; for outputs those in front of the Dequant.",
+    help="Write integers, not dequantized values; for float outputs, the inputs of the Dequant.",
 )
 @click.option(
     "--taps",
     multiple=True,
     metavar="NAME|all",
-    help="Write this tensor too, or every one. Repeatable.",
+    help="Also write this tensor, or all tensors. Repeatable.",
 )
 @click.option(
     "--dump",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write the taps (without any: every tensor) as .npy files too.",
+    help="Also write the tensors of --taps (default: all) as .npy files.",
 )
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")
 @picture_options
@@ -68,10 +68,10 @@ __all__ = ["simulate"]
 def simulate(
     model: Path, data: str, output: Path | None, as_json: bool, batch: int | None, **options: Any
 ) -> None:
-    """Run a model, integer or float, and write its outputs.
+    """Run an integer or float model and write its outputs.
 
-    Integer graphs run bit for bit as on the chip, float ones in onnxruntime. Integer tensors come
-    as real values, unless --integers is given; --dump keeps them as they are, with their scales in
+    Integer graphs run bit-exactly as on the chip, float models in onnxruntime. Integer tensors are
+    dequantized unless --integers is used; --dump writes the integers, and their scales to
     index.json.
     """
     load_data = make_data_loader(options)
@@ -115,8 +115,8 @@ def simulate(
 
 
 def _check_dump_folder(path: Path | None, data: str) -> None:
-    """Raise ConfigError where a dump into `path` could replace a file of the data."""
+    """Raise ConfigError if a dump into `path` could replace a file of the data."""
     if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
         raise ConfigError(
-            f"--dump {path}: the folder holds the data that are read; choose another one"
+            f"--dump {path}: the folder contains the input data; choose another folder"
         )

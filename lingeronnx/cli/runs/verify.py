@@ -36,28 +36,28 @@ __all__ = ["verify"]
 )
 @click.argument("model", type=PATH_TYPE)
 @click.option(
-    "--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA_HELP}."
+    "--input", "data", required=True, metavar="DATA", help=f"Inputs of the device: {DATA_HELP}."
 )
 @click.option(
     "--device-dump",
     "dump",
     type=PATH_TYPE,
     metavar="DIR",
-    help="The executor's dumps, text or binary.",
+    help="Folder with dumps of the executor, text or binary.",
 )
 @click.option(
     "--device-log",
     "log",
     type=PATH_TYPE,
     metavar="FILE",
-    help="A board's log with a line of checksums per tensor; its form was not tried on silicon.",
+    help="Log of a board with a line of checksums per tensor; not verified on silicon.",
 )
 @click.option(
     "--device-output",
     "output",
     type=PATH_TYPE,
     metavar="FILE",
-    help="All outputs one after another: raw, or .txt with an integer per line.",
+    help="Concatenated outputs: raw, or .txt with one integer per line.",
 )
 @click.option(
     "--sample",
@@ -65,24 +65,24 @@ __all__ = ["verify"]
     default=0,
     show_default=True,
     metavar="N",
-    help="The sample of DATA that was run last, counted from 0.",
+    help="Index of the sample of DATA that ran last, from 0.",
 )
 @click.option(
     "--state",
     multiple=True,
     metavar="OUT=IN",
-    help="A state output that was fed back: items of DATA are calls. Repeatable.",
+    help="Output OUT was fed back to input IN; items of DATA are calls in order. Repeatable.",
 )
 @click.option(
-    "--packer-args", metavar="ARGS", help="What the packer was told, to judge its plan by."
+    "--packer-args", metavar="ARGS", help="Packer arguments of the package, to check its plan."
 )
 @picture_options
 @json_option
 def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **options: Any) -> None:
-    """Compare what a device computed with the simulator.
+    """Compare the results of a device with the simulator.
 
-    Finds the first layer and element that differ, by how many counts, and names the fault that
-    would explain it. Exit code 0 where all that was shown is equal, else 1.
+    Reports the first layer and element that differ, the difference in integer steps, and a known
+    executor fault that explains it. The exit code is 0 if all tensors are equal, else 1.
     """
     load_data = make_data_loader(options)
     from ... import api
