@@ -175,19 +175,7 @@ def infer_like_standard(
 
     def infer(ctx: InferenceContext) -> None:
         schema = defs.get_schema(standard, STANDARD_OPSET, "")
-        types, data, names = {}, {}, []
-        for index in range(ctx.get_num_inputs()):
-            value_type = ctx.get_input_type(index) if ctx.has_input(index) else None
-            names.append(f"i{index}" if value_type is not None else "")
-            if value_type is None:
-                continue
-            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-            if formal.type_str == schema.inputs[0].type_str:
-                value_type.tensor_type.elem_type = TensorProto.FLOAT
-            types[names[-1]] = value_type
-            value = ctx.get_input_data(index)
-            if value is not None:
-                data[names[-1]] = value
+        names, types, data = _collect_inputs(ctx, schema)
         if not names or not names[0]:
             return
         outputs = [f"o{index}" for index in range(ctx.get_num_outputs())]
@@ -213,6 +201,38 @@ def infer_like_standard(
                 _set_output_type(ctx, element_type(ctx), shape, index)
 
     return infer
+
+
+def _collect_inputs(
+    ctx: InferenceContext, schema: defs.OpSchema
+) -> tuple[list[str], dict[str, onnx.TypeProto], dict[str, onnx.TensorProto]]:
+    """Collect the inputs of a node for the inference of a standard operator.
+
+    Returns
+    -------
+    names
+        Name of each input, empty if its type is unknown.
+    types
+        Types by name; integer tensors count as float, so that the schema accepts them.
+    data
+        Constant inputs by name.
+    """
+    names, types, data = [], {}, {}
+    for index in range(ctx.get_num_inputs()):
+        value_type = ctx.get_input_type(index) if ctx.has_input(index) else None
+        if value_type is None:
+            names.append("")
+            continue
+        name = f"i{index}"
+        names.append(name)
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if formal.type_str == schema.inputs[0].type_str:
+            value_type.tensor_type.elem_type = TensorProto.FLOAT
+        types[name] = value_type
+        value = ctx.get_input_data(index)
+        if value is not None:
+            data[name] = value
+    return names, types, data
 
 
 def infer_concat(ctx: InferenceContext) -> None:

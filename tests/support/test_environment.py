@@ -59,7 +59,7 @@ def test_a_cache_that_cannot_be_made(monkeypatch, tmp_path):
     monkeypatch.setattr(_disk_cache, "cache_folder", _disk_cache.cache_folder.__wrapped__)
     around = inspect_environment()
     assert around.cache is None
-    assert any("compiled code is not kept" in line for line in around.problems)
+    assert any("compiled code is not cached" in line for line in around.problems)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of files")
@@ -77,4 +77,4 @@ def test_packages_that_do_not_fit():
             (Requirement("numpy", "1.26", ">=2.0", ""), Requirement("x", None, ">=1", "c"))
         )
     )
-    assert lines == ["numpy 1.26 is here, lingeronnx asks for numpy>=2.0: pip install 'numpy>=2.0'"]
+    assert lines == ["numpy is 1.26, but lingeronnx requires numpy>=2.0: pip install 'numpy>=2.0'"]
