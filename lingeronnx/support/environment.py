@@ -261,8 +261,8 @@ def _find_cache_problems(cache: str | None) -> Iterator[str]:
     root = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     if Path(cache).parent.resolve() != Path(root).expanduser().resolve():
         yield (
-            f"the cache of compiled code in {root} is writable for other users and therefore not "
-            "used; restrict it (chmod go-w), or set LINGERONNX_CACHE_DIR"
+            f"the cache of compiled code in {root} is not used, since other users can write to it; "
+            "restrict it (chmod go-w), or set LINGERONNX_CACHE_DIR"
         )
     if not os.access(cache, os.W_OK | os.X_OK):
         yield (
