@@ -66,17 +66,19 @@ def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Va
     return inputs
 
 
-def _subtract_input_zero_points(
+def _zero_point_kernel(
     kernel: k.ZeroPointKernel, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Subtract the zero points of the inputs and compute the inner kernel."""
+    """Run the fake quantizer of the inner kernel on the inputs minus their zero points."""
+    # int8 minus a zero point needs nine bits.
     dtypes = [
         np.dtype(np.int16) if zero_point else dtype
         for zero_point, dtype in zip(kernel.zero_points, context.input_dtypes, strict=True)
     ]
-    compute = get_fake_quantizer(kernel.kernel)
-    centered = subtract_zero_points(inputs, *kernel.zero_points)
-    return compute(kernel.kernel, centered, replace(context, input_dtypes=dtypes))
+    inner = kernel.kernel
+    fake_quantize = get_fake_quantizer(inner)
+    differences = subtract_zero_points(inputs, *kernel.zero_points)
+    return fake_quantize(inner, differences, replace(context, input_dtypes=dtypes))
 
 
 #: Kernel -> its fake quantizer.
@@ -84,7 +86,7 @@ FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
     **SUM_FAKE_QUANTIZERS,
     **VALUE_FAKE_QUANTIZERS,
     **RECURRENT,
-    k.ZeroPointKernel: _subtract_input_zero_points,
+    k.ZeroPointKernel: _zero_point_kernel,
 }
 
 #: Kernels that no lowered graph contains -> reason.
