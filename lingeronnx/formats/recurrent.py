@@ -197,48 +197,45 @@ class RecurrentIntegerOp(Format):
         if num_layers != 1:
             raise ModelError(f"{info.label}: num_layers = {num_layers}; a node must have one layer")
         parameters = self._reorder_parameters(info)
-        constant_inputs, run_time_inputs = self._split_optional_inputs(info)
+        constants, run_time_names = self._split_optional_inputs(info)
+        self._check_optional_inputs(info, constants, run_time_names)
         return {
             **parameters,
             "output_indices": tuple(i for i, value in enumerate(info.node.outputs) if value.name),
-            "state_inputs": run_time_inputs,
-            "constant_states": constant_inputs,
+            "state_inputs": run_time_names,
+            "constant_states": constants,
             "time_axis": self.time_axis(info),
         }
 
     def _split_optional_inputs(
         self, info: KernelInfo
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Split the optional inputs into constant and run-time inputs.
+        """Return the constant optional inputs by name, and the names of those computed at run time.
 
-        Returns
-        -------
-        constants
-            Constants by input name, without those with default values.
-        run_time
-            Names of the other inputs.
-
-        Raises
-        ------
-        ModelError
-            If the target supports neither initial states nor lengths.
+        Constants equal to the default are omitted.
         """
-        indices = _optional_input_indices(info.node)
         steps = info.input_shapes[0][self.time_axis(info)]
         constants = {}
-        run_time_keys = []
-        for key, index in indices.items():
-            default = steps if key == "lengths" else 0
+        run_time_names = []
+        for name, index in _optional_input_indices(info.node).items():
+            default = steps if name == "lengths" else 0
             if index not in info.constants:
-                run_time_keys.append(key)
+                run_time_names.append(name)
             elif (info.constants[index] != default).any():
-                constants[key] = info.constants[index]
-        run_time = tuple(run_time_keys)
-        if info.expect_arithmetic(self.kind).from_zero and (run_time or constants):
-            key = (*run_time, *constants)[0]
-            subject = "lengths of parts of the input" if key == "lengths" else "initial states"
-            raise ModelError(f"{info.label}: {subject} (input {indices[key]}) are not simulated")
-        return constants, run_time
+                constants[name] = info.constants[index]
+        return constants, tuple(run_time_names)
+
+    def _check_optional_inputs(
+        self, info: KernelInfo, constants: Mapping[str, np.ndarray], run_time_names: Sequence[str]
+    ) -> None:
+        """Raise ModelError if the arithmetic starts from zero and optional inputs are given."""
+        given_names = (*run_time_names, *constants)
+        if not (info.expect_arithmetic(self.kind).from_zero and given_names):
+            return
+        name = given_names[0]
+        subject = "lengths of parts of the input" if name == "lengths" else "initial states"
+        index = _optional_input_indices(info.node)[name]
+        raise ModelError(f"{info.label}: {subject} (input {index}) are not simulated")
 
     def _reorder_parameters(self, info: KernelInfo) -> dict[str, np.ndarray]:
         """Return weights and biases in the gate order of the kernels; absent biases are zeros."""
