@@ -297,21 +297,26 @@ def infer_argmax(ctx: InferenceContext) -> None:
 
 
 def infer_recurrent(ctx: InferenceContext) -> None:
-    """Infer a recurrent layer: output sequence, last hidden state, and last cell of an LSTM."""
-    x, units = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
+    """Infer the outputs: the sequence, and the last state of each sample (LSTM: also its cell)."""
+    x, hidden_size = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
     sequence = state = None
     if x is not None and len(x.dim) == 3:
-        sequence, state = onnx.TensorShapeProto(), onnx.TensorShapeProto()
-        sequence.CopyFrom(x)
-        state.CopyFrom(x)
-        time = 1 if _get_attribute(ctx, "batch_first", 0) or x.dim[0].dim_value == 1 else 0
-        state.dim[time].Clear()
-        state.dim[time].dim_value = 1
-        for shape in (sequence, state):
-            shape.dim[2].Clear()
-            shape.dim[2].dim_value = units
+        # [1, T, I] counts as batch first in any case, as chips take it for LSTMs (Lstm.time_axis).
+        batch_first = _get_attribute(ctx, "batch_first", 0) or x.dim[0].dim_value == 1
+        time_axis = 1 if batch_first else 0
+        sequence = _replace_dim(x, axis=2, size=hidden_size)
+        state = _replace_dim(sequence, axis=time_axis, size=1)
     for index in range(ctx.get_num_outputs()):
-        elem = TensorProto.INT32 if index == 2 else layer_output_type(ctx)
+        element_type = TensorProto.INT32 if index == 2 else layer_output_type(ctx)
         if index:
-            elem = _get_attribute(ctx, "state_type", elem)
-        _set_output_type(ctx, elem, state if index else sequence, index)
+            element_type = _get_attribute(ctx, "state_type", element_type)
+        _set_output_type(ctx, element_type, state if index else sequence, index)
+
+
+def _replace_dim(shape: onnx.TensorShapeProto, axis: int, size: int) -> onnx.TensorShapeProto:
+    """Return a copy of `shape` with `size` at `axis`."""
+    replaced = onnx.TensorShapeProto()
+    replaced.CopyFrom(shape)
+    replaced.dim[axis].Clear()
+    replaced.dim[axis].dim_value = size
+    return replaced
