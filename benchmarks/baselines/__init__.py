@@ -1,1 +1,1 @@
-"""What we promise of each model, measured again and held against the table in docs/baseline.md (`make baseline`)."""
+"""Figures of each model, measured and compared with docs/baseline.md (`make baseline`)."""

@@ -1,14 +1,14 @@
-"""Measures what we promise and says which promise is kept no longer.
+"""Measure the figures of docs/baseline.md and report regressions.
 
 python -m benchmarks.baselines [--write] [--complete] [--only TEXT ...] [--table FILE] [--processes
 N]
 
-Every row of docs/baseline.md is measured; a row falls where it is less than its value by more than
-its tolerance. Then, and where a row fails, the exit code is 1. --write takes the new table over:
-better values, new ones (a value of ? in the table), and those that were traded away, for which the
-last column must say why. --complete makes a failure of each row that could not run, because its
-model or data are not here. --only takes the cases whose line holds all these texts, such as yunet
-arcs.
+Every row of docs/baseline.md is measured. A row is a regression if its value is lower than before
+by more than its tolerance; the exit code is then 1, as it is if a row fails. --write updates the
+table with better values, new ones (a value of ? in the table) and accepted regressions, whose
+reason the last column must give. With --complete a row that cannot run because its model or data
+are missing is a failure. --only selects the cases whose line contains all these texts, such as
+yunet arcs.
 """
 
 from __future__ import annotations

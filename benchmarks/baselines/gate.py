@@ -112,7 +112,7 @@ def _print_verdicts(verdicts: Sequence[Verdict], complete: bool) -> int:
             print(f"{outcome.value}: {row.case}, {row.measure}: {change}{why}")
     wrong = sum(verdict.outcome in bad for verdict in verdicts)
     print(
-        f"{len(verdicts)} promises, {len(verdicts) - wrong} of them kept"
+        f"{len(verdicts)} figures, {len(verdicts) - wrong} within tolerance"
         + (", the others not" if wrong else "")
     )
     return 1 if wrong else 0

@@ -84,7 +84,7 @@ def find_subject(name: str) -> Subject:
         )
     own = ROOT / "models"
     if not (own / f"{name}.onnx").is_file():
-        raise ValueError(f"the table of promises has a model '{name}', which nobody knows")
+        raise ValueError(f"the baseline table has an unknown model '{name}'")
     if name == "shapes_detector":
         drawn = own / "drawn_shapes.py"
         return Subject(

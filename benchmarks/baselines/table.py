@@ -1,4 +1,4 @@
-"""The table of promises: a Markdown page, its rows, and what a new measurement says of each.
+"""The baseline table: a Markdown page, its rows, and the verdict of a new measurement on each.
 
 What is called chip-ready and does not pack is a failure, whatever the table says.
 A row may fall where its last column says why. `update_rows` then puts what it was in front of the
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """One promise. value : None where it was not measured yet.
+    """One figure of the table. value : None if it has not been measured yet.
 
     Traded : why it may be less than it was.
     """
@@ -119,12 +119,12 @@ def parse_page(page: str) -> list[Row]:
             )
         except ValueError as error:
             raise ValueError(
-                f"line {number} of the table of promises cannot be read: {line}"
+                f"line {number} of the baseline table cannot be read: {line}"
             ) from error
     keys = [(row.case, row.measure) for row in rows]
     for key in keys:
         if keys.count(key) > 1:
-            raise ValueError(f"the table of promises has two rows for {key[0]}, {key[1]}")
+            raise ValueError(f"the baseline table has two rows for {key[0]}, {key[1]}")
     return rows
 
 

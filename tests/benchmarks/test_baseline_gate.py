@@ -86,8 +86,8 @@ def test_a_damaged_page_is_refused():
             parse_page(page.replace(*change))
 
     cases = (
-        (("| 30.00 |", "| much |"), "line 4 of the table of promises cannot be read"),
-        (("| 0.3 |", "|"), "line 4 of the table of promises cannot be read"),
+        (("| 30.00 |", "| much |"), "line 4 of the baseline table cannot be read"),
+        (("| 0.3 |", "|"), "line 4 of the baseline table cannot be read"),
         (("| model |", "| name |"), "no table with the columns model, platform"),
         (("chip-ready | yes", "SQNR, dB | 3"), "two rows for net venus, SQNR, dB"),
     )
@@ -160,7 +160,7 @@ def test_small_falls_do_not_add_up():
 def test_all_is_kept(tmp_path, capsys):
     code, _ = run_gate(tmp_path, ROWS, SAME)
     assert code == 0
-    assert "3 promises, 3 of them kept" in capsys.readouterr().out
+    assert "3 figures, 3 within tolerance" in capsys.readouterr().out
 
 
 def test_the_gate_names_the_row_that_fell(tmp_path, capsys):
@@ -226,7 +226,7 @@ def test_only_some_rows(tmp_path, capsys):
     code, page = run_gate(tmp_path, ROWS, found, only=("net", "venus"), write=True)
     assert code == 0
     assert [row.value for row in parse_page(page)] == [True, 33.0, 90.0]
-    assert "2 promises" in capsys.readouterr().out
+    assert "2 figures" in capsys.readouterr().out
 
 
 def test_nothing_chosen_is_an_error(tmp_path):
@@ -341,7 +341,7 @@ def test_what_is_not_here_is_missing(tmp_path, monkeypatch):
 
 def test_an_unknown_model_is_named():
     _, why, _ = attempt(measured, Case("nothing", "venus"))
-    assert why == "ValueError: the table of promises has a model 'nothing', which nobody knows"
+    assert why == "ValueError: the baseline table has an unknown model 'nothing'"
 
 
 # ---- what is claimed elsewhere -------------------------------------------------------------------------------------
