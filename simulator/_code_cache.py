@@ -52,7 +52,11 @@ def argument_type(value: Any) -> ArgumentType:
 
 
 def _numba_type(argument: ArgumentType) -> Any:
-    """Convert an argument type to Numba's type."""
+    """Convert an argument type to Numba's type.
+
+    A text or dtype is a number ("none" is None), ("array", dtype, ndim) a C-contiguous array, and
+    (class, members) a tuple or named tuple.
+    """
     from numba import from_dtype, types
 
     if isinstance(argument, str | np.dtype):
@@ -78,7 +82,10 @@ def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ..
 
 @cache
 def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
-    """Return the address of cached code, or compile it and cache it."""
+    """Return the address of a function's code for argument types `kinds`; compile it if not cached.
+
+    One process compiles, under a lock; others wait and then load its code.
+    """
     key = _disk_cache.make_cache_key(
         f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds)
     )
@@ -92,7 +99,10 @@ def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) 
 
 
 def _load_cached(key: str) -> int | None:
-    """Link cached code and return its address, or None if it is missing or cannot be linked."""
+    """Link cached code and return its address, or None if it is missing or cannot be linked.
+
+    It cannot be linked if a function of Numba's C libraries that it calls is unknown.
+    """
     content = _disk_cache.read_code(key, "loop")
     if content is None:
         return None
@@ -150,7 +160,10 @@ def _library_function_address(name: str) -> int | None:
 
 @cache
 def _library_functions(module: str, folders: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the addresses of a C library's functions by name, without importing Numba."""
+    """Return the addresses of a C library's functions by name, without importing Numba.
+
+    `module` is the extension module, `folders` lead to it from Numba's. Empty if it is not found.
+    """
     package = find_spec("numba")
     if package is None or package.origin is None:
         return {}

@@ -132,7 +132,10 @@ def _file_path(name: str, kind: str) -> Path | None:
 
 
 def read_code(name: str, kind: str) -> bytes | None:
-    """Return the cached code of a name, or None if there is none or it cannot be trusted."""
+    """Return the cached code of a name, or None if there is none or it cannot be trusted.
+
+    Trusted is a regular file of this user that others cannot write, whose checksum is right.
+    """
     path = _file_path(name, kind)
     if path is None:
         return None
@@ -160,7 +163,10 @@ def _compute_checksum(name: str, code: bytes) -> bytes:
 
 
 def write_code(name: str, kind: str, code: bytes) -> None:
-    """Cache code under a name; the file appears atomically, never half written."""
+    """Cache code under a name; the file appears atomically, never half written.
+
+    Nothing happens without a cache folder, or if the file cannot be written. Stale files go first.
+    """
     path = _file_path(name, kind)
     if path is None:
         return

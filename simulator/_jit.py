@@ -68,9 +68,13 @@ def import_numba() -> Any:
 
 
 def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function that kernels may call; it remains an ordinary Python function."""
+    """Decorate a function that kernels may call; it remains an ordinary Python function.
+
+    The declaration to Numba waits until kernels are compiled.
+    """
 
     def declare() -> None:
+        """Declare the function to Numba as one that compiled code inlines."""
         from numba.extending import register_jitable
 
         register_jitable(**_INLINE_OPTIONS)(function)
@@ -80,10 +84,16 @@ def register_inline(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate the implementation of `function` in kernels, as `numba.extending.overload`."""
+    """Decorate the implementation of `function` in kernels, as `numba.extending.overload`.
+
+    The declaration to Numba waits until kernels are compiled.
+    """
 
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        """Queue the declaration of `implementation`, and return it unchanged."""
+
         def declare() -> None:
+            """Declare the implementation to Numba."""
             from numba.extending import overload as numba_overload
 
             numba_overload(function, jit_options=_INLINE_OPTIONS)(implementation)
@@ -103,6 +113,7 @@ class intrinsic:
 
     @cached_property
     def _numba_intrinsic(self) -> Any:
+        """Declare the function to Numba, and return the intrinsic."""
         from numba.extending import intrinsic as numba_intrinsic
 
         return numba_intrinsic(self._function)

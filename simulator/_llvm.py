@@ -42,7 +42,7 @@ def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any
 
 
 def _optimize(text: str, machine: Any) -> Any:
-    """Parse an LLVM module and optimize it for a target machine."""
+    """Parse the text of an LLVM module and optimize it for a target machine, at level 2."""
     module = binding.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = binding.create_pass_builder(
@@ -102,7 +102,11 @@ _LOCK = Lock()  # two threads must not link the same code
 def _load_or_compile(
     write_ir: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]
 ) -> int:
-    """Return the address of cached code, or compile it and cache it."""
+    """Return the address of the function `name` of the module that write_ir(*arguments) writes.
+
+    Cached code is linked; if there is none, or LLVM cannot link it, the module is compiled for
+    processor extensions `features` and cached.
+    """
     _initialize(False)
     machine = _make_target_machine("", features, jit=True)
     key = _disk_cache.make_cache_key(

@@ -24,7 +24,11 @@ _INT64 = ir.IntType(64)
 
 @_numba_intrinsic
 def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
-    """Write the LLVM code of `transpose_block`."""
+    """Return the signature and the LLVM code of `transpose_block`.
+
+    The block has `side` rows of _BLOCK_LINE_BYTES bytes; x and out are arrays [N, A, B] and
+    [N, B, A], and (n, a, b) is the index of the block's first element in x.
+    """
     from numba import types
 
     size = x.dtype.bitwidth // 8
@@ -34,6 +38,8 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
     high = ir.Constant(order, [side // 2 + i // 2 + i % 2 * side for i in range(side)])
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Emit vector loads of the rows, log2(side) rounds of interleaving, and the stores."""
+
         def line_pointers(argument: int, *index: Any) -> list[Any]:
             """Return pointers to the rows of the block that begins at `index` of an argument."""
             array = context.make_array(signature.args[argument])(context, builder, args[argument])
@@ -74,6 +80,8 @@ def transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> None:
 
 @overload(transpose_block)
 def _overload_transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
+    """Implement `transpose_block` in compiled code by the intrinsic."""
+
     def implementation(x: Any, out: Any, n: Any, a: Any, b: Any) -> None:
         _transpose_block_intrinsic(x, out, n, a, b)
 
@@ -82,7 +90,11 @@ def _overload_transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
 
 @jit
 def transpose_matrices(x: Array, out: Array) -> None:
-    """Transpose every matrix of x [N, A, B] into out [N, B, A]."""
+    """Transpose every matrix of x [N, A, B] into out [N, B, A].
+
+    Matrices are copied in square blocks if both sides are large enough; the last block may overlap
+    its neighbour.
+    """
     samples, rows, columns = x.shape
     side = _BLOCK_LINE_BYTES // x.itemsize
     blocks = min(rows, columns) >= side

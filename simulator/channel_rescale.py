@@ -66,7 +66,10 @@ class ChannelRescale:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ChannelScaleForms:
-        """Return the exact form for accumulators of |acc| <= `bound`, see `Rescale`."""
+        """Return the exact forms of all channels for accumulators of |acc| <= `bound`.
+
+        `clip` is a fused range (low, high), or None; see `Rescale`.
+        """
         forms = [
             _to_form_fields(rescale.compile_for_bound(bound, clip), bound)
             for rescale in self.rescales
@@ -80,7 +83,10 @@ class ChannelRescale:
 def _to_form_fields(
     form: ShiftForm | ScaleForm | WideScaleForm | RoundedScaleForm, bound: int
 ) -> tuple[int, ...]:
-    """Return the fields of `ChannelScaleForms` for the form of one channel."""
+    """Return the form of one channel as the fields of `ChannelScaleForms`, in their order.
+
+    A `ShiftForm` becomes a multiplication by 1 that is limited to `bound`.
+    """
     if isinstance(form, RoundedScaleForm):
         return (
             form.limit,
@@ -99,7 +105,7 @@ def _to_form_fields(
 
 @jit
 def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None:
-    """Requantize int32 or int64 acc [N, C] into out [N, C]."""
+    """Requantize int32 or int64 acc [N, C] into out [N, C], by the form of each channel."""
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):

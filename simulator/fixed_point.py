@@ -225,6 +225,7 @@ class Rescale:
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def __post_init__(self) -> None:
+        """Raise ValueError if multiplier, shift, bits or zero point are out of range."""
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
             raise ValueError(
                 f"invalid rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} "
@@ -330,7 +331,11 @@ class Rescale:
         return WideScaleForm(limit, self.multiplier, self.shift, low, high, self.zero_point)
 
     def _compile_shift(self, bound: int, low: int, high: int) -> ShiftForm | None:
-        """Return the rescale as a right shift in 32 bits, or None if it is not exact."""
+        """Return the rescale as a right shift in 32 bits, or None if it is not exact.
+
+        It is exact if the multiplier is 2^30, the right shift 0 to 31, and sums up to `bound` plus
+        half a unit and the zero point fit int32; `low` and `high` are the output limits.
+        """
         right = self.shift - 30
         is_shift = self.multiplier == 1 << 30 and 0 <= right <= 31
         if not is_shift or low < INT32_MIN or high > INT32_MAX:
@@ -406,6 +411,7 @@ class RoundedShift:
     rounding: RoundingMode
 
     def __post_init__(self) -> None:
+        """Raise ValueError if shift or bits are out of range, or the mode is half up."""
         is_half_up = self.rounding is RoundingMode.HALF_UP
         if is_half_up or not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62):
             raise ValueError(
@@ -429,7 +435,11 @@ class RoundedShift:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | HalfEvenShiftForm | RoundedScaleForm:
-        """Return the form for accumulators of |acc| <= `bound` < 2^62, see `Rescale`."""
+        """Return the form for accumulators of |acc| <= `bound` < 2^62, see `Rescale`.
+
+        A left shift is a `ScaleForm`, as are the modes DOWN and UP; half even and half away have
+        forms of their own. `clip` is a fused range (low, high), or None.
+        """
         low, high = _output_limits(self.bits, clip)
         limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond it all results saturate
         if self.shift <= 0:
@@ -563,7 +573,10 @@ def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
-    """Apply a `WideScaleForm`."""
+    """Apply a `WideScaleForm` to one accumulator, with rounding half up; returns the output.
+
+    The accumulator is limited, multiplied in two halves, shifted, moved by the zero point, clamped.
+    """
     # acc * M = upper * 2^32 + lower, each within int64; the rounding bit is added to the half that
     # it cannot overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
@@ -578,7 +591,10 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branch per rounding mode
-    """Apply a `RoundedScaleForm`."""
+    """Apply a `RoundedScaleForm` to one accumulator, with its rounding mode; returns the output.
+
+    The accumulator is limited, multiplied in two halves, shifted, moved by the zero point, clamped.
+    """
     # acc * M = upper * 2^32 + lower, each within int64; the bits that the shift removes are
     # (high_bits, low_bits), to be compared with (half, 0)
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
@@ -654,6 +670,7 @@ def apply_rescale(rescale: RescaleForm, acc: Any) -> Any:
 
 @overload(apply_rescale)
 def _overload_apply_rescale(rescale: Any, acc: Any) -> Any:
+    """Implement `apply_rescale` in compiled code by the function for the class of the form."""
     form = _FORM_FUNCTIONS[rescale.instance_class]
 
     def implementation(rescale: Any, acc: Any) -> Any:

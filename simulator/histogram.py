@@ -21,7 +21,10 @@ _BLOCK_ELEMENTS = 4096  # elements that stay in the cache while they are read tw
 
 @register_inline
 def _sum_squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> float:
-    """Return the sum of squares of row * factor, with `lanes` [_LANES] as scratch memory."""
+    """Return the sum of squares of row * factor, with `lanes` [_LANES] as scratch memory.
+
+    Each product is rounded to the type of `row` before it is squared in float64.
+    """
     total, vector_size = 0.0, len(row) // _LANES * _LANES
     if vector_size:
         lanes[:] = 0

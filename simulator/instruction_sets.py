@@ -108,7 +108,7 @@ INSTRUCTION_SETS = (
 
 @cache
 def get_host_features() -> frozenset[str]:
-    """Return LLVM's names of the extensions that this processor has."""
+    """Return LLVM's names of the extensions that this processor has; empty if LLVM cannot tell."""
     from llvmlite import binding
 
     try:

@@ -170,6 +170,7 @@ class NumpyKernel(Kernel):
         """Return a function that calls the kernel and copies its outputs to preallocated arrays."""
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Call the kernel, and copy its outputs to `outs`, if shapes and dtypes match."""
             for out, value in zip(outs, self(*ins), strict=True):
                 value = np.asarray(value)
                 if value.shape != out.shape or value.dtype != out.dtype:

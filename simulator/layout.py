@@ -126,6 +126,11 @@ class ProgramLayout:
         batched: Collection[str],
         output_names: Collection[str],
     ) -> None:
+        """Start with the buffers of the graph `inputs`, in the plain layout, and no steps.
+
+        `specs` maps every tensor to its spec, `batched` are those with a batch axis, `output_names`
+        those that a run yields.
+        """
         self.steps: list[BuiltStep] = []
         self.buffer_ids: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
@@ -137,7 +142,12 @@ class ProgramLayout:
             self._add_buffer(name, PLAIN)
 
     def add(self, step: Step) -> None:
-        """Build one step in the layout of its kernel, converting inputs that have the other."""
+        """Build one step in the layout of its kernel, converting inputs that have the other.
+
+        A view becomes an alias of its input unless the run yields one of the two. A step without
+        inputs is computed at once, as a constant. Outputs of the run are converted to the plain
+        layout.
+        """
         last = self._runs_channel_last(step)
         input_ids = tuple(self._get_or_convert(name, last) for name in step.inputs)
         tensors = (*step.inputs, *step.outputs)
@@ -252,7 +262,11 @@ class ProgramLayout:
         return buffer_id
 
     def _get_or_convert(self, name: str, last: bool) -> int:
-        """Return the buffer of `name` in the requested layout; add a conversion if none exists."""
+        """Return the buffer of `name` in the requested layout; add a conversion if none exists.
+
+        With one channel or one pixel the layouts coincide: the buffer is then an alias, unless an
+        output of the run is to become plain.
+        """
         layout = self._layout(name, last)
         if layout in self.buffer_ids[name]:
             return self.buffer_ids[name][layout]

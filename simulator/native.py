@@ -107,7 +107,10 @@ class NativeLoop:
     arguments: tuple[Any, ...]
 
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Run on concrete arrays: one call of the compiled code, or Python if JIT is disabled."""
+        """Run on concrete arrays: one call of the compiled code, or Python if JIT is disabled.
+
+        Scratch memory is allocated for the largest number of rows. MemoryError if the code fails.
+        """
         rows = max((len(array) for array in (*ins, *outs) if array.ndim), default=1)
         memory = np.empty(self.scratch_bytes(rows), np.uint8)
         if config.DISABLE_JIT:
@@ -134,6 +137,7 @@ class NativeLoop:
         """Return a function without arguments that runs the loop in Python on concrete arrays."""
 
         def substitute(placeholder: Any) -> Any:
+            """Return scratch memory as an array, or a nested loop as a Python function."""
             if isinstance(placeholder, NestedLoop):
                 nested = placeholder
                 return nested.loop.bind_interpreted(nested.inputs, nested.outputs, memory)
@@ -255,6 +259,7 @@ def _make_record(
     live_arrays: list[Array] = []
 
     def substitute(placeholder: Any) -> Array:
+        """Return scratch memory as an array, or the record of a nested loop as int64 words."""
         if isinstance(placeholder, Scratch):
             return memory.allocate(placeholder)
         nested_words, nested_addresses, nested_arrays = _make_record(
@@ -285,7 +290,10 @@ def _make_record(
 
 
 def _flatten_to_words(value: Any) -> list[tuple[str, int]]:  # noqa: C901 - one case per type
-    """Return the words of an argument as (type letter, value as int64), see `_LLVM_TYPES`."""
+    """Return the words of an argument as (type letter, value as int64), see `_LLVM_TYPES`.
+
+    An array has 5 words before its sizes and strides, a tuple those of its members, None one.
+    """
     if isinstance(value, np.ndarray):
         sizes = [("q", size) for size in (*value.shape, *value.strides)]
         return [
@@ -330,7 +338,11 @@ def get_trampoline_address(kinds: str) -> int:
 
 
 def _write_trampoline_ir(kinds: str) -> str:
-    """Write the LLVM module of `get_trampoline_address`."""
+    """Write the LLVM module of `get_trampoline_address` for words of the type letters `kinds`.
+
+    Its function takes the address of a record, calls the code at word 0 with the words from 2 on,
+    and returns the status.
+    """
     module = ir.Module("trampoline")
     function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -371,7 +383,11 @@ def get_record_runner_address() -> int:
 
 
 def _write_record_runner_ir() -> str:
-    """Write the LLVM module of `get_record_runner`."""
+    """Write the LLVM module of `get_record_runner`.
+
+    It runs the records first..last of a table of their addresses. Its function returns -1, or the
+    index of the first record whose code failed.
+    """
     module = ir.Module("run_records")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "run_records")
     table, first, last = function.args

@@ -117,7 +117,11 @@ def _make_batch_steps(
     specs: Mapping[str, TensorSpec],
     batched: Collection[str],
 ) -> list[Step] | None:
-    """Return equivalent steps that run any batch size, or None if a step mixes samples."""
+    """Return equivalent steps that run any batch size, or None if a step mixes samples.
+
+    A step that treats axis 0 otherwise is run per sample. None also if an input is not a single
+    sample.
+    """
     if any(spec.shape[:1] != (1,) for spec in inputs.values()):
         return None
     batch_steps = []
@@ -326,7 +330,10 @@ class Program:
         return stack_samples(spec, samples) if name in self._batched else spec
 
     def _check_feeds(self, feed: Mapping[str, Array]) -> int:
-        """Check names, shapes and dtypes of the feeds, and return the number of samples."""
+        """Check names, shapes and dtypes of the feeds, and return the number of samples.
+
+        1 for a program without a batch axis; SimulatorError if the feeds do not match.
+        """
         if feed.keys() != self.inputs.keys():
             raise SimulatorError(f"feeds must be exactly {sorted(self.inputs)}, got {sorted(feed)}")
         for name, spec in self.inputs.items():
@@ -347,7 +354,10 @@ class Program:
             raise SimulatorError(f"{name} must be {spec} with any batch size, not {list(x.shape)}")
 
     def _check_forced(self, force: Mapping[str, Array], samples: int) -> dict[str, Array]:
-        """Check names, shapes and dtypes of the forced arrays, and return them contiguous."""
+        """Check names, shapes and dtypes of the forced arrays, and return them C-contiguous.
+
+        SimulatorError for a tensor that the run does not yield, or a value that does not match.
+        """
         if not force:
             return {}
         unknown = sorted(set(force) - set(self.output_names))
@@ -361,7 +371,10 @@ class Program:
         return {name: np.asarray(x, order="C") for name, x in force.items()}
 
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
-        """Split the batch into even blocks and run them on the threads that are worth starting."""
+        """Split the batch into even blocks and run them on the threads that are worth starting.
+
+        Fills `arrays` in place. The measured time per sample decides how many threads start.
+        """
         if not self.accepts_batches:
             self._run_block(arrays, force, slice(0, 1), 1)
             return
@@ -394,7 +407,11 @@ class Program:
     def _run_block(
         self, arrays: dict[str, Array], force: dict[str, Array], block: slice, samples: int
     ) -> None:
-        """Compute one block of the caller's arrays with a worker that no other block is using."""
+        """Compute one block of the caller's arrays with a worker that no other block is using.
+
+        `block` is its range of `samples` samples. Workers are cached by the number of samples, for
+        a limited number of sizes. Runs without `force` update the time per sample.
+        """
         idle = self._idle_workers[samples]
         try:
             worker = idle.pop()

@@ -167,7 +167,11 @@ def _make_repeated_records(
     length: int,
     repeat_count: int,
 ) -> RepeatedRecords | None:
-    """Collect the words that differ between repetitions; return None if too many differ."""
+    """Collect the words that differ between repetitions; return None if too many differ.
+
+    The repetitions are `repeat_count` sequences of `length` records from `first` on. Words in
+    `patched` (record, word) count as different.
+    """
     patched_words: list[tuple[int, int]] = []
     values: list[Array] = []
     for inner in range(length):
@@ -207,7 +211,10 @@ def get_repeat_runner() -> Callable[..., int]:
 
 
 def _write_repeat_runner_ir() -> str:
-    """Write the LLVM module of `get_repeat_runner`."""
+    """Write the LLVM module of `get_repeat_runner`: patch words, then run the records, repeatedly.
+
+    Its function returns -1, or the index of the first record whose code failed.
+    """
     module = ir.Module("run_repeats")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 8), "run_repeats")
     runner, table, first, last, repeat_count, addresses, values, patch_count = function.args

@@ -63,6 +63,10 @@ class Worker:
         constants: Mapping[int, Array],
         samples: int,
     ) -> None:
+        """Allocate the memory for `samples` samples, and write the records of compiled steps.
+
+        `constants` maps a buffer's index to its array. Without JIT there are no records.
+        """
         self._buffers, self._steps, self._samples = buffers, steps, samples
         self._scratch = np.empty(0, np.uint8)
         #: Array of each buffer; None for those of the caller.
@@ -199,7 +203,11 @@ class Worker:
                 self._values[buffer_id] = source.reshape(buffer.spec_for(self._samples).shape)
 
     def _build_records(self) -> None:
-        """Write the records of all compiled steps, and split them into segments and loops."""
+        """Write the records of all compiled steps, and split them into segments and loops.
+
+        A step in Python is a segment of its own. The words with addresses of the caller's arrays
+        are noted as patches for every run.
+        """
         records: list[Array] = []
         #: Buffer id of a caller's array -> (record, word) of its addresses.
         patches: dict[int, list[tuple[int, int]]] = defaultdict(list)

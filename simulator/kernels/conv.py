@@ -45,7 +45,10 @@ __all__ = ["Conv", "Linear", "apply_weight_factors"]
 
 
 def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Check the dtypes of weights and bias, and return the bias as int64 [O], zeros for None."""
+    """Check the dtypes of weights and bias, and return the bias as int64 [O], zeros for None.
+
+    Weights [O, ...] must be int8 or int16, the bias [O] integers; otherwise SimulatorError.
+    """
     require(
         weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}"
     )
@@ -148,7 +151,11 @@ class Conv(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, O, *space] from x."""
+        """Infer y [N, O, *space] from x [N, C, *space].
+
+        SimulatorError if x is not int8 or int16, or channels, groups or rank do not match the
+        weights.
+        """
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
         rank, window = self.weight.ndim, self._window()
@@ -167,7 +174,11 @@ class Conv(ClampableKernel):
         )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights for the size of x and return the selected loop."""
+        """Pack the weights for the size of x and return the selected loop.
+
+        The zero point of x is folded into the bias. If there is also padding, the loop reads a
+        padded copy of x instead, because padded elements have the zero point.
+        """
         (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         bias = check_weight_and_bias(self.weight, self.bias)
@@ -195,6 +206,7 @@ class Conv(ClampableKernel):
         loop = build(InputRef(0, channel_last_shape(padded)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Copy x into an image filled with the zero point, and run the loop on it."""
             image = np.full((len(ins[0]), *padded.shape[2:], x.shape[1]), self.zero, x.dtype)
             image[:, top : top + rows, left : left + columns] = to_channel_last_image(ins[0])
             loop([image], outs)
@@ -202,7 +214,7 @@ class Conv(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
-        """Return the sliding window; SimulatorError if the weights are not those of a kernel."""
+        """Return the sliding window; SimulatorError unless the weights have 3 or 4 axes."""
         require(
             self.weight.ndim in (3, 4),
             f"convolution weights {list(self.weight.shape)} must have 3 or 4 axes",
@@ -292,9 +304,11 @@ def _make_per_channel_loop(
     )
 
     def build_loop(source: InputRef, target: OutputRef) -> RunFunction:
+        """Return a function that runs both loops, with the accumulators in a new array."""
         accumulate = build_accumulators(source, target)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Compute the accumulators of x in a new array, then requantize them into y."""
             acc = np.empty(outs[0].shape, identity.dtype)
             accumulate(ins, [acc])
             requantize([acc], outs)
@@ -331,7 +345,10 @@ class Linear(ClampableKernel):
         return apply_weight_factors(self.weight, self.factors)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y from x; one-dimensional x has no batch axis."""
+        """Infer y [..., O] from x [..., K]; one-dimensional x has no batch axis.
+
+        SimulatorError if x is not int8 or int16, or K does not match the weights [O, K].
+        """
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
         require(
@@ -346,7 +363,10 @@ class Linear(ClampableKernel):
         return (TensorSpec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop of a 1x1 convolution whose pixels are the rows of x."""
+        """Return the loop of a 1x1 convolution whose pixels are the rows of x.
+
+        The zero point of x is folded into the bias.
+        """
         outputs, inputs = self.weight.shape
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = TensorSpec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)

@@ -113,7 +113,11 @@ class ConvTranspose(ClampableKernel):
         return (TensorSpec(shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a loop that inserts zeros into x and convolves it with the flipped kernel."""
+        """Return a loop that inserts zeros into x and convolves it with the flipped kernel.
+
+        Zeros are the zero point of x. The image with zeros has the size of y plus the reach of the
+        kernel; the convolution has stride 1 and no padding.
+        """
         (x,), (y,) = specs, self.infer(*specs)
         window, source, target = self._window(), image_size(x.shape[2:]), image_size(y.shape[2:])
         reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
@@ -138,6 +142,7 @@ class ConvTranspose(ClampableKernel):
         loop = build(InputRef(0, channel_last_shape(dilated)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Place x in an image of zero points, in steps of the strides, and run the loop."""
             image = np.full((len(ins[0]), *size, x.shape[1]), self.zero, x.dtype)
             selected = to_channel_last_image(ins[0])[:, rows[0], columns[0]]
             image[:, rows[1], columns[1]] = selected
@@ -146,12 +151,16 @@ class ConvTranspose(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
+        """Return the sliding window of the kernel, strides, padding, dilations and groups."""
         return make_window(
             self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group
         )
 
     def _flipped_weight(self) -> np.ndarray:
-        """Return the weights of the equivalent convolution, [O, C/group, kh, kw]."""
+        """Return the weights of the equivalent convolution, [O, C/group, kh, kw], kernels reversed.
+
+        A weight with one spatial axis gets kh = 1.
+        """
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         inputs, outputs, kh, kw = weight.shape
         by_group = weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[

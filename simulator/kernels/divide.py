@@ -117,7 +117,10 @@ class DivSingle(NumpyKernel):
         return (TensorSpec(broadcast_shape(specs), integer_dtype(self.bits)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the quotient, every step in float32."""
+        """Compute the quotient, every step in float32; saturated to `bits` bits.
+
+        x / 0 saturates, 0 / 0 is 0.
+        """
         x = arrays[0].astype(np.float32) / np.float32(self.scale_x)
         y = arrays[1].astype(np.float32) / np.float32(self.scale_y)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

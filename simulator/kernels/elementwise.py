@@ -180,7 +180,10 @@ class _Sum(_BinaryKernel):
         return self._rescales()[2].dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the forms for the widths of the operands."""
+        """Return the loop that requantizes x and y, adds or subtracts, and requantizes the result.
+
+        The forms are exact for the widths of the operands. SimulatorError if `sign` is not 1 or -1.
+        """
         require(self.sign in (1, -1), f"the sign of a sum must be 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
         bound_x, bound_y = (max_magnitude(spec.dtype) for spec in specs)
@@ -207,6 +210,7 @@ class AddShift(_Sum):
     clip_bounds: tuple[int, int] | None = None
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        """Return the rescales of x, y and the sum: right shifts by shift_x, shift_y and 0."""
         x, y, out = (
             Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0)
         )
@@ -304,7 +308,7 @@ class ChannelAffine(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x; SimulatorError if axis 1 does not match weight and bias."""
         (x,) = specs
         require_signed_integer(x, "ChannelAffine")
         require(
@@ -315,7 +319,10 @@ class ChannelAffine(ClampableKernel):
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the accumulator type that the weights allow."""
+        """Return the loop; accumulators are int32 if the weights allow it, else int64.
+
+        The zero point of x is folded into the bias. SimulatorError if accumulators exceed 62 bits.
+        """
         size = max_magnitude(specs[0].dtype)
         wide_weight = np.asarray(self.weight).astype(np.int64)
         folded = np.asarray(self.bias).astype(np.int64) - self.zero * wide_weight
@@ -355,7 +362,10 @@ class Requant(_Unary):
         return (TensorSpec(specs[0].shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the form for the width of x."""
+        """Return the loop with the form for the width of x.
+
+        Without `saturate`, a left shift wraps instead of saturating.
+        """
         bound = max_magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"Requant requires at most 32 bits, not {specs[0]}")
         right = self.rescale.pow2_shift

@@ -128,7 +128,10 @@ class Mean(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] from x."""
+        """Infer y [N, C, *space] of `bits` bits from x [N, C, W] or [N, C, H, W].
+
+        SimulatorError for another rank, a negative divisor, or a shift beyond 29.
+        """
         (x,) = specs
         require_signed_integer(x, "Mean")
         require(len(x.shape) in (3, 4), f"Mean requires [N, C, W] or [N, C, H, W], not {x}")
@@ -140,7 +143,10 @@ class Mean(ClampableKernel):
         return (TensorSpec((*x.shape[:2], *space), integer_dtype(self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; SimulatorError if its sums do not fit 61 bits."""
+        """Return the loop for the size of x; SimulatorError if its sums do not fit 61 bits.
+
+        Outputs are limited to `bits` bits and to `clip_bounds`.
+        """
         (x,) = specs
         window = self._window(x)
         largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)

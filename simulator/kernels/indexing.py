@@ -64,7 +64,10 @@ class IndexSelect(Kernel):
         return PerSampleKernel(replace(self, indices=(None, *self.indices)))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the sizes of the indices."""
+        """Infer y: along an axis with indices as many elements as these, else as x.
+
+        SimulatorError for indices out of range; -1 (fill) is allowed if there is a fill value.
+        """
         (x,) = specs
         require(
             len(x.shape) == len(self.indices),
@@ -81,7 +84,10 @@ class IndexSelect(Kernel):
         return (TensorSpec(tuple(shape), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a compiled copy; without one, slices for equal steps and `take` for other axes."""
+        """Return a compiled copy; without one, slices for equal steps and `take` for other axes.
+
+        Index -1 takes the fill value.
+        """
         indices = list(self.indices)
         if channel_last:
             indices.append(indices.pop(1))
@@ -95,6 +101,7 @@ class IndexSelect(Kernel):
         filled = [(axis, np.flatnonzero(index < 0)) for axis, index in used_axes]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Select along each axis in turn, then set elements of negative indices."""
             x = ins[0]
             for axis, selector in selectors:
                 if isinstance(selector, slice):
@@ -184,7 +191,7 @@ class Gather(NumpyKernel):
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y from x."""
+        """Infer y: the axes of the indices replace `axis`; all indices must be in range."""
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
         is_inside = self.indices.size == 0 or (
@@ -224,7 +231,7 @@ class Lookup(NumpyKernel):
         return (TensorSpec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the table rows at the indices x."""
+        """Return the table rows at the indices x, all of which must be in range."""
         (x,) = arrays
         is_inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
         require(
@@ -252,7 +259,7 @@ class Split(NumpyKernel):
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the slices of x."""
+        """Infer the slices of x; SimulatorError if `sizes` do not add up to the axis."""
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
         covers_axis = sum(self.sizes) == x.shape[axis] and min(self.sizes, default=0) >= 0
@@ -271,7 +278,10 @@ class Split(NumpyKernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return one compiled copy per slice, or NumPy's split along axis 0 or of empty tensors."""
+        """Return one compiled copy per slice, or NumPy's split along axis 0 or of empty tensors.
+
+        An empty slice has no copy.
+        """
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         if axis == 0 or 0 in self.sizes or 0 in shape[1:]:
             return super().build(specs, channel_last)
@@ -299,7 +309,7 @@ class ArgMax(NumpyKernel):
         return False
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer (value, index) from x."""
+        """Infer (value, index), int32 [2, 1, ...], from x, whose other axes must have size 1."""
         (x,) = specs
         require_signed_integer(x, "ArgMax")
         axis = _normalize_axis(self.axis, x)

@@ -127,7 +127,11 @@ class LayerNorm(Kernel):
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x, int8 or int16.
+
+        SimulatorError if gamma and beta do not match the last `row_axes` axes, or an option is
+        invalid.
+        """
         (x,) = specs
         require_signed_integer(x, "LayerNorm")
         require(x.dtype.itemsize <= 2, f"LayerNorm requires int8 or int16, not {x}")
@@ -148,7 +152,11 @@ class LayerNorm(Kernel):
         return self.row_axes < len(specs[0].shape) and super().supports_batch(specs, batched)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the rescale form for the largest |n * gamma + beta|."""
+        """Return the loop with the rescale form for the largest |n * gamma + beta|.
+
+        Normalized elements n have 16 bits with 10 fractional bits, else 32; SimulatorError if the
+        sums of a row do not fit 62 bits.
+        """
         count, size = len(self.gamma), max_magnitude(specs[0].dtype)
         require(2 * count * size * 32767 < 1 << 62, f"sums of rows of {count} do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))

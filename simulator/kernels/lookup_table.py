@@ -49,7 +49,7 @@ class Table(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x; the table must have one entry per value of x's type."""
         (x,) = specs
         is_compatible = (
             x.dtype.kind == "i"

@@ -113,7 +113,11 @@ def _matmul_simd(
 def _make_simd_arguments(
     instructions: InstructionSet, specs: Sequence[TensorSpec], out: TensorSpec, form: RescaleForm
 ) -> tuple[Any, ...]:
-    """Return the arguments of `_matmul_simd` between y and the output."""
+    """Return the arguments of `_matmul_simd` between y and the output.
+
+    The loop is that of a 1x1 convolution whose weights are packed from y at run time; `specs` are
+    those of x [..., R, K] and y [..., K, O].
+    """
     (rows, inner), columns = specs[0].shape[-2:], specs[1].shape[-1]
     placeholder_weight = np.zeros((columns, inner, 1, 1), np.int16)
     pixels, bias = TensorSpec((1, inner, 1, rows), specs[0].dtype), np.zeros(columns, np.int64)
@@ -142,7 +146,7 @@ class MatMul(ClampableKernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer x @ y."""
+        """Infer x @ y with broadcast leading axes; SimulatorError if the inner sizes differ."""
         x, y = specs
         require_signed_integer(x, "MatMul")
         require_signed_integer(y, "MatMul")
@@ -152,7 +156,10 @@ class MatMul(ClampableKernel):
         return (TensorSpec((*batch, x.shape[-2], y.shape[-1]), self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; the length of a sum bounds the accumulator."""
+        """Return the loop; the length of a sum bounds the accumulator.
+
+        Operands with equal leading axes are multiplied as stacks, others are expanded at run time.
+        """
         bound = specs[0].shape[-1] * max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         form = self.rescale.compile_for_bound(bound, self.clip_bounds)

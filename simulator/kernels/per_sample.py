@@ -70,6 +70,7 @@ def _wrap_with_sample_axis(
     """
 
     def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+        """Run on views of the arrays with the sample axis."""
         run(
             [array.reshape(-1, *shape) for array, shape in zip(ins, input_shapes, strict=True)],
             [array.reshape(-1, *shape) for array, shape in zip(outs, output_shapes, strict=True)],

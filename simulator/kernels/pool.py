@@ -141,7 +141,7 @@ class MaxPool(Kernel):
         return (TensorSpec((*x.shape[:2], *space), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x."""
+        """Return the loop for the size of x; padded elements have the lowest value of its type."""
         geometry = _window_geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
         (y,) = self.infer(*specs)
@@ -191,7 +191,10 @@ class AvgPool(ClampableKernel):
         return (TensorSpec((*x.shape[:2], *space), self.rule.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; the window area bounds the accumulator."""
+        """Return the loop for the size of x; the window area bounds the accumulator.
+
+        SimulatorError if sums do not fit 62 bits.
+        """
         window = self._window()
         bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
         require(

@@ -134,7 +134,10 @@ class Quant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x: int8 for rule "luna", else of `bits` bits.
+
+        SimulatorError unless x is float32 and scale, rounding and zero point suit the rule.
+        """
         (x,) = specs
         require(x.dtype == np.float32, f"Quant requires float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
@@ -157,7 +160,11 @@ class Quant(Kernel):
         return (TensorSpec(x.shape, integer_dtype(8 if self.rule == "luna" else self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop of `rule`."""
+        """Return the loop of `rule`, with the range of `bits` and the zero point.
+
+        For "luna" a scale 2^q below 1 becomes the factor that the executor computes, an int32 of 1
+        << (q mod 32).
+        """
         if self.rule == "luna":
             q = math.frexp(self.scale)[1] - 1
             factor = np.float32(self.scale)

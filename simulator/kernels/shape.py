@@ -84,7 +84,10 @@ class Concat(Kernel):
         return (TensorSpec(tuple(shape), dtypes.pop()),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> tuple[RunFunction, ...]:
-        """Return one loop per input; a plain copy if its rescale is the identity."""
+        """Return one loop per input; a plain copy if its rescale is the identity.
+
+        An empty input has a loop that does nothing.
+        """
         axis = self._axis(specs[0])
         if channel_last and axis > 0:
             axis = len(specs[0].shape) - 1 if axis == 1 else axis - 1
@@ -134,7 +137,11 @@ class Reshape(Kernel):
         return (TensorSpec((x.shape[0], *target[1:]), x.dtype),)
 
     def _resolve_shape(self, x: TensorSpec, source: tuple[int, ...]) -> tuple[int, ...]:
-        """Return `shape` for an input of shape `source`, with 0 and -1 replaced."""
+        """Return `shape` for an input of shape `source`, with 0 and -1 replaced.
+
+        0 copies the size of the same axis of `source`; one -1 takes the remaining elements.
+        SimulatorError if the number of elements differs.
+        """
         target = [int(n) for n in self.shape]
         for axis, size in enumerate(target):
             if size == 0:
@@ -188,7 +195,10 @@ class Transpose(Kernel):
         return (TensorSpec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a copy of the elements in the order of the new axes."""
+        """Return a copy of the elements in the order of the new axes.
+
+        The copy is compiled if the batch axis stays first.
+        """
         perm = tuple(self.perm)
         shape = specs[0].shape
         if self.is_per_sample:

@@ -68,7 +68,10 @@ def make_input_table(ratio: float, bits: int) -> np.ndarray:
 
 @register_inline
 def _exp_q23(d: Any, fused: Any) -> Any:
-    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once."""
+    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once.
+
+    A polynomial gives 2^f, which is shifted by the whole part of d * log2(e).
+    """
     t = round_shift_right(d * LOG2_E, 31)
     exponent, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
     y = round_shift_right(EXP2_C4 * f, 23) + EXP2_C3
@@ -199,7 +202,10 @@ class _RowKernel(Kernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x; SimulatorError for an invalid table, axis or division mode.
+
+        The table has an entry per value of the type of x, int8 or int16.
+        """
         (x,) = specs
         require_signed_integer(x, type(self).__name__)
         rank = len(x.shape)
@@ -223,13 +229,17 @@ class _RowKernel(Kernel):
         return super().supports_batch(specs, batched)
 
     def _build_row_loop(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
-        """Apply the jitted `function(x [R, T], *constants, out [R, T])` to the rows of x."""
+        """Apply the jitted `function(x [R, T], *constants, out [R, T])` to the rows of x.
+
+        A row is the axis with `single_axis` (moved to the end and back), else all axes from it on.
+        """
         rank = len(spec.shape)
         if not self.single_axis or self.axis % rank == rank - 1:
             shape = (-1, math.prod(spec.shape[self.axis % rank :]))
             return NativeLoop(function, (InputRef(0, shape), *constants, OutputRef(0, shape)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Apply the function to a copy of x whose axis is last, and move the axis back."""
             x = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
             y = np.empty(x.shape, outs[0].dtype)
             rows = (-1, x.shape[-1])
@@ -255,7 +265,7 @@ class LogSoftmax(_RowKernel):
     """Logarithm of the softmax of each row; no division mode "newton"."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over rows, with its table of logarithms."""
+        """Return the loop over rows, with its table of logarithms; no division mode "newton"."""
         require(
             self.division_mode != "newton", "log-softmax does not support division mode 'newton'"
         )

@@ -49,6 +49,7 @@ class ZeroPointKernel(Kernel):
         loops, zeros = built if isinstance(built, tuple) else (built,), self.zero_points
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Subtract the zero points in int16, and run all loops of the kernel."""
             centered = [
                 x if z == 0 else np.subtract(x, z, dtype=np.int16)
                 for x, z in zip(ins, zeros, strict=True)
@@ -64,7 +65,10 @@ class ZeroPointKernel(Kernel):
         return None if kernel is None else replace(self, kernel=kernel)
 
     def _difference_specs(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        """Return the specs of the inputs minus their zero points."""
+        """Return the specs of the inputs minus their zero points: int16 unless the zero point is 0.
+
+        SimulatorError if an input with another zero point is not int8.
+        """
         require(
             len(specs) == len(self.zero_points),
             f"{len(self.zero_points)} zero points for {len(specs)} inputs",

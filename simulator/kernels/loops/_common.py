@@ -33,7 +33,10 @@ class ClampableKernel(Kernel):
     clip_bounds: tuple[int, int] | None
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Fuse a Relu or Clip: return this kernel with narrower `clip_bounds`; else None."""
+        """Fuse a Relu or Clip: return this kernel with narrower `clip_bounds`.
+
+        Returns None for any other consumer.
+        """
         bounds = consumer.clamp_bounds
         if bounds is None:
             return None

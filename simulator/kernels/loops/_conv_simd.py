@@ -259,6 +259,7 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         padded = Scratch(band_elements * size // 4, np.int32)
 
     def make_loop(source: InputRef, target: OutputRef) -> NativeLoop:
+        """Return the loop from `source` to `target`; if pointwise, all pixels form one line."""
         if is_pointwise and not depthwise:
             source = InputRef(source.index, (1, -1, 1, channels * window.group))
             target = OutputRef(target.index, (1, -1, 1, outputs))
@@ -317,11 +318,15 @@ def _tap_byte_offsets(
 
 @_numba_intrinsic
 def call_code(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call the machine code at an address with a tuple of 64-bit integers; for kernels."""
+    """Call the machine code at an address with a tuple of 64-bit integers; for kernels.
+
+    The code returns nothing.
+    """
     from numba import types
     from numba.core import cgutils
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Emit the call, with the members of the tuple as arguments."""
         address_, arguments_ = args
         values = cgutils.unpack_tuple(builder, arguments_, arguments.count)
         kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
@@ -350,6 +355,8 @@ def run_record(words: Any) -> None:
 
 @overload(run_record)
 def _overload_run_record(words: Any) -> Any:
+    """Implement `run_record` in compiled code: word 1 is called with the record's address."""
+
     def implementation(words: Any) -> None:
         call_code(words[1], (array_address(words),))
 
@@ -367,7 +374,11 @@ def _copy_xor(x: Array, flip: int, out: Array) -> None:
 def _copy_padded_rows(
     x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array
 ) -> None:
-    """Copy rows first..first+rows of padded image n of x [N, H, W, C] to flat `padded`."""
+    """Copy rows first..first+rows of padded image n of x [N, H, W, C] to flat `padded`.
+
+    Elements outside the image are g.padding_value. If that is not 0, elements of x become unsigned
+    (the sign bit is flipped).
+    """
     _, height, width, channels = x.shape
     flip = -128 if g.padding_value else 0
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels

@@ -157,7 +157,10 @@ def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
 
 @jit
 def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
-    """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`."""
+    """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`.
+
+    Axes of x have the size in `shape` (4 numbers) or 1.
+    """
     a, b, c, d = shape
     if x.size == a * b * c * d:
         return x.reshape(x.size)

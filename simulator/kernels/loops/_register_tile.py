@@ -189,6 +189,10 @@ class TileIrWriter:
     def __init__(
         self, instructions: InstructionSet, names: Sequence[str], shape: TileShape | None = None
     ) -> None:
+        """Start an LLVM function FUNCTION_NAME whose 64-bit integer arguments have `names`.
+
+        `shape` is the tile; None for a function that is not a tile.
+        """
         self.target, self.module = instructions, ir.Module(FUNCTION_NAME)
         self.shape = shape or TileShape("pairs", False, 1, 1, "sums", 32)
         function = ir.Function(
@@ -201,7 +205,10 @@ class TileIrWriter:
         self.vector = ir.VectorType(DWORD, instructions.lanes)
 
     def emit_function(self) -> None:
-        """Emit the loop over the pixels, P at a time."""
+        """Emit the loop over the pixels, P at a time: bias, products, then stores.
+
+        P is the number of pixels of the tile; each has as many vectors of sums as the tile.
+        """
         pixels, vectors = self.shape.pixels, self.shape.vectors
         sums = []
         for _ in range(pixels):
@@ -245,7 +252,10 @@ class TileIrWriter:
                     self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Return total plus the sums of products of the dwords of x and w, lane by lane."""
+        """Return total plus the sums of products of the dwords of x and w, lane by lane.
+
+        A dword has four bytes, or two words if the operands are "pairs".
+        """
         if self.shape.operands == "pairs":
             return self._emit_pairs_dot(total, x, w)
         name, lanes = self.target.dot_intrinsics[self.shape.operands], self.target.lanes
@@ -256,7 +266,11 @@ class TileIrWriter:
         return self.b.call(dot, [total, self.b.bitcast(x, operand), self.b.bitcast(w, operand)])
 
     def _emit_pairs_dot(self, total: Any, x: Any, w: Any) -> Any:
-        """Return total plus the products of the pairs of words in the dwords of x and w."""
+        """Return total plus the products of the pairs of words in the dwords of x and w.
+
+        It takes two multiplications if the target splits word products, else by its dot intrinsic,
+        else by a sequence of instructions that LLVM recognizes.
+        """
         b, lanes = self.b, self.target.lanes
         if self.target.splits_word_products:
             low_x, low_w = (self._extract_words(v, left=True) for v in (x, w))
@@ -324,7 +338,11 @@ class TileIrWriter:
                             self.b.call(call, [value, address, ir.Constant(DWORD, 1), mask])
 
     def _splat_form(self) -> dict[str, Any]:
-        """Return the arguments of the rescale form by name, broadcast to all lanes."""
+        """Return the arguments of the rescale form by name, broadcast to all lanes.
+
+        Empty for the form "sums". Lanes have 32 bits for "shift", and for limit and multiplier of
+        "scale"; 64 bits for its others.
+        """
         if self.shape.form == "sums":
             return {}
         names: tuple[str, ...] = ARGUMENTS[-4:]
@@ -340,7 +358,11 @@ class TileIrWriter:
         return constants
 
     def _emit_rescale(self, total: Any, c: dict[str, Any]) -> Any:
-        """Return the outputs of a vector of sums; `c` is the result of `_splat_form`."""
+        """Return the outputs of a vector of sums; `c` is the result of `_splat_form`.
+
+        The form "sums" returns the sums, "shift" works in 32-bit lanes, "scale" multiplies in
+        64-bit ones. The outputs have the tile's bits.
+        """
         kind = ir.VectorType(ir.IntType(self.shape.bits), self.target.lanes)
         if self.shape.form == "sums":
             return total

@@ -142,7 +142,7 @@ def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @register_inline
 def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `VectorCurve`, see `evaluate_curve_rows`."""
+    """Evaluate a `VectorCurve` by its machine code; arguments as for `evaluate_curve_rows`."""
     source, target = (
         _conv_simd.array_address(x) + 4 * first,
         _conv_simd.array_address(out) + 4 * first,
@@ -155,6 +155,7 @@ def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @overload(evaluate_curve_rows)
 def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, out: Any) -> Any:
+    """Implement `evaluate_curve_rows` in compiled code, by the class of the curve."""
     form = _evaluate_vector if curve.instance_class is VectorCurve else _evaluate_scalar
 
     def implementation(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:

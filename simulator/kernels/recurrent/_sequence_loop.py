@@ -266,7 +266,11 @@ class CompiledRecurrentKernel(RecurrentKernel):
         raise NotImplementedError
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights, and return the loop over all steps."""
+        """Pack the weights, and return the loop over all steps.
+
+        Lengths and initial states are constants of the kernel, inputs, or absent (empty arrays);
+        outputs that are not requested are empty arrays, too.
+        """
         x, units, kind = specs[0], self.units, self.rescale_o.dtype
         initial: dict[str, Any] = {
             "lengths": np.zeros(0, np.int64),

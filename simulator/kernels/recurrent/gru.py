@@ -45,7 +45,10 @@ __all__ = ["ExecutorGru", "Gru"]
 
 @jit
 def _executor_step(cell: Any, memory: Any) -> None:
-    """Compute a step as the executor does."""
+    """Compute a step as the executor does, and update the states h in place.
+
+    Gates have 8 bits and sums 16. Samples whose length is reached keep their state.
+    """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
     state_sums = view_lines(cell.state_sums, samples)
@@ -110,7 +113,7 @@ class ExecutorGru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _ExecutorCell:
-        """Return the cell with tables of 8 bits."""
+        """Return the cell: packed weights, curves of 8 bits, output form, and scratch memory."""
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
         )
@@ -128,7 +131,11 @@ class ExecutorGru(CompiledRecurrentKernel):
 
 @jit
 def _defined_step(cell: Any, memory: Any) -> None:  # noqa: C901 - one loop per gate
-    """Compute a step as the unit is defined."""
+    """Compute a step as the unit is defined, and update the states h in place.
+
+    The reset gate multiplies h before the weights, or with `reset_after` the weighted sum. Samples
+    whose length is reached keep their state.
+    """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
     b, m = view_lines(cell.b, samples), view_lines(cell.m, samples)
@@ -214,7 +221,10 @@ class Gru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _DefinedCell:
-        """Return the cell; the weights of n are separate, because they may read another state."""
+        """Return the cell; the weights of n are separate, because they may read another state.
+
+        Sigmoid values have `gate_bits` bits, tanh values 32.
+        """
         sigmoid = make_curve(load_piecewise("sigmoid", self.table), self.gate_bits)
         tanh = make_curve(load_piecewise("tanh", self.table), 32)
         units, kind, bits = self.units, self.rescale_o.dtype, self.rescale_o.bits

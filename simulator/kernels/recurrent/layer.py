@@ -100,6 +100,10 @@ class GateSums:
         largest: int,
         rescale: Rescale | ChainedRescale,
     ):
+        """Prepare the scalar weights and, if possible, pack them for dot instructions.
+
+        These need a processor with them, inputs of at most 16 bits, and sums and outputs in int32.
+        """
         self.plain = prepare_gate_weights(weight, bias, largest, rescale)
         self._loop: NestedLoop | None = None
         fits_accumulator = rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32
@@ -179,6 +183,10 @@ class RecurrentKernel(Kernel):
     gates: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        """Check the shapes of weights, biases and constant states, and the time axis.
+
+        SimulatorError if they do not match each other.
+        """
         rows = self.gates * self.units
         shapes = [a.shape for a in (self.weight_x, self.weight_h, self.bias_x, self.bias_h)]
         require(
@@ -205,7 +213,10 @@ class RecurrentKernel(Kernel):
         return [TensorSpec((samples, 1, self.units), self.rescale_o.dtype)]
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the requested outputs from x and the inputs after it."""
+        """Infer the requested outputs from x [N, T, I] or [T, N, I] and the inputs after it.
+
+        Output 0 is y, the others are final states. SimulatorError if inputs do not match the layer.
+        """
         x, *state_specs = specs
         inputs = self.weight_x.shape[1]
         is_compatible = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == inputs
@@ -232,7 +243,10 @@ class RecurrentKernel(Kernel):
         return TensorSpec((directions, samples, units), spec.dtype)
 
     def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
-        """Raise `SimulatorError` unless `spec` is valid for the state or lengths `name`."""
+        """Raise `SimulatorError` unless `spec` is valid for the state or lengths `name`.
+
+        Lengths are integers [samples]; a state has type and shape of the final state.
+        """
         if name == "lengths":
             is_valid = spec.dtype.kind == "i" and spec.shape == (samples,)
             require(is_valid, f"'{name}' must be integers [{samples}], not {spec}")
@@ -243,7 +257,10 @@ class RecurrentKernel(Kernel):
         require(spec == expected, f"'{name}' must be {expected}, not {spec}")
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Pack the weights, and return a function that computes input sums, then all steps."""
+        """Pack the weights, and return a function that computes input sums, then all steps.
+
+        It clears the elements of y beyond the length of a sample.
+        """
         x = specs[0]
         compute_input_sums = NativeLoop(
             _compute_gate_sums,
@@ -252,6 +269,7 @@ class RecurrentKernel(Kernel):
         run_steps = self.make_step_function()
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Run the layer on x and the inputs after it, and fill the requested outputs."""
             x = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
             samples, times, inputs = x.shape
             sums = np.empty((samples * times, len(self.bias_x)), np.int32)
@@ -270,7 +288,10 @@ class RecurrentKernel(Kernel):
     def _initial_states(
         self, state_arrays: Sequence[np.ndarray], samples: int, times: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] in 0..T."""
+        """Return the initial h [N, H] in y's type, c [N, H] int64, and lengths [N] in 0..T.
+
+        Inputs take precedence over constants; without either, states are 0 and lengths T.
+        """
         inputs = dict(zip(self.state_inputs, state_arrays, strict=True))
         values = {**self.constant_states, **inputs}
         h = np.zeros((samples, self.units), self.rescale_o.dtype)

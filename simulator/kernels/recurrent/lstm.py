@@ -62,7 +62,10 @@ def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
 
 @register_inline
 def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, step: Any) -> Any:
-    """Fill h with o * tanh(inner), rescaled, for the samples with step < lengths."""
+    """Fill h with o * tanh(inner), rescaled, for the samples with step < lengths.
+
+    `gates` has the order i, f, g, o; other samples keep their h.
+    """
     samples, units = h.shape
     outer = view_lines(cell.outer, samples)
     evaluate_curve_rows(cell.tanh, inner, 0, units, outer)
@@ -74,7 +77,10 @@ def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, ste
 
 @jit
 def _q27_step(cell: Any, memory: Any) -> None:
-    """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15."""
+    """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15.
+
+    h and c change in place, unless the length of a sample is reached. Only "q27" saturates f * c.
+    """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
     gates, inner = _compute_gates(cell, a, h, 32), view_lines(cell.inner, samples)
@@ -93,7 +99,10 @@ def _q27_step(cell: Any, memory: Any) -> None:
 
 @jit
 def _q11_step(cell: Any, memory: Any) -> None:
-    """Compute a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits."""
+    """Compute a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits.
+
+    h and c change in place, unless the length of a sample is reached.
+    """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
     gates, inner = _compute_gates(cell, a, h, 16), view_lines(cell.inner, samples)
@@ -187,7 +196,10 @@ class Lstm(CompiledRecurrentKernel):
         return self.arithmetic == "q11"
 
     def make_cell(self) -> _Q27Cell | _Q11Cell:
-        """Return the cell of `arithmetic` with its tables and weights."""
+        """Return the cell of `arithmetic`: packed weights, curves, output form, and scratch memory.
+
+        Curves have 8 bits for "q11", else 32 rounded to 16.
+        """
         kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), bits, after)

@@ -349,7 +349,10 @@ class TrainedLstm(_TrainingRecurrentKernel):
         ]
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` over all steps, see the base class."""
+        """Return the loop of `arithmetic` ("q15" or "q7") over all steps, see the base class.
+
+        It returns the final h and c (int32), each with the axis of directions.
+        """
         product, bits, _ = self.fraction_bits[self.arithmetic]
         sigmoid, tanh = (
             load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh")
@@ -416,7 +419,11 @@ class TrainedGru(_TrainingRecurrentKernel):
         return run_steps
 
     def _select_loop(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return the jitted loop of `arithmetic` and its argument `formats`."""
+        """Return the jitted loop of `arithmetic` and its argument `formats`.
+
+        "q15" and "q7" have loops of their own, other arithmetics share one with values in Q31,
+        which also takes whether the arithmetic is "before".
+        """
         width = self.rescale_o.bits
         if self.arithmetic == "q15":
             return _gru_q15, (15 - self.scale, width)
