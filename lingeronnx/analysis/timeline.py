@@ -214,7 +214,10 @@ def _iter_part_slices(
 
 
 def _iter_layer_slices(layer: LayerLatency, latency: Latency, part_start: float) -> Iterator[Slice]:
-    """Yield the slices of a layer: constant fetch, wait, copies, computation, call overhead."""
+    """Yield the slices of a layer: constant fetch (DMA), wait, copies, computation, call overhead.
+
+    `part_start` is the cycle at which the layer's part begins; phases without cycles are left out.
+    """
     cycle = part_start + layer.start
     label = layer.node or layer.name
     name = f"{layer.operator} {label}"
@@ -232,7 +235,10 @@ def _iter_layer_slices(layer: LayerLatency, latency: Latency, part_start: float)
 def _iter_compute_slices(
     layer: LayerLatency, latency: Latency, name: str, cycle: float
 ) -> Iterator[Slice]:
-    """Yield the computation of a layer that starts at `cycle`, with notes on unknown costs."""
+    """Yield the computation of a layer that starts at `cycle`, with notes on unknown costs.
+
+    The overhead of its kernel calls is a slice within it; unpriced work on the host is a marker.
+    """
     unpriced = [work for work in latency.unpriced if work.name == layer.name]
     facts: dict[str, Any] = {
         "cycles": round(layer.cycles),

@@ -73,7 +73,11 @@ class LayerAccumulators:
         return np.moveaxis(rows.reshape(len(self.weight), *spatial_shape), 0, self.axis)
 
     def iterate_arithmetic_variants(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield (kind, text, output) of the layer with another rounding or saturation."""
+        """Yield (kind, text, output) of the layer with another rounding or saturation.
+
+        The kinds are "rounding" (only if the layer shifts right) and "saturation": wrapping, or
+        limits of 1 to 3 bits less. `output` is in the layer's shape and type.
+        """
         acc = self.accumulators
         if self.shift > 0:
             for text, values in self._iterate_roundings(acc):
@@ -89,7 +93,11 @@ class LayerAccumulators:
             yield "saturation", f"values saturate at {bits} bits", self.from_channel_rows(values)
 
     def _iterate_roundings(self, acc: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (text, shifted accumulators) of roundings other than half up."""
+        """Yield (text, accumulators shifted right) of four roundings other than half up.
+
+        `acc` are the integers before the shift; results are not saturated. The shift must be
+        positive.
+        """
         half = 1 << (self.shift - 1)
         rounded, magnitude = self.round_half_up(acc), np.abs(acc).astype(np.int64)
         is_tie = (acc & ((1 << self.shift) - 1)) == half

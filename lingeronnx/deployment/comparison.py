@@ -187,7 +187,15 @@ _Path = str | os.PathLike[str]
 def _read_device_data(
     graph: SimulatedGraph, run: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
 ) -> tuple[list[DumpedTensor], list[str]]:
-    """Read the dump folder, the log, or else the file of outputs; also return notes."""
+    """Read the dump folder, the log, or else the file of outputs; also return notes.
+
+    Exactly one of the three paths is used, in this order; `output` requires integer graph outputs.
+
+    Raises
+    ------
+    ConfigError
+        If the graph has no integer output for `output`.
+    """
     if dump is not None:
         return read_folder(Path(dump)), []
     if log is not None:
@@ -265,7 +273,10 @@ def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[s
 
 
 def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> TensorDifference:
-    """Describe the first element by which a tensor of a host part exceeds its tolerance."""
+    """Describe the first element by which a tensor of a host part exceeds its tolerance.
+
+    Without values of the right size there is no location, only a remark on the number of bytes.
+    """
     node = next((n for n in graph.proto.graph.node if host_dump.tensor in n.output), None)
     expected, actual = host_dump.expected, host_dump.actual
     location: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
@@ -306,7 +317,18 @@ def _explain_difference(
     tensor: str,
     matched: Mapping[str, DumpedTensor],
 ) -> TensorDifference:
-    """Describe the first difference of `tensor`, and its causes from the layer that computes it."""
+    """Describe the first difference of `tensor`, and its causes from the layer that computes it.
+
+    Parameters
+    ----------
+    run
+        The simulator's tensors of the sample.
+    neighbors
+        Runs of other samples by a label, to recognize stale values.
+    matched
+        The device's tensors by the graph's name. If one has only a checksum, the position is that
+        of a checksum word.
+    """
     device, expected = matched[tensor], run.integers[tensor]
     layer = extract_layer(graph, tensor, _collect_correct_tensors(graph, run, tensor, matched))
     node = next(n for n in graph.proto.graph.node if tensor in n.output)

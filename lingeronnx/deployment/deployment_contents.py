@@ -244,7 +244,10 @@ class DeploymentContents:
         return commands
 
     def _write_pack_script(self, folder: Path) -> list[str]:
-        """Write pack.sh; return the packer commands."""
+        """Write pack.sh, executable, for the program's packages; return the packer commands.
+
+        Without a C program there is one plain package per unique chip part.
+        """
         if self.program is not None:
             text, commands = make_pack_script(
                 folder, self.program, self.target, self.separate_packages
@@ -268,7 +271,10 @@ class DeploymentContents:
         return commands
 
     def _write_golden(self, folder: Path) -> None:
-        """Write golden vectors of every chip part, and of calls of the program if there is one."""
+        """Write golden vectors of every chip part, and of calls of the program if there is one.
+
+        Only the first chip part has the ports with states, and several parts have a folder each.
+        """
         for index, part in enumerate(self.partition.parts.chip):
             ports = self.ports
             if index > 0:

@@ -55,7 +55,11 @@ def _iterate_step_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator
 
 
 def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[str, str]]:
-    """Yield the pattern of the values that differ: constant, rounding, saturation or Relu."""
+    """Yield (kind, text) of the first pattern that fits the values that differ, or nothing.
+
+    Tried in this order: one constant ("not computed"), off by at most 1 ("rounding"), only values
+    at the type's limits ("saturation"), and only zeros or only negative values ("relu").
+    """
     limits = np.iinfo(expected.dtype)
     gap = actual.astype(np.int64) - expected
     differs = gap != 0
@@ -91,7 +95,13 @@ def _describe_unit_gap(gap: np.ndarray) -> str:
 def _iterate_location_patterns(
     expected: np.ndarray, actual: np.ndarray
 ) -> Iterator[tuple[str, str]]:
-    """Yield the pattern of the positions that differ: a byte range, or few indices of an axis."""
+    """Yield (kind, text) of the positions that differ: a byte range, or few indices of an axis.
+
+    A dense range of less than half of the tensor, over several channels, is "overwritten", and
+    nothing else is tried. Otherwise each axis but the first, of 4 or more indices of which at most
+    a quarter differ, is yielded:
+    "weight" for channels, "pads" at the border, else "part".
+    """
     differs = expected.astype(np.int64) != actual
     positions = np.flatnonzero(differs.reshape(-1))
     first, last = int(positions[0]), int(positions[-1])

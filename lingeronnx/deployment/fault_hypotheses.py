@@ -139,7 +139,7 @@ def _describe_layout(order: tuple[int, ...]) -> str:
 
 
 def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
-    """Yield the expected values transposed, reversed, zero, byte-swapped, unsigned or shifted."""
+    """Yield the expected integers transposed, reversed, zero, byte-swapped, unsigned or shifted."""
     for order, array in _iterate_axis_orders(expected):
         kind = "layout" if len(order) > 2 and order[1] != 1 else "transposed"
         yield FaultHypothesis(
@@ -200,7 +200,10 @@ def _iterate_stale_values(
 
 
 def _iterate_relu_faults(layer: LayerSubgraph, expected: np.ndarray) -> Iterator[FaultHypothesis]:
-    """Yield the layer with one of its Relus missing, and its result with an additional Relu."""
+    """Yield the result without one of the layer's Relus, and with an additional Relu.
+
+    The latter only if some expected values are negative. `expected` is the layer's right result.
+    """
     for index, op_type in enumerate(layer.operators):
         if op_type != "Relu":
             continue
@@ -221,7 +224,10 @@ def _iterate_relu_faults(layer: LayerSubgraph, expected: np.ndarray) -> Iterator
 
 
 def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with one scale of a node off by a power of two, the output scale first."""
+    """Yield the layer with one scale of a node off by 1 to 4 bits, the last node first.
+
+    Of a node the output scale (`scale_o`) comes first.
+    """
     for index in reversed(range(len(layer.nodes))):
         scales = {
             name: float(value)
@@ -242,7 +248,11 @@ def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_input_faults(
     graph: SimulatedGraph, layer: LayerSubgraph, run: SampleRun
 ) -> Iterator[LayerChange]:
-    """Yield the layer with a graph input that was quantized or laid out incorrectly."""
+    """Yield the layer with a graph input that was quantized or laid out incorrectly.
+
+    Only inputs of the layer that are quantized graph inputs are changed: quantization (if the
+    real values are known), layout, order along an axis, sign.
+    """
     for name, integers in layer.inputs.items():
         if name not in graph.quantized_inputs:
             continue
@@ -314,7 +324,10 @@ def _iterate_state_faults(
 
 
 def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with a missing bias, or with weights in another layout, reversed or zero."""
+    """Yield the layer with a missing bias, or with weights in another layout, reversed or zero.
+
+    A bias is a constant of one axis that is not 0, weights are those of more axes.
+    """
     for index, op_type in enumerate(layer.operators):
         node = layer.nodes[index]
         names = [name for name in node.input if name in layer.constants]
@@ -366,7 +379,10 @@ def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 
 
 def _iterate_window_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with the pads of a node rearranged, or its dilation ignored."""
+    """Yield the layer with the pads of a node rearranged, or its dilation ignored.
+
+    Pads are four arrangements: begins for ends, axes exchanged, all at the begin or at the end.
+    """
     for index, node in enumerate(layer.nodes):
         attributes = layer.attributes(index)
         pads = attributes.get("pads")

@@ -79,7 +79,17 @@ def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[
 def _measure_sensitivity(
     runner: FloatRunner, run: PartRun, ranges: Mapping[str, float], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Measure each output's change, relative to its range, if inputs change by their last bit."""
+    """Measure each output's change, relative to its range, if inputs change by their last bit.
+
+    Parameters
+    ----------
+    runner
+        Runner of the host part.
+    run
+        Run with the inputs, whose float32 values change by 2^-23 up or down at random, and outputs.
+    ranges
+        Range of each output by name; a range of 0 gives a sensitivity of 0.
+    """
     inputs = {}
     for name, array in run.inputs.items():
         if array.dtype == np.float32:

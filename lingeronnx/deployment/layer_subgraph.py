@@ -54,7 +54,10 @@ class LayerSubgraph:
         return arrays[self.output].copy() if self.output in arrays else None
 
     def _build_model(self) -> onnx.ModelProto:
-        """Build a model of the nodes, with `inputs` as graph inputs."""
+        """Build a model of the nodes with the graph inputs `inputs` and the output `output`.
+
+        Shapes and types are those of the input arrays; opsets are the source model's.
+        """
         graph = onnx.GraphProto(name="layer", node=self.nodes)
         for name, array in self.inputs.items():
             elem_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

@@ -118,7 +118,15 @@ def make_ports(
 
 
 def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
-    """Make the port `name` for a tensor, or raise ConstraintError if its scale is no shift."""
+    """Make the port `name` for a tensor, with the shape and type of its array in `run`.
+
+    The shift is log2 of the scale, None if the tensor has no scale.
+
+    Raises
+    ------
+    ConstraintError
+        If the scale is not a power of two.
+    """
     array = run.integers[tensor] if tensor in run.integers else run.floats[tensor]
     scale = run.scales.get(tensor)
     shift = None

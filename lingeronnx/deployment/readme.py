@@ -74,7 +74,11 @@ def make_readme(
 def _iterate_steps(
     name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: BoardProgram | None
 ) -> Iterator[str]:
-    """Yield the numbered steps from packing to verifying the board."""
+    """Yield the numbered steps from packing to verifying the board.
+
+    With several chip parts these are three steps with the C program; else the steps by hand, with
+    host head and tail if `sizes` (bytes by file) has their files.
+    """
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
         yield f"2. Build the program, and call `{program.prefix}_run()`: below."
@@ -153,7 +157,10 @@ def _iterate_states(ports: Ports) -> Iterator[str]:
 
 
 def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
-    """Yield the estimated time of a call and the layers with the most cycles."""
+    """Yield the estimated time of a call and a table of the layers with the most cycles.
+
+    Without a latency there is no table; the number of omitted layers is told.
+    """
     sentences = [line[0].upper() + line[1:] for line in time.lines()]
     if sentences:
         yield from ("## Time on the chip", "")

@@ -187,7 +187,10 @@ def _to_real_feeds(
     feeds: Mapping[str, np.ndarray],
     tensors: list[tuple[str, np.ndarray, Affine | None]],
 ) -> dict[str, np.ndarray]:
-    """Return the feeds with those that were already quantized converted to real values."""
+    """Convert the feeds that are integers already to real values (float32); others are kept.
+
+    `tensors` has (name, array, parameters) of the run, whose scales are those of the inputs.
+    """
     scales = {
         graph.quantized_inputs[name]: qparams.scale
         for name, _, qparams in tensors

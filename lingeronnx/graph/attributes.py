@@ -124,7 +124,11 @@ _STRING_ATTRIBUTES = {
 
 
 def check_attributes(proto: ModelProto) -> None:
-    """Raise ModelError for an attribute of the wrong type or a wrong number of operands."""
+    """Raise ModelError for an attribute of the wrong type or a wrong number of operands.
+
+    Integer operators are checked against their formats, standard ones against ONNX's schemas if
+    the opset is known; nodes of other domains are not checked.
+    """
     standard_versions = [
         entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS
     ]

@@ -105,7 +105,18 @@ def _infer_input_axis(
 def _read_batch_axes_metadata(
     model: ir.Model, ranks: Mapping[str, int | None]
 ) -> dict[str, int | None]:
-    """Return the batch axes stored in the metadata; raise ModelError if one is out of range."""
+    """Read the batch axes stored in the metadata, by tensor name; None: no batch axis.
+
+    Parameters
+    ----------
+    ranks
+        Ranks by tensor name.
+
+    Raises
+    ------
+    ModelError
+        If an axis is not an integer in the range of the rank.
+    """
     axes: dict[str, int | None] = {}
     for name, axis in ir.read_json_metadata(model, BATCH_AXES_KEY).items():
         is_valid = isinstance(axis, int) and _is_valid_axis(axis, ranks.get(name))
@@ -173,7 +184,11 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
 
 
 def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:
-    """Return the batch axis of each input that reaches recurrent layers, if they all agree."""
+    """Infer the batch axis of each graph input that reaches recurrent layers, if they all agree.
+
+    The axis is traced back from the data and state inputs of these layers: 0 with `layout` 1,
+    else 1.
+    """
     axes_by_input: dict[str, set[int]] = {}
     for node in model.graph:
         if node.domain or node.op_type not in operators.RECURRENT_OPS:
@@ -224,7 +239,11 @@ def _second_input(node: ir.Node) -> ir.Value | None:
 
 
 def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
-    """Return the axis of input 0 that becomes axis `axis` of the output, or None if unknown."""
+    """Map an axis of a node's output to the axis of input 0 that becomes it; None if unknown.
+
+    It stays the same except in Transpose, Gather, Squeeze and Unsqueeze. A node with two operands
+    requires a constant second one.
+    """
     if node.op_type == "Transpose":
         perm = ir.get_attr(node, "perm")
         if not isinstance(perm, list) or sorted(perm) != list(range(max(len(perm), axis + 1))):

@@ -42,7 +42,11 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
 
 
 def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
-    """Return the digest of a node and its inputs, or None if an input has no digest."""
+    """Compute the digest of a node and all that it reads; None if an input has no digest.
+
+    Attributes count in the order of their names, names of nodes and tensors do not. `digests` has
+    those of tensors by name.
+    """
     attributes = sorted(ir.node_proto(node).attribute, key=lambda attribute: attribute.name)
     input_digests: list[bytes] = []
     for value in node.inputs:

@@ -165,7 +165,10 @@ def _is_split_useful(model: ir.Model, reasons: dict[str, str]) -> bool:
 
 
 def _extract_nodes(full: onnx.ModelProto, node_names: Collection[str]) -> onnx.ModelProto:
-    """Return a model of some nodes with the initializers they need and without graph outputs."""
+    """Copy the model `full` with only the nodes `node_names`, and without graph outputs.
+
+    Kept are the initializers that these nodes read or that are graph outputs of `full`.
+    """
     part = onnx.ModelProto()
     part.CopyFrom(full)
     for field in (part.graph.node, part.graph.output, part.graph.initializer):

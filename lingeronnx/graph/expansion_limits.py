@@ -66,7 +66,11 @@ class _ExpandedSize:
 
 
 def check_expansion_limits(model: ModelProto) -> None:
-    """Raise ModelError if functions are recursive or the model expands to too many nodes."""
+    """Raise ModelError if functions are recursive or the model expands to too many nodes.
+
+    There are two limits: nodes after functions are inlined and loops unrolled, in proportion to
+    the nodes of the file; and nodes that loops execute.
+    """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     function_sizes: dict[_FunctionKey, _ExpandedSize] = {}
     for key in _sort_callees_first(functions):

@@ -74,7 +74,15 @@ def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
 
 
 def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
-    """Return the data file `name` in the folder of the model, or of the file that it links to."""
+    """Find the data file `name` in the folder of the model, or of the file that it links to.
+
+    A file that does not exist is returned too.
+
+    Raises
+    ------
+    ModelError
+        If it is no file name, lies outside of these folders, or is not a regular file.
+    """
     if not isinstance(name, str) or "\0" in name:
         raise ModelError(
             f"initializer '{tensor.name}' names no file for its external data; the file is "

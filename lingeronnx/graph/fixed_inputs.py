@@ -56,7 +56,15 @@ def fix_inputs(model: ir.Model, values: Mapping[str, FixedValue]) -> dict[str, n
 
 
 def _to_input_array(value: ir.Value, fixed_value: FixedValue) -> np.ndarray:
-    """Return `fixed_value` as an array of the shape and type of the input `value`."""
+    """Convert `fixed_value` to an array of the shape and type of the input `value`.
+
+    One number fills the array, else there is one for each element. Without a type it is float32.
+
+    Raises
+    ------
+    ConfigError
+        If the shape is not known, or the values are no numbers, of another count or type.
+    """
     option = f"--fix {value.name}"
     shape = ir.get_shape(value)
     if shape is None or None in shape:

@@ -161,7 +161,11 @@ def write_model(
 def _write_with_external_data(
     proto: ModelProto, target: Path, data_file: Path, check_operators: bool
 ) -> None:
-    """Write the tensors to `data_file`, whose name is unique to its content, then the model."""
+    """Write the tensors to `data_file`, whose name is unique to its content, then the model.
+
+    `proto` is changed: its large tensors become references. The written model is verified; after
+    an error a data file that did not exist before is removed.
+    """
     is_new = not data_file.exists()
     try:
         with replace_file(target) as temporary:
@@ -197,7 +201,11 @@ def _remove_stale_data_files(target: Path, current: Path) -> None:
 
 
 def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None:
-    """Move the large tensors of `proto` to the file `store`, referred to as `location`."""
+    """Move the large tensors of `proto` to the file `store`, referred to as `location`.
+
+    Changes `proto` in place. Tensors below _MIN_EXTERNAL_BYTES of raw data stay; the others are
+    aligned.
+    """
     with store.open("wb") as file:
         for tensor in iter_tensors(proto):
             if len(tensor.raw_data) < _MIN_EXTERNAL_BYTES:
@@ -259,7 +267,11 @@ def check_string_fields(message: Any) -> None:  # noqa: ANN401 - any message: pr
 
 
 def _check_opsets(proto: ModelProto) -> None:
-    """Raise ModelError if the domain of a node is neither imported nor that of a local function."""
+    """Raise ModelError if the domain of a node is neither imported nor that of a local function.
+
+    Nodes of the quantized domains are exempt, and all nodes are if the model imports such a domain
+    but not ONNX's. Functions are only checked for their own imports.
+    """
     for function in proto.functions:
         _collect_opsets(function.opset_import, f"function '{function.name}'")
     versions = _collect_opsets(proto.opset_import, "the model")
@@ -428,7 +440,10 @@ def _check_graph(graph: GraphProto, outer_names: set[str]) -> None:
 
 
 def _collect_producers(graph: GraphProto, source_names: set[str]) -> dict[str, NodeProto]:
-    """Return the producer of each computed tensor; raise ModelError if a name is defined twice."""
+    """Map each computed tensor to its node; raise ModelError if a name is defined twice.
+
+    `source_names` are the graph inputs and initializers, which no node may write.
+    """
     producers: dict[str, NodeProto] = {}
     for node in graph.node:
         for name in filter(None, node.output):
@@ -446,7 +461,11 @@ def _collect_producers(graph: GraphProto, source_names: set[str]) -> dict[str, N
 
 
 def _check_nodes(nodes: Iterable[NodeProto], defined_names: set[str]) -> None:
-    """Raise ModelError if a node reads an undefined tensor or has a malformed attribute."""
+    """Raise ModelError if a node reads an undefined tensor or has a malformed attribute.
+
+    Subgraphs are checked too.
+    `defined_names` are the tensors that the nodes may read, those that they compute included.
+    """
     for node in nodes:
         for name in filter(None, node.input):
             if name not in defined_names:

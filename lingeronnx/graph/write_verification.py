@@ -85,7 +85,10 @@ def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> 
 
 
 def _check_required_operands(node: NodeProto, schema: onnx.defs.OpSchema, label: str) -> None:
-    """Raise ModelError if `node` lacks a required input or attribute, or has an unknown one."""
+    """Raise ModelError if `node` lacks a required input or attribute, or has an unknown attribute.
+
+    `label` names the node in the message.
+    """
     names = {attribute.name for attribute in node.attribute}
     missing = [
         name

@@ -287,7 +287,10 @@ def _check_bits(
     supported_bits: Mapping[str, tuple[int, ...]],
     target: Target,
 ) -> None:
-    """Raise ConfigError if a setting in `supported_bits` is present with another value."""
+    """Raise ConfigError if a setting in `supported_bits` is present with another value.
+
+    `supported_bits` maps a setting to the supported widths; `prefix` begins the message.
+    """
     for key, supported in supported_bits.items():
         if settings.get(key, supported[0]) not in supported:
             raise ConfigError(
@@ -318,7 +321,10 @@ def _check_override(selector: str, override: Override, target: Target) -> None:
 
 
 def _format_validation_error(error: ValidationError) -> str:
-    """Format the first error as one line without the details of pydantic."""
+    """Format the first error as one line: location, input and message without pydantic's details.
+
+    An unknown key of an override gets the known keys, and the nearest one as a suggestion.
+    """
     first_error = error.errors(include_url=False)[0]
     location = ".".join(str(part) for part in first_error["loc"])
     if first_error["loc"][0] == "platform":

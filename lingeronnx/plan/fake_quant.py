@@ -98,7 +98,15 @@ class _RoundedTensor(NamedTuple):
 
 
 def _insert_fake_quant(model: ir.Model, qparams: Mapping[str, Affine]) -> dict[str, _RoundedTensor]:
-    """Insert rounding after each tensor of `qparams`, and let its consumers use the result."""
+    """Insert rounding after each tensor of `qparams`, and let its consumers use the result.
+
+    Changes the model in place; constants and graph outputs keep their values.
+
+    Returns
+    -------
+    dict
+        The rounded value and the former uses, by the tensor's name.
+    """
     used_names = ir.get_tensor_names(model)
     rounded_tensors: dict[str, _RoundedTensor] = {}
     for value in list(ir.iter_values(model)):
@@ -122,7 +130,11 @@ def _insert_fake_quant(model: ir.Model, qparams: Mapping[str, Affine]) -> dict[s
 def _make_fake_quant_nodes(
     model: ir.Model, value: ir.Value, q: Affine, used_names: set[str]
 ) -> list[ir.Node]:
-    """Make the nodes that round `value` to the grid of `q`; new names are added to `used_names`."""
+    """Make the nodes that round `value` to the grid of `q`; new names are added to `used_names`.
+
+    They are Mul by the scale, Add 0.5, Floor, Clip to the integers (less the zero point), Div by
+    the scale. Their constants become initializers of `model`; the last node has the result.
+    """
     scale, source, nodes = q.scale, value, []
     operands_by_op: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("Mul", (scale,)),

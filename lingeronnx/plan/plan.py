@@ -188,7 +188,11 @@ def _qparams_to_json(q: Affine) -> dict[str, object]:
 
 
 def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affine:
-    """Parse the JSON form of the parameters of tensor `name`; raise ConfigError if invalid."""
+    """Parse the JSON form of the parameters of tensor `name`; raise ConfigError if invalid.
+
+    Required are positive scales and 2 to 32 bits; several scales need an axis, or groups an axis
+    and a group size. A zero point other than 0 requires a single scale. `where` begins messages.
+    """
     scale, bits = entry["scale"], int(entry["bits"])
     scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):

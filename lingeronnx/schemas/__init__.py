@@ -138,7 +138,10 @@ def _uses_standard_schema(form: Format) -> bool:
 
 
 def _make_schema(form: Format) -> defs.OpSchema:
-    """Make a schema from the operator's signature."""
+    """Make an ONNX schema of our domain from the operator's signature, with its shape inference.
+
+    An operator without a signature takes any operands.
+    """
     signature = form.signature or _ANY_SIGNATURE
     inputs = [text.split(":") for text in signature.inputs.split()]
     outputs = [["o", signature.output]]
@@ -161,7 +164,10 @@ def _make_schema(form: Format) -> defs.OpSchema:
 
 
 def _make_standard_schema(form: Format) -> defs.OpSchema:
-    """Return ONNX's own schema with integer types for the main input and our attributes."""
+    """Copy ONNX's own schema to our domain, with integer types for the type of its first input.
+
+    Our attributes are added to the standard ones, and shapes are inferred as by the standard.
+    """
     standard = defs.get_schema(form.name, rules.STANDARD_OPSET, "")
     main_type = standard.inputs[0].type_str
     constraints = [

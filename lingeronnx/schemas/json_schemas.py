@@ -87,6 +87,7 @@ def _nullable(schema: _Schema) -> _Schema:
 
 
 def _plan_schema() -> _Schema:
+    """Make the schema of a plan file."""
     positive = {"type": "number", "exclusiveMinimum": 0}
     several = {"type": "array", "items": positive, "minItems": 2}
     tensor = _object_of(
@@ -146,6 +147,7 @@ def _plan_schema() -> _Schema:
 
 
 def _part_schema() -> _Schema:
+    """Make the schema of one part of a program in a report."""
     sizes = dict.fromkeys(("nodes", "macs", "float_operations", "shared", "psram"), _COUNT)
     names = dict.fromkeys(("inputs", "outputs"), _array_of(_STRING))
     words = dict.fromkeys(("name", "packer_args", "packer"), _STRING)
@@ -183,6 +185,7 @@ _OPTIONAL_REPORT_FIELDS = (
 
 
 def _report_schema() -> _Schema:
+    """Make the schema of the JSON report of `quantize`."""
     node = _object_of({"node": _STRING, "op_type": _STRING, "why": _STRING, "macs": _COUNT})
     part = {
         **dict.fromkeys(("axis", "first", "last"), _COUNT),
@@ -307,6 +310,7 @@ def _finding_schema() -> _Schema:
 
 
 def _cost_schema() -> _Schema:
+    """Make the schema of a report's cost: memory in bytes and MACs, in total and by layer."""
     sizes = ("weights", "activations", "dma", "shared", "shared_limit", "psram", "psram_limit")
     counts = ("macs", "weights", "activations", "work_area", "dma")
     layer = _object_of(
@@ -325,6 +329,7 @@ def _cost_schema() -> _Schema:
 
 
 def _time_schema() -> _Schema:
+    """Make the schema of a report's latency: cycles in total and by layer, and milliseconds."""
     ends = ("total", "low", "high")
     sums = dict.fromkeys(("luna", "overhead", "moved", "waits", *ends), _NUMBER)
     counted = ("cycles", "low", "high", "start", "wait", "dma", "moved", "overhead", "fetch")
@@ -394,6 +399,7 @@ def _accuracy_schema() -> _Schema:
 
 
 def _search_schema() -> _Schema:
+    """Make the schema of a search in a report: its goal, its outcome, and all attempts."""
     trial = _object_of(
         {
             "what": _STRING,
@@ -439,6 +445,7 @@ def _search_schema() -> _Schema:
 
 
 def _imported_scale_schema() -> _Schema:
+    """Make the schema of a scale imported from a file, with the scale that is held instead."""
     return _object_of(
         {
             "tensor": _STRING,

@@ -114,7 +114,10 @@ class AttemptRunner:
         return try_best_effort(model, self._progress) if planned.config.effort == "best" else model
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
-        """Return the planned model of an attempt, with the attempt's float layers left in float."""
+        """Plan an attempt, with its `floats` (selectors) left in float.
+
+        The best attempt so far is not planned again.
+        """
         if self._best[0] == attempt:
             return self._best[1].planned
         calibration = self._calibrate_attempt(attempt)

@@ -216,7 +216,7 @@ def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
 
 
 def _widening_bytes(planned: PlannedModel, layer: RoundedOperator) -> float:
-    """Return the bytes added if the layer's narrow weights get as many bits as the data."""
+    """Compute the bytes added if the layer's narrow weights get as many bits as the data."""
     tensors, partition = planned.plan.tensors, planned.partition
     weight_names: set[str] = set()
     for node in partition.graph.graph:
@@ -235,7 +235,10 @@ def _widening_bytes(planned: PlannedModel, layer: RoundedOperator) -> float:
 def _group_by_shared_scale(
     planned: PlannedModel, operators: Sequence[RoundedOperator]
 ) -> list[list[RoundedOperator]]:
-    """Group operators whose tensors are connected through shared scales."""
+    """Group operators whose tensors are connected through shared scales, also indirectly.
+
+    Each operator is in one group; the groups and their members are in the order of `operators`.
+    """
     sets = DisjointSets()
     for shared_scale in group_shared_scales(planned.partition, planned.target):
         for name in shared_scale.tensors:

@@ -237,7 +237,10 @@ class _Axis:
 
 
 def _render_grid(x: _Axis, y: _Axis, label: str) -> list[str]:
-    """Render axis labels, axes, grid lines and tick labels."""
+    """Render the plot's axis labels, axes, grid lines and tick labels as SVG elements.
+
+    `label` is the title of the vertical axis; `x` and `y` map values to pixels.
+    """
     bottom, middle = _HEIGHT - _BOTTOM, (_TOP + _HEIGHT - _BOTTOM) / 2
     elements = [
         _text(

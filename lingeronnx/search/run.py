@@ -293,7 +293,11 @@ class _Search:
     # ---- the search -----------------------------------------------------------------------
 
     def _climb_ladder(self) -> str:
-        """Search rung by rung from the cheapest attempts on; return why the search ended."""
+        """Search rung by rung from the cheapest attempts on; return why the search ended.
+
+        That is "met", or a sentence. It ends at once if the cheapest attempt is accurate enough but
+        exceeds a limit, since more accurate ones do not cost less.
+        """
         start = self._try_efforts()
         start_result = self.trials[start]
         if start_result.shortfall <= 0 < start_result.limit_excess:
@@ -352,7 +356,16 @@ class _Search:
         return True
 
     def _search_mixes(self) -> str:
-        """Try mixes of weight widths within the limits; return why the search ended."""
+        """Try mixes of weight widths within the limits; return why the search ended.
+
+        A mix widens some of the narrow layers to the bits of the data; none and all are tried in
+        any case. The result is "met", or a sentence on the closest attempt.
+
+        Raises
+        ------
+        ConstraintError
+            If not even the closest attempt could be measured.
+        """
         bits = self._base.planned.config.bits
         narrow_layers = rank_narrow_layers(self._base.planned)
 
@@ -449,7 +462,10 @@ class _Search:
             )
 
     def _parse_record(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
-        """Create the result of an attempt from its journal record."""
+        """Create the result of an attempt from its journal record.
+
+        A record with "why" is of an attempt that is not allowed, without measurement and cost.
+        """
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], reason=record["why"])
         cost = parse_cost(record)

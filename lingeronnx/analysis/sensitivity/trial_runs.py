@@ -131,7 +131,10 @@ class TrialRuns:
 
     @property
     def finding(self) -> str:
-        """The first finding of `compare` about the plan, computed in float on one block, or ""."""
+        """The first finding of `compare` about the plan, computed in float on one block.
+
+        It is one line of kind, place, measured value and options; "" if there is none.
+        """
         feeds, _ = next(self._data.batches(min(self.block_size, _MAX_COMPARED_SAMPLES)))
         try:
             base = open_source(self.planned.original)
@@ -258,7 +261,11 @@ class TrialRuns:
     def _run_with_function(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet]
     ) -> TrialValues:
-        """Evaluate the user's function for each trial without a stored result."""
+        """Evaluate the user's function for each trial without a stored result.
+
+        The first results come from the journal's records of `part`; new ones are added to it.
+        Samples and MACs of the result are 0.
+        """
         with journal.guard_records():
             values = [[float(record["value"])] for record in journal.records(part)]
         assert self._function is not None
@@ -311,7 +318,11 @@ class BlockTrials:
     def _run_block(
         self, engine: TrialEngine, create_measures: MeasureFactory, batch: Batch
     ) -> dict[str, Any]:
-        """Run all trials on a block and return the record of their measures."""
+        """Run all trials on a block and return the record of their measures.
+
+        The record is a dict of samples, MACs and the state of each trial's measures, which compare
+        the output with that of the model without rounding.
+        """
         feeds, labels = batch
         (output,) = self.rounding.outputs
         measures_by_trial = [create_measures() for _ in self.settings]

@@ -68,7 +68,10 @@ class ChannelSums:
         self.merge(batch)
 
     def merge(self, other: ChannelSums) -> None:
-        """Merge the sums of further samples; another number of channels starts over."""
+        """Merge the sums of further samples in place.
+
+        Another number of channels (a sequence of another length) drops the sums so far.
+        """
         if not other.count:
             return
         if not self.count or len(self.low) != len(

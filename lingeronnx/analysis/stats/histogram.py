@@ -62,7 +62,10 @@ class Histogram:
         self._bins = np.zeros(_BIN_COUNT, np.int64)
 
     def add(self, values: np.ndarray) -> None:
-        """Add finite values, float64 [n]."""
+        """Add finite values, float64 [n].
+
+        Up to _MAX_EXACT_VALUES they are kept exactly, from then on counted in bins.
+        """
         if not values.size:
             return
         self.count += values.size
@@ -79,7 +82,7 @@ class Histogram:
         self._count_in_bins(values)
 
     def merge(self, other: Histogram) -> None:
-        """Merge the values of another histogram."""
+        """Merge another histogram in place; if it has exact values, they are added as by `add`."""
         if not other.count:
             return
         if other._exact_batches is not None:

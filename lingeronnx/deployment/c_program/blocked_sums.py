@@ -90,7 +90,19 @@ def _block_nest(
 def _format_blocks(
     loop: re.Match[str], block_size: int, sums: Sequence[str], body: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a loop over blocks, which adds `body` to partial sums and these to `sums`."""
+    """Yield the C lines of a loop over blocks: `body` adds to partial sums, these to `sums`.
+
+    Parameters
+    ----------
+    loop
+        Match of the original loop, with its indentation, type, index and end.
+    block_size
+        Iterations per block.
+    sums
+        Names of the C variables that are summed; the partial ones are called NAME_part.
+    body
+        Lines of the loop's body, which add to the partial sums.
+    """
     indent, c_type, index, end = loop[1], loop["type"], loop["index"], loop["end"]
     yield (
         f"{indent}for ({c_type} {index}_first = 0; "

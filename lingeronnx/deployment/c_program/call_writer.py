@@ -51,7 +51,13 @@ class CallWriter:
         self.quantized_inputs = self._find_quantized_inputs()
 
     def _find_quantized_inputs(self) -> dict[str, tuple[str, int]]:
-        """Find the inputs that are consumed only by Quants of one integer type and shift."""
+        """Find the program's inputs that are consumed only by Quants of one integer type and shift.
+
+        Returns
+        -------
+        dict
+            (integer type, shift) by the name of the input; these may be passed as integers.
+        """
         consumers: dict[str, set[tuple[str, int] | None]] = {
             array.tensor: set() for array in self.program.inputs
         }
@@ -136,7 +142,11 @@ class CallWriter:
             yield f"    memcpy({name}, {self.format_pointer(output)}, sizeof {name});"
 
     def _iterate_chip_lines(self, part_index: int, part: ChipPart) -> Iterator[str]:
-        """Yield input quantization, the executor's call, and output dequantization or copies."""
+        """Yield the C lines of a chip part: quantization, the executor's call, and its outputs.
+
+        An input that the caller may pass as integers is copied instead if its pointer is not NULL.
+        Outputs are dequantized, or copied if the program keeps them as integers.
+        """
         for index, (array, port) in enumerate(zip(part.sources, part.inputs, strict=True)):
             source = self.format_pointer(array)
             if part.quantized[index]:
@@ -174,7 +184,7 @@ class CallWriter:
                 yield f"    memcpy({destination}, found, {port.bytes});"
 
     def _iterate_host_lines(self, part_index: int, part: HostPart) -> Iterator[str]:
-        """Yield the call of a host part's function."""
+        """Yield the C lines of a host part: its function's call, SHOW of inputs and outputs."""
         for index, array in enumerate(part.sources):
             pointer = self.format_pointer(array)
             yield f"    SHOW({part_index}, 0, {index}, {pointer}, {array.bytes});"

@@ -154,7 +154,10 @@ def _iterate_build_steps(program: BoardProgram, sizes: Mapping[str, int]) -> Ite
 
 
 def _iterate_multi_program_notes(program: BoardProgram) -> Iterator[str]:
-    """Yield how to use several programs in one firmware."""
+    """Yield notes on several programs in one firmware: initialization, and shared memory.
+
+    Programs may share that memory only if no constants of this one are stored there.
+    """
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
     yield (
         "For several such programs in one firmware, call `tInitialize` once before the first "

@@ -248,7 +248,10 @@ def _prove_loaded_program(
     runners: _Runners,
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> None:
-    """Compare calls, host parts and conversions of extreme inputs; stop at the first error."""
+    """Compare calls, host parts and conversions of extreme inputs; stop at the first error.
+
+    Errors are added to `proof.failed`, first of all a status of `init` other than 0.
+    """
     program = loaded.program
     if loaded.status:
         proof.failed.append(
@@ -369,7 +372,11 @@ def _get_next_states(program: BoardProgram, runs: Sequence[PartRun]) -> dict[str
 def make_border_inputs(
     program: BoardProgram, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[dict[str, np.ndarray]]:
-    """Make calls with inputs that are hard to quantize: out of range, ties and zeros."""
+    """Make three calls from the first of `feeds`, with float inputs that are hard to quantize.
+
+    These are 16 times the values, values rounded down to a power of two of about 1/512 of the
+    largest (ties), and zeros. Other inputs are unchanged.
+    """
     names = {tensor.tensor for tensor in program.inputs if tensor.dtype == "float32"}
     units = {}
     for name in names:
@@ -453,7 +460,10 @@ def describe_first_difference(raw: bytes, array: np.ndarray) -> str:
 
 
 def _compare_host_parts(proof: Proof, program: BoardProgram, reference: PartsRunner) -> None:
-    """Compare the host parts with onnxruntime, for the program's inputs in all calls."""
+    """Compare the host parts with onnxruntime, for the inputs in all calls of `proof.seen`.
+
+    Errors are added to `proof.failed`; only float32 outputs have a tolerance.
+    """
     for index, part in enumerate(program.parts):
         if isinstance(part, ChipPart):
             continue

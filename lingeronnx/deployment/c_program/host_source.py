@@ -134,7 +134,10 @@ def _run_generator(model: onnx.ModelProto, name: str) -> str:
 
 
 def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:
-    """Describe the first node that the generator rejects by itself, with a likely reason."""
+    """Describe the first node that the generator rejects by itself, with a likely reason.
+
+    If it accepts each node alone, the text says that they are rejected together.
+    """
     graph = model.graph
     values = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     constant_nodes = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
@@ -249,7 +252,22 @@ class _Parameter(NamedTuple):
 
 
 def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
-    """Make global symbols static, and move the arrays of the model's function to scratch memory."""
+    """Make global symbols static, and move the arrays of the model's function to scratch memory.
+
+    Parameters
+    ----------
+    text
+        C that the generator wrote.
+    name
+        Name of the model's function, which gets a last parameter for the scratch memory.
+    weights
+        Bytes of weights, for the result only.
+
+    Raises
+    ------
+    ConstraintError
+        If the text has an unknown form, or uses something that a board may lack.
+    """
     text = re.sub(r"^extern const .*;\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^const EMX_UNUSED ", "static const EMX_UNUSED ", text, flags=re.MULTILINE)
     text, loader_count = _LOADER.subn("", text)

@@ -178,7 +178,15 @@ def _iterate_buffers(
 def _iterate_call_functions(
     program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the functions that read a call and compare its outputs."""
+    """Yield the C functions read_call, read_ranges and compare_call of main.c.
+
+    Float outputs are compared within a tolerance of their range, others exactly.
+
+    Parameters
+    ----------
+    input_names, output_names
+        C names by tensor.
+    """
     input_reads = _format_all_reads(
         program.inputs, input_names, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})'
     )

@@ -55,7 +55,15 @@ def _find_repeat(shapes: Sequence[str], start: int) -> tuple[int, int]:
 
 
 def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> list[str]:
-    """Return a loop over the steps, whose arena offsets are read from a table if they vary."""
+    """Format a C loop over equal steps, whose arena offsets are read from a table if they vary.
+
+    Parameters
+    ----------
+    steps
+        (part name, lines) of each step; their number is a multiple of `period`.
+    period
+        Steps per iteration.
+    """
     count = len(steps) // period
     iterations: list[list[str]] = [[] for _ in range(count)]
     for index, (_, lines) in enumerate(steps):

@@ -291,7 +291,15 @@ def _make_chip_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> ChipPart:
-    """Make a chip part with the ports of one run; its package index is not set yet."""
+    """Make a chip part with the ports of one run; its package index is not set yet.
+
+    `sources` and `targets` are the program's tensors that its inputs and outputs read and write.
+
+    Raises
+    ------
+    ConstraintError
+        If Quants of several scales read an input.
+    """
     graph = run.part.graph
     ports = make_ports(graph, graph, _make_sample_run(run), {})
     quantized = []
@@ -320,7 +328,10 @@ def _make_chip_part(
 
 
 def _make_sample_run(run: PartRun) -> SampleRun:
-    """Return the tensors of a part's run, its inputs included, without feeds."""
+    """Collect the integers, floats and scales of a part's run by tensor name, without feeds.
+
+    The part's inputs count as floats, unless the run has integers of that name.
+    """
     integers, floats, scales = {}, {}, {}
     for name, array, qparams in run.tensors:
         if array.dtype.kind == "i":

@@ -64,7 +64,11 @@ class Proof:
         return [*lines, *self.cores]
 
     def _format_differences(self) -> str:
-        """Describe the integers that differ from a run with onnxruntime."""
+        """Describe the integers that differ from a run with onnxruntime, as the end of a sentence.
+
+        It tells the largest difference, those in calls that begin with the same states, and how far
+        from a tie the first ones are, with a hint if that is too far for differing last bits.
+        """
         same_states = ""
         if self.fallen != self.differing:
             same_states = f"; {self.fallen} in calls that begin with the same states"

@@ -99,7 +99,11 @@ def _make_conversion_functions(program: BoardProgram) -> str:
 
 
 def _make_quantize_function(name: str, dtype: str) -> str:
-    """Return the C of a function that quantizes an array of floats to `dtype`."""
+    """Return the C of a function that quantizes an array of floats to `dtype`.
+
+    It rounds half up and saturates, NaN becomes 0. A `name` that ends in "_exact" rounds without
+    the addition of 0.5, which may be inexact in float.
+    """
     high, low = _LIMITS[dtype]
     max_value = "INT32_MAX" if dtype == "int32" else high
     min_value = "INT32_MIN" if dtype == "int32" else low
@@ -160,7 +164,11 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
 
 
 def _iterate_run_functions(program: BoardProgram, writer: CallWriter) -> Iterator[str]:
-    """Yield the functions that run a call and reset the states."""
+    """Yield the C functions run, PREFIX_run, PREFIX_run_q and PREFIX_reset.
+
+    PREFIX_run_q takes integers; it exists only if some input may be passed quantized. Reset sets
+    the states to 0.
+    """
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     steps = list(writer.iterate_lines())
     yield f"static int run({', '.join(writer.format_inner_parameters())})"
@@ -195,7 +203,10 @@ def _iterate_run_functions(program: BoardProgram, writer: CallWriter) -> Iterato
 
 
 def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
-    """Yield the function that runs one part by itself."""
+    """Yield the C function PREFIX_part, which runs part `part` (by index) on given arrays.
+
+    Equal parts share a case. Chip parts neither quantize nor dequantize here.
+    """
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     yield f"int {prefix}_part(int part, const void *const *inputs, void *const *outputs)"
     yield "{"
@@ -235,7 +246,11 @@ def _list_host_arguments(program: BoardProgram, part: HostPart) -> list[str]:
 
 
 def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
-    """Return the C tables of the ports and CRCs of all unique chip parts."""
+    """Return the C tables of the ports and CRCs of all unique chip parts.
+
+    `crcs` has the CRC-32 of each part's file by part name; that of the packer's arguments is
+    computed here.
+    """
     lines, table = [], []
     for part in program.unique_chip_parts:
         name = f"ports_of_{part.name}"

@@ -93,7 +93,17 @@ def _run_calls(
     sessions: tuple[PartsRunner, PartsRunner],
     feeds: Iterable[Mapping[str, np.ndarray]],
 ) -> None:
-    """Run all calls, or stop at the first that is not bit-equal to the first session."""
+    """Run all calls, or stop at the first that is not bit-equal to the first session.
+
+    Parameters
+    ----------
+    result
+        Result that is updated: calls, failures, and the error against the second session.
+    sessions
+        Session with the compiled host parts, and the reference.
+    feeds
+        Inputs of each call without states, which are zeros at first and fed back.
+    """
     program = loaded.program
     zeros = {fed.tensor: np.zeros(fed.shape, fed.dtype) for fed, _ in program.states}
     session_states = [dict(zeros), dict(zeros)]

@@ -29,7 +29,10 @@ class PartVector:
 
 
 def collect_vectors(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVector]:
-    """Return the inputs and outputs of every part in one call."""
+    """Collect the inputs and outputs of every part in one call, in C order.
+
+    `runs` has one run per part. Those of chip parts are as the package sees them, at its ports.
+    """
     vectors = []
     for part, run in zip(program.parts, runs, strict=True):
         if isinstance(part, ChipPart):
@@ -108,7 +111,10 @@ def _compute_tolerances(
 
 
 def _format_array(name: str, array: np.ndarray) -> str:
-    """Return the definition of a constant C array."""
+    """Format an array as a static constant C array, 8 floats or 24 other values per line.
+
+    An empty array gets one element 0.
+    """
     flat = array.reshape(-1)
     if array.dtype.kind == "f":
         literals = [_format_float(float(value)) for value in flat]
