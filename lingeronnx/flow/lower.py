@@ -77,7 +77,11 @@ def extract_plan(graph: ir.Model) -> Plan:
 
 
 def _read_qparams(graph: ir.Model) -> dict[str, Affine]:
-    """Read the parameters of all tensors and weights, by the names of the float graph."""
+    """Read the parameters of all tensors and weights, by the names of the float graph.
+
+    A Requant counts only for the nodes that read it; nodes outside the quantized domains count if
+    their data input has parameters.
+    """
     float_names = map_to_float_names(graph)
     tensors: dict[str, Affine] = {}
     integer_tensors: dict[str, Affine] = {}  # by the names of the integer graph

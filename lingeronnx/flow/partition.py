@@ -229,7 +229,11 @@ def _move_to_float(partition: Partition, reasons: Mapping[str, str]) -> Partitio
 
 
 def _float_reason(node: ir.Node, target: Target) -> str | None:
-    """Return the reason why `node` cannot become integer on `target`, or None."""
+    """Return the reason why `node` cannot become integer on `target`, or None.
+
+    Checked in this order: the lowering rule, the data, the shapes, a folded batch, weights with NaN
+    or infinity, the operator's constraints, and whether the platform has it.
+    """
     op, rule_reason = find_lowering_rule(node, target)
     if op is None:
         return rule_reason

@@ -127,7 +127,10 @@ class _StaleValueInfo(NamedTuple):
 
 
 def _iter_stale_value_info(view: GraphView) -> Iterator[_StaleValueInfo]:
-    """Yield the value_info entries of unknown tensors, and those with a wrong shape or type."""
+    """Yield the value_info entries of unknown tensors, and those with a wrong shape or type.
+
+    Shapes are compared only for tensors that nodes of the main graph compute.
+    """
     kinds = KindAnalysis.for_view(view).kinds
     shapes = infer_shapes(view.model) if view.main.graph.value_info else {}
     for scope in view.scopes:

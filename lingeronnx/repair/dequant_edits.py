@@ -161,7 +161,11 @@ class EditPlan:
         before: object = None,
         after: object = None,
     ) -> None:
-        """Append an edit that repairs the fault `owner`."""
+        """Append an edit that repairs the fault `owner`.
+
+        Its rank is its position in the plan. `node` and `tensor` name the place, `before` and
+        `after` the changed value; `apply` does nothing by default.
+        """
         edit = Edit(
             REPAIR_NAME,
             action,
@@ -192,7 +196,11 @@ class EditPlan:
     # ---- graph outputs ----
 
     def _fix_graph_output(self, tensor: TensorView, read: TensorRead, scale: float) -> None:
-        """Plan a Dequant for a graph output that is the integer `tensor`."""
+        """Plan a Dequant for a graph output that is the integer `tensor`.
+
+        An invalid Dequant before the output is reused, and an Identity turned into the Dequant;
+        else a new Dequant takes over the output's name, and the integers get another one.
+        """
         assert read.output is not None
         assert read.scope is not None
         direct, owner = tensor_read_by(read), self._find_owner(tensor, read)

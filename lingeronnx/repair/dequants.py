@@ -62,7 +62,10 @@ def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
 def _describe_invalid_dequant(
     node: NodeView, kinds: TensorKinds, analysis: KindAnalysis, plan: EditPlan
 ) -> RepairFinding:
-    """Return the finding on a Dequant that is misplaced, redundant or has a wrong scale."""
+    """Return the finding on a Dequant that is misplaced, redundant or has a wrong scale.
+
+    `before` and `after` of the finding are set for a wrong scale only.
+    """
     source = kinds.resolve(dequant_input(node))
     kind = kinds.kind_of.get(source, MISSING)
     fault = kinds.invalid_dequants[node]
@@ -99,7 +102,11 @@ def _format_misplaced(demand: TensorDemand) -> str:
 def _find_missing_dequants(
     tensor: TensorView, reads: Sequence[TensorRead], kinds: TensorKinds, plan: EditPlan
 ) -> list[RepairFinding]:
-    """Return the findings on consumers that read the integers of `tensor` as real numbers."""
+    """Return the findings on consumers that read the integers of `tensor` as real numbers.
+
+    A finding is fatal if the scale is not known, or if `tensor` is a graph input that is an output
+    too. Reads behind an invalid Dequant are left out.
+    """
     findings = []
     scale = find_scale(tensor, kinds)
     is_behind_dequant = find_upstream_dequant(tensor, kinds) is not None

@@ -228,7 +228,10 @@ def _depends_on(candidate: TensorView, tensor: TensorView) -> bool:
 def _is_shape_compatible(
     view: GraphView, tensor: TensorView, candidate: TensorView, known_conflicts: set[str]
 ) -> bool:
-    """Return whether replacing `tensor` by `candidate` causes no new shape conflicts."""
+    """Return whether replacing `tensor` by `candidate` causes no new shape conflicts.
+
+    Tried on a copy of the model; `known_conflicts` are those before the change.
+    """
     trial_model = ModelProto()
     trial_model.CopyFrom(view.model)
     trial_view = GraphView(trial_model)

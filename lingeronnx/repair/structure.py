@@ -71,7 +71,10 @@ def _describe_duplicate_producer(
 def _describe_duplicate_entry(
     graph: GraphProto, kind: str, entries: list[ValueInfoProto]
 ) -> RepairFinding:
-    """Return the finding on several `entries` of one name in a list of `graph`."""
+    """Return the finding on several `entries` of one name in a list of `graph`.
+
+    Equal entries get an edit that drops all but one; different ones are fatal.
+    """
     name = entries[0].name
     text = f"{kind} '{name}' is listed {len(entries)} times"
     first = entries[0].SerializeToString()
@@ -101,7 +104,10 @@ def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
 
 
 def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each node of the main graph that has the name of an earlier node."""
+    """Return a finding for each node of the main graph that has the name of an earlier node.
+
+    Its edit gives the node a new name; equal duplicates do not count as users of a name.
+    """
     duplicates = []
     for scope in view.scopes:
         duplicates += _find_equivalent_duplicates(scope.graph)
@@ -221,7 +227,10 @@ def _find_duplicate_names(view: GraphView) -> list[NodeProto]:
 
 
 def _find_order(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each graph with unsorted nodes, or a fatal one if there is a cycle."""
+    """Return a finding for each graph with unsorted nodes, or a fatal one if there is a cycle.
+
+    A finding names the first misordered read; its edit sorts the graph, subgraphs first.
+    """
     if view.cycle is not None:
         text = "depends on its own output; it is unclear where to break the cycle"
         return [RepairFinding("order", text, view.cycle.label, level="fatal")]

@@ -230,7 +230,11 @@ class KindAnalysis:
     def _quantized_output_kind(
         self, node: NodeView, index: int, tensor: TensorView, input_kinds: Sequence[TensorKind]
     ) -> TensorKind:
-        """Return the kind of output `index` of an integer node, by its attributes."""
+        """Return the kind of output `index` of an integer node, by its attributes.
+
+        Bits outside 2 to 32 count as 8. The kind is float if the operator allows that and has no
+        `scale_o`, and has no known scale if `scale_o` is missing otherwise.
+        """
         form, attrs = integer_operator(node), current_attributes(node)
         bits = attrs.get("o_bits" if form is None else form.width)
         if not isinstance(bits, int) or not 2 <= bits <= 32:  # attributes may be damaged
@@ -326,7 +330,11 @@ class KindAnalysis:
         return any(same_scale(scale, kind.scale) for scale in demand.dequant_scales)
 
     def _check_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
-        """Add a Dequant to the valid or invalid ones of `kinds`, with the kind of its output."""
+        """Add a Dequant to the valid or invalid ones of `kinds`, with the kind of its output.
+
+        The output of a valid one is float; that of an invalid one has the kind of its source.
+        Without an input the kind is missing.
+        """
         result = node.outputs[0] if node.outputs else None
         if result is None or result.producer is not node:
             return
@@ -422,7 +430,11 @@ def _float_output_kind(
     input_kinds: Sequence[TensorKind],
     kind_of: Mapping[TensorView, TensorKind],
 ) -> TensorKind:
-    """Return the kind of output `index` of a node that is no operator of the quantized domains."""
+    """Return the kind of output `index` of a node that is no operator of the quantized domains.
+
+    Operators that move data pass on the kind of their input, others give indices or the kind of
+    the branches (If); the rest have their standard type.
+    """
     if always_passes_integers(node):
         if index and node.proto.op_type in ("MaxPool", "Dropout"):
             return TensorKind("other")

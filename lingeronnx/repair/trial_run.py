@@ -101,7 +101,11 @@ def run_repaired_graph(model: ModelProto, seed: int = 0) -> TrialRunResult:
 
 
 def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
-    """Run `model` once; raises any error of the graph or the runner."""
+    """Run `model` once on random inputs; raises any error of the graph or the runner.
+
+    Open dimensions are 1. The result has a summary per output and notes, as for an output that is
+    declared float but gets integers. `seed` makes the inputs repeatable.
+    """
     for name, (_, dims) in infer_shapes(model).items():
         _check_size(f"tensor '{name}'", dims or ())
     copy = ModelProto()

@@ -181,7 +181,12 @@ def _convert_activation_qparams(
     stats: Stats,
     factor: float,
 ) -> Affine:
-    """Convert the parameters of an activation whose values are divided by `factor`."""
+    """Convert the parameters of an activation whose values are divided by `factor`.
+
+    The width becomes the largest supported one up to that of `grid`, else the smallest. A zero
+    point is removed (with a scale for a symmetric range) if the width changes, exceeds 8 bits or
+    the group does not allow it. In mode q-value the scale becomes a power of two.
+    """
     supported_bits = [width for width in target.bits if width <= grid.bits]
     bits = max(supported_bits, default=min(target.bits))
     scale, zero = grid.scale, grid.signed_zero
@@ -288,7 +293,11 @@ def _rescale_for_folded_norm(
 def _match_weight_qparams(
     grid: Affine, values: np.ndarray, op_format: Format, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` on `grid`, or None if they or the platform do not match."""
+    """Return the parameters of `values` on `grid`, or None if they cannot be taken over unchanged.
+
+    Widens to the platform's next width. Groups need the same size, width and support by the
+    operator; scales per channel need the operator's axis, with `weight_scales` other than "tensor".
+    """
     bits = grid.bits
     if bits not in target.bits:
         bits = max((width for width in target.bits if width >= bits), default=0)

@@ -67,7 +67,11 @@ class ImportedWeights:
 def import_external_weight_scales(
     imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> ImportedWeights:
-    """Convert the imported scales of all weights, rejecting those that do not match."""
+    """Convert the imported scales of all quantized weights, rejecting those that do not match.
+
+    The result lists the parameters by weight, the reason of each rejection, and the names in the
+    file that were matched.
+    """
     result = ImportedWeights()
     for node, op, name, values in iter_quantized_weights(partition):
         grids = candidate_weight_qparams(imported, node, name, values)
@@ -94,7 +98,12 @@ def _convert_best(
     target: Target,
     config: QuantConfig,
 ) -> ImportedQParams | str:
-    """Convert the grid that is best for `values`, or return the reason for a rejection."""
+    """Convert the grid of `grids` with the highest SQNR on `values`.
+
+    Returns the reason (text) instead if none can be converted, or if the best is more than
+    `_MAX_SQNR_LOSS_DB` below a scale from the largest magnitude. `sqnr` of the result is None if
+    the scales stay the same.
+    """
     candidates = []
     for grid in grids:
         converted = _convert_weight_qparams(grid, values, axis, target, config)
@@ -131,7 +140,11 @@ def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
 def _convert_weight_qparams(
     grid: Affine, values: np.ndarray, axis: int | None, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` at the scales of `grid`, or None if not supported."""
+    """Return the parameters of `values` at the scales of `grid`, or None if not supported.
+
+    The width is the platform's next one. Several scales stay one per channel of `axis`, or become
+    the smallest if the weights have one scale per tensor; zero points are removed.
+    """
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
     if not bits:
         return None

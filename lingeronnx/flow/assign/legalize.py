@@ -73,7 +73,11 @@ def _limit_scales_for_biases(
 
 
 def _limit_for_bias(weight: Affine, data: Affine, bias: np.ndarray, power_of_two: bool) -> Affine:
-    """Return `weight` with channel scales at which the bias fits the accumulator."""
+    """Return `weight` with channel scales at which the bias fits the accumulator.
+
+    The bias in counts is limited to 2^29 for 8 bits, else 2^58. Scales only decrease, with
+    `power_of_two` to powers of two; `bias` has one or more rows of one value per channel.
+    """
     top = 2.0 ** (29 if max(data.bits, weight.bits) <= 8 else 58)
     sums = weight.sums
     bias_by_channel = np.abs(bias.astype(np.float64)).reshape(-1, sums.scales.size)

@@ -238,7 +238,11 @@ def build_scale_policy(
 def _add_user_overrides(
     overrides: dict[str, dict[str, Any]], prepared: PreparedModel, partition: Partition
 ) -> None:
-    """Add the user's overrides to those by tensor and weight, in place."""
+    """Add the user's overrides to those by tensor and weight (`overrides`), in place.
+
+    `weight_bits` become the bits of the node's weights. Of a node that was moved to the host the
+    settings of a layer are ignored.
+    """
     selectors = prepared.selectors(partition.graph)
     nodes_by_output = {ir.output_name(node): node for node in selectors.graph.graph}
     for selector, override in prepared.conf.overrides.items():

@@ -97,7 +97,11 @@ def _format_float_outputs(policy: ScalePolicy) -> list[str]:
 
 
 def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
-    """Choose the parameters of a weight: per group, per channel or per tensor."""
+    """Choose the parameters of a weight: per group, per channel or per tensor.
+
+    Per tensor if the policy or a scale in the overrides says so; in groups if the policy has a
+    size below that of axis 1, for up to 8 bits and an operator that supports them.
+    """
     setting = policy.policy_for_tensors([name], policy.weight_bits)
     if policy.weight_scales == "tensor" or setting.scale is not None:
         return _weight_qparams(values, None, setting)

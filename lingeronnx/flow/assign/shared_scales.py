@@ -73,7 +73,11 @@ class SharedScaleGroup:
 
 
 def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedScaleGroup, ...]:
-    """Group the integer activations of `partition` by shared scale."""
+    """Group the integer activations of `partition` by shared scale.
+
+    Each activation is in exactly one group, alone if it shares no scale. A group says which of its
+    tensors are observed, the bounds on its range, and whether it may have a zero point.
+    """
     sets = DisjointSets()
     for name in partition.activations:
         sets.find(name)
@@ -130,7 +134,11 @@ class _ScaleConstraints:
 def _collect_constraints(
     partition: Partition, target: Target, sets: DisjointSets
 ) -> _ScaleConstraints:
-    """Collect the constraints of all operators, and join tensors that share a scale in `sets`."""
+    """Collect the constraints of all operators, and join tensors that share a scale in `sets`.
+
+    Output bounds and headroom are by output. Data movement passes the hard bound of its input on;
+    `unobserved` are tensors whose statistics do not count in their group.
+    """
     result = _ScaleConstraints()
     for node, op in partition.integer_nodes:
         constraints, output = op.scale_constraints, ir.output_name(node)

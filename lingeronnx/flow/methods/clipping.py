@@ -115,7 +115,10 @@ def _iter_clipped_tensors(
     stats: Stats,
     policy: ScalePolicy,
 ) -> Iterable[dict[str, Affine]]:
-    """Yield relaxed parameters {name: qparams} for each clipped shared scale and weight."""
+    """Yield relaxed parameters {name: qparams} for each clipped shared scale and weight.
+
+    Groups with a headroom or without statistics are left out.
+    """
     for shared_scale in shared_groups:
         merged_stats = shared_scale.merged_stats(stats)
         if merged_stats is not None and shared_scale.headroom_below is None:

@@ -308,7 +308,11 @@ def _collect_targets(
     feeds: Sequence[Mapping[str, np.ndarray]],
     budget: int,
 ) -> dict[str, LayerTarget]:
-    """Collect the float outputs of all layers, and the summands that some of them compensate."""
+    """Collect the float outputs of all layers, and the summands that some of them compensate.
+
+    `sums` maps a layer to the other summand of its sum. Values (not only sums) are kept for these
+    and for layers whose options match the float outputs or use block reconstruction.
+    """
     tensors = dict(layers)
     for name, summand in sums.items():
         if summand not in layers:
@@ -511,7 +515,11 @@ class _RoundingSearch:
     step: np.ndarray | None
 
     def run(self, original: np.ndarray, beam_width: int, options: RefinementOptions) -> np.ndarray:
-        """Round the weights; groups without a lower output error keep the `original` integers."""
+        """Round the weights; groups without a lower output error keep the `original` integers.
+
+        Returns the integers in the shape of `original`. Rounds column by column with compensation,
+        then by coordinate descent if the options say so.
+        """
         rounded = round_with_compensation(
             self.counts,
             self.input_moments,

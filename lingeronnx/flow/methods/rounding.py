@@ -221,7 +221,11 @@ def _descend(
     high: int,
     steps: np.ndarray | None,
 ) -> None:
-    """Move the `integers` [O, K] of one group in place, all rows of a column at once."""
+    """Minimize the output error of the `integers` [O, K] of one group, column by column in place.
+
+    All rows of a column move at once. `h` [K, K] are the moments of the inputs, `steps` [O, K] the
+    distance of the allowed integers (None for 1).
+    """
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
         """Set `column` to the rounded minimum of the error along it, in place; return the changes.
@@ -281,7 +285,12 @@ def _beam_round(
     step: np.ndarray | None,
     beam_width: int,
 ) -> np.ndarray:
-    """Round like `_round_columns`, but track up to `beam_width` roundings of each row [G, O]."""
+    """Round like `_round_columns`, but track up to `beam_width` roundings of each row [G, O].
+
+    Each column continues every rounding with its nearest integer and the next one in the direction
+    of the error; kept are those with the least squared error so far. `step` [G, O, K] is None for
+    integers. Returns the best integers [G, O, K]; `upper` is overwritten.
+    """
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     level, ratio = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
     groups, outputs, size = weight.shape

@@ -83,7 +83,11 @@ def _unroll_calibration_calls(
     fixed: Mapping[str, np.ndarray],
     hold_out: bool,
 ) -> tuple[Data, UnrolledCalls]:
-    """Run the calls of a model with states, and use their inputs and states as samples."""
+    """Run the calls of a model with states, and use their inputs and states as samples.
+
+    Without `calib`, calls with synthetic inputs are used. States start as the calls say and are fed
+    back from one call to the next; a note on this is added to the data.
+    """
     if calib is None:
         state_inputs = config.state.values()
         data_specs = [spec for spec in specs if spec.name not in state_inputs]

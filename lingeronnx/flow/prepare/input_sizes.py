@@ -147,7 +147,11 @@ def _find_axis(
 
 
 def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
-    """Set open dimensions of the inputs to those of the first sample; return notes on them."""
+    """Set open dimensions of the inputs to those of the first sample; return notes on them.
+
+    Changes `model` and the input specs of `data` in place. A batch axis stays dynamic; if any
+    shape was set, the batch of the whole model is made dynamic again.
+    """
     notes = []
     feed = data.first()
     for value in model.graph.inputs:

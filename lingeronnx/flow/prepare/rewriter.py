@@ -158,7 +158,10 @@ class Rewriter:
         return rewrites
 
     def _make_output_observer(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
-        """Return an observer that raises `_BrokenPass` after a pass that changes an output."""
+        """Return an observer that raises `_BrokenPass` after a pass that changes an output.
+
+        It compares the graph after each pass with changes to `source`, on the sample inputs.
+        """
         names = [str(value.name) for value in self._original.graph.outputs]
         before = ir.clone(self._original)
 
@@ -177,7 +180,10 @@ class Rewriter:
         return observe
 
     def _first_changed_node(self, before: ir.Model, after: ir.Model) -> str:
-        """Describe the first node whose output differs between two graphs, or return ""."""
+        """Describe the first node whose output differs between two graphs, or return "".
+
+        Compared are tensors of the same name and shape, on the sample inputs.
+        """
         try:
             actual = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
             expected = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}

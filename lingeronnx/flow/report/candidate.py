@@ -191,7 +191,11 @@ def _describe_compositions(
 
 
 def _not_chip_ready_error(report: Report, target: Target) -> ConstraintError:
-    """Create the error for a result that is not chip-ready, with the first reason."""
+    """Create the error for a result that is not chip-ready, with the first reason.
+
+    The reasons in order: a platform without packer, a finding (other than of the plan or time), no
+    quantized operator, and the first node kept in float with a suggestion.
+    """
     if not target.has_packer:
         return ConstraintError(
             f"--require-chip: platform {target.name} is not a chip; choose --platform {DEFAULT}"

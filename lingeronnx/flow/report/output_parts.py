@@ -92,7 +92,11 @@ def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:
 
 
 def _trace_part_boundaries(output: ir.Value) -> dict[int, list[int]]:
-    """Return {axis: sorted indices where parts end} of an output."""
+    """Return {axis: sorted indices where parts end} of an output.
+
+    Follows the output back through concatenations and nodes that keep elements apart. Axes without
+    boundaries, or with `_MAX_BOUNDARIES` and more, are left out.
+    """
     shape = _static_shape(output)
     boundaries: dict[int, set[int]] = {axis: set() for axis in range(len(shape))}
     pending = [_TracedInput(output, {axis: _AxisPlacement(axis, 0, 1) for axis in boundaries}, [])]
@@ -186,7 +190,11 @@ def _map_changed_shape(
 def _trace_concat(
     node: ir.Node, inputs: Sequence[ir.Value], placements: _AxisPlacements
 ) -> list[_TracedInput]:
-    """Trace the inputs of a Concat; the placements are those of its output."""
+    """Trace the inputs of a Concat; the placements are those of its output.
+
+    Each input gets its offset on the concatenated axis, with its start and end as boundaries; if
+    that axis has no placement, the inputs keep the others without boundaries.
+    """
     axis = int(ir.get_attr(node, "axis")) % max(len(_static_shape(node.outputs[0])), 1)
     if axis not in placements:
         remaining = {key: placement for key, placement in placements.items() if key != axis}

@@ -225,7 +225,11 @@ class QuantizedModel:
         ir.save(outputs.part or outputs.graph, path)
 
     def _output_graphs(self, to: str) -> _OutputGraphs:
-        """Convert the graph and its parts to dialect `to`, with names that the packer accepts."""
+        """Convert the graph and its parts to dialect `to`, with names that the packer accepts.
+
+        Other dialects than "thinker" have the notes of the conversion; without a packer's dialect
+        there are no parts, and the names stay.
+        """
         graph, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":

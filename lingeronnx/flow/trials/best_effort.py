@@ -73,7 +73,10 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
 def _select_methods(
     trials: CrossValidation, baseline: CrossValidatedPlan, progress: Progress | None
 ) -> tuple[CrossValidatedPlan, list[str]]:
-    """Try all methods in order, each on top of those selected so far; return the best and notes."""
+    """Try all methods in order, each on top of those selected so far; return the best and notes.
+
+    A method is kept if its gain is significant and at least its minimum in dB.
+    """
     best = baseline
     notes = []
     for name, min_gain_db, method in _TRIALS:
@@ -134,7 +137,10 @@ _Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _Tria
 def _make_output_bits_trial(
     widen: Callable[[PlannedModel], PlannedModel | None],
 ) -> _Method:
-    """Return a method that applies `widen` unless the model would then no longer be chip-ready."""
+    """Return a method that applies `widen` unless the model would then no longer be chip-ready.
+
+    `widen` returns the plan with wider outputs, or None if it does not apply.
+    """
 
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
@@ -156,7 +162,11 @@ def _make_output_bits_trial(
 def _try_scale_search(
     trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
 ) -> _TrialResult:
-    """Search scales one step at a time by the output error, then refine the weights for them."""
+    """Search scales one step at a time by the output error, then refine the weights for them.
+
+    Scales of the user and of saturated clips stay. Returns None if a plan prescribes the scales,
+    and `best` with gain 0 if no step helps.
+    """
     planned, target = best.planned, best.planned.target
     policy = planned.basis.policy
     if policy is None:  # the scales are prescribed by a plan

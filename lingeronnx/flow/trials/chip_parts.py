@@ -82,7 +82,12 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
 
 
 def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> Candidate:
-    """Move small chip parts to the host, each only if that brings an output closer to float."""
+    """Move small chip parts to the host, each only if that brings an output closer to float.
+
+    Tries up to `_MAX_TRIES` parts with at most `_SMALL_PART_SHARE` of the MACs, smallest first, and
+    never all parts. Kept if one output gains `_MIN_GAIN_DB` and none loses more than
+    `_MAX_LOSS_DB`. Does nothing with effort "fast" or without real calibration data.
+    """
     prepared = best.prepared
     if prepared.conf.effort == "fast" or prepared.synthetic or not prepared.data.is_rereadable:
         return best

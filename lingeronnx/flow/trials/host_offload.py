@@ -95,7 +95,11 @@ def _format_untried(prepared: PreparedModel) -> str:
 def _list_trials(
     best: Candidate, in_parts: bool, has_poor_output: bool
 ) -> list[tuple[dict[str, str], float]]:
-    """List the offloads to try in order, as ({node: reason}, minimum gain in dB)."""
+    """List the offloads to try in order, as ({node: reason}, minimum gain in dB).
+
+    `in_parts` is the result of `_runs_in_parts`. With recurrent states cells and gates are tried by
+    the setting `cells`; the gates and the cheap host nodes only if an output is poor.
+    """
     prepared, conf = best.prepared, best.prepared.conf
     graph, target = prepared.graph, prepared.target
     if conf.state and not in_parts:  # with recurrent states, their cells are tried instead
@@ -322,7 +326,11 @@ def _nodes_up_to_spectrum(
 def _find_spectrum_nodes(
     nodes: Iterable[ir.Node], get_op_types: Callable[[ir.Node], set[str]]
 ) -> list[ir.Node]:
-    """Find logarithms of linear layers, and `_FRONT_OPS` of the power of linear layers."""
+    """Find logarithms of linear layers, and `_FRONT_OPS` of the power of linear layers.
+
+    The search ends at the first activation: nodes downstream of one are not considered. `nodes` are
+    in topological order.
+    """
     after_activation: set[int] = set()
     linear: set[int] = set()  # downstream of a layer, but not of an activation
     power: set[int] = set()  # downstream of the square of a layer's output

@@ -112,7 +112,11 @@ def _choose_by_measurement(
     feeds: _Feeds,
     measured: Sequence[str],
 ) -> Candidate:
-    """Compare both candidates by the tensors `measured` on `feeds`, and return the better one."""
+    """Compare both candidates by the tensors `measured` on `feeds`, and return the better one.
+
+    The requantized weights win only with a significant gain; they are then planned again with all
+    samples by `requantize(None)`. The result has a note on the comparison.
+    """
     runner = imported.prepared.runner
     old_errors, power = _measure_errors(imported, runner, feeds, measured)
     new_errors, _ = _measure_errors(requantized, runner, feeds, measured)

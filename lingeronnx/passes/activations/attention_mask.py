@@ -88,7 +88,10 @@ def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
 def _replace_with_sums(
     model: ir.Model, node: ir.Node, scores: ir.Value, bias: np.ndarray | None, mask: np.ndarray
 ) -> None:
-    """Replace `node` by the sum of `scores`, an optional bias, and the mask."""
+    """Replace `node` by the sum of `scores`, an optional bias, and the mask (arrays).
+
+    The output has a new name, because the masked elements have other values.
+    """
     base = node.outputs[0].name
     summands = {"masked": mask} if bias is None else {"bias": bias, "masked": mask}
     new_nodes: list[ir.Node] = []
@@ -161,7 +164,11 @@ def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
 
 
 def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
-    """Convert a constant choice between a tensor and 0 to a product; return the changes."""
+    """Convert a constant choice between a tensor and 0 to a product; return the changes.
+
+    The other choice must be all zeros in float32, the tensor has the shape of the result, and the
+    choice is the same for all samples.
+    """
     choice = _match_constant_choice(node)
     if choice is None:
         return 0

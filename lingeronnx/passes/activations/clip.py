@@ -17,7 +17,11 @@ from .._pass import PassResult, SkipReason
 
 
 def simplify_clip(model: ir.Model) -> PassResult:
-    """Simplify the Clip nodes of `model`."""
+    """Simplify the Clip nodes of `model`.
+
+    A Clip is merged with a Clip or Relu before it. Without upper bound it becomes Relu for a lower
+    bound of 0, and is removed for one of 0 or below behind a non-negative input.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         bounds = _get_bounds(node)

@@ -13,7 +13,11 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_softmax(model: ir.Model) -> PassResult:
-    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model`."""
+    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model`.
+
+    All get a non-negative axis. Before opset 13 an axis other than the last one stands for all axes
+    from it on; these are flattened around the node, unless they contain the batch.
+    """
     is_single_axis = ir.get_opset(model) >= 13
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -38,7 +42,10 @@ def canonicalize_softmax(model: ir.Model) -> PassResult:
 
 
 def _wrap_in_reshapes(model: ir.Model, node: ir.Node, axis: int) -> None:
-    """Flatten the axes from `axis` on before `node` and restore them after it."""
+    """Flatten the axes from `axis` on before `node` and restore them after it.
+
+    Replaces `node` by Reshape, the operator on axis `axis`, and a Reshape to the shape per sample.
+    """
     base, value_type = node.outputs[0].name, node.outputs[0].type
     sample_dims = ir.get_sample_dims(node.inputs[0])
     targets = {"flat": [0] * axis + [-1], "shape": [0, *sample_dims]}

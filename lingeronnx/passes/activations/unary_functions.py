@@ -209,7 +209,11 @@ def _evaluate_on_grid(value: ir.Value | None, source: ir.Value) -> np.ndarray:
 
 
 def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Value) -> None:
-    """Replace `nodes`, a unary function of `source`, by a call of a model-local function."""
+    """Replace `nodes`, a unary function of `source`, by a call of a model-local function.
+
+    `nodes` are in topological order; their constants become Constant nodes of the body. The call
+    keeps the name of the last node's output.
+    """
     function_input = ir.Value(name="x")
     inner_values: dict[int, ir.Value] = {id(source): function_input}
     body: list[ir.Node] = []
@@ -250,7 +254,11 @@ def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Val
 
 
 def _declare_function(model: ir.Model, graph: ir.Graph) -> str:
-    """Add the function to the model and return its name; equal functions are added once."""
+    """Add the function of body `graph` to the model and return its name.
+
+    An equal function of the model is reused; a new one is named after the operator that it is
+    recognized as, with a number if the name is taken.
+    """
     signature = _function_signature(graph)
     for function in model.functions.values():
         if (

@@ -90,7 +90,11 @@ class _BatchFirstRewriter:
         self._batch: Any = "N"
 
     def run(self) -> int:
-        """Rewrite all subgraphs; return the number of tensors created at their ends."""
+        """Rewrite all subgraphs; return the number of tensors created at their ends.
+
+        A subgraph ends where the batch is on axis 0 again, or at a graph output. Nodes in between
+        only get a view, and are removed if nothing reads them any more.
+        """
         changes = 0
         for value in self.model.graph.inputs:
             self._register_graph_input(value)
@@ -158,7 +162,10 @@ class _BatchFirstRewriter:
         return [] if view is None else [view]
 
     def _infer_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of the only output of `node`, or None."""
+        """Return the view of the only output of `node`, or None.
+
+        None if the input has no view, or if the rule of the operator does not support the node.
+        """
         op_type = node.op_type
         if op_type in operators.AFFINE_OPS:
             return self._infer_binary_view(node)
@@ -334,7 +341,11 @@ class _BatchFirstRewriter:
         )
 
     def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of a Gemm with constant weight and bias, as MatMul and Add, or None."""
+        """Return the view of a Gemm with constant weight and bias, as MatMul and Add.
+
+        None if a constant is missing, alpha, beta or transA is not the default, or the bias is not
+        one row.
+        """
         weight = ir.const_value(node.inputs[1])
         if weight is None or not _is_plain_gemm(node):
             return None
@@ -353,7 +364,10 @@ class _BatchFirstRewriter:
         return replace(product, base=PendingNode(node, "Add", inputs, {}))
 
     def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of the mean along one axis of a single factor, or None."""
+        """Return the view of the mean along one axis of a single factor.
+
+        None for several axes, for an axis of several factors, and for the batch.
+        """
         axes = ir.get_axes(node)
         if not axes or len(axes) != 1:
             return None
@@ -402,7 +416,11 @@ class _BatchFirstRewriter:
     def _infer_constant_view(
         self, node: ir.Node, view: FactoredView, constant_index: int
     ) -> FactoredView | None:
-        """Return the view of an elementwise operator on `view` and a constant operand, or None."""
+        """Return the view of an elementwise operator on `view` and a constant operand.
+
+        None if the second operand is no constant, or has as many axes as the view after dropping a
+        leading 1, or if the batch cannot be separated from its axes.
+        """
         constant = ir.require_input(node, constant_index)
         array = original = ir.const_value(constant)
         if array is None:
@@ -514,7 +532,11 @@ class _BatchFirstRewriter:
         origin: ir.Node,
         position: ir.Node,
     ) -> ir.Value:
-        """Insert a node named after `origin` before the node `position`; return its output."""
+        """Insert a node named after `origin` before the node `position`; return its output.
+
+        The output has the element type of `origin` and the shape of `axes`; an axis that contains
+        the batch and other factors has an unknown size.
+        """
         name = ir.unique_tensor_name(self.model, f"{origin.outputs[0].name}_front")
         self._count += 1
         node = ir.make_node(

@@ -36,7 +36,10 @@ def bypass_concat(model: ir.Model) -> PassResult:
 
 
 def _find_concat_part(node: ir.Node) -> ir.Value | None:
-    """Return the tensor before a Concat or Unsqueeze that `node` restores, or None."""
+    """Return the tensor before a Concat or Unsqueeze that `node` restores, or None.
+
+    `node` is a Squeeze, a Slice or a Gather that selects exactly one input of the Concat.
+    """
     producer = ir.producer(node.inputs[0]) if node.inputs else None
     if producer is None:
         return None

@@ -104,7 +104,11 @@ def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
 
 
 def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
-    """Move equal Transposes of all inputs of `node` to its outputs; return the changes."""
+    """Move equal Transposes of all inputs of `node` to its outputs; return the changes.
+
+    Axis attributes and constants of `node` are permuted. Nothing changes if the permutations
+    differ, a constant has more axes, or the operator's rule does not allow it.
+    """
     if not _can_sink_through(node):
         return 0
     computed, constants = _classify_operands(node)
@@ -167,7 +171,10 @@ def _invert_permutation(perm: Sequence[int]) -> list[int]:
 
 
 def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, perm: _Perm) -> None:
-    """Insert a Transpose after `value`, an output of `node`; it takes over name and consumers."""
+    """Insert a Transpose after `value`, an output of `node`; it takes over name and consumers.
+
+    `value` gets a new name, and the shape before the permutation. Nothing happens without a name.
+    """
     name, users, is_graph_output = str(value.name), list(value.uses()), value.is_graph_output()
     if not name:
         return

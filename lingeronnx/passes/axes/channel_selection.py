@@ -122,7 +122,10 @@ def _trace_element_order(
 
 
 def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, channels: np.ndarray) -> None:
-    """Replace `node` by a Gather of channels, and a Reshape if the shape differs."""
+    """Replace `node` by a Gather of `channels` (axis 1 of `source`), and a Reshape if needed.
+
+    There is no Gather if all channels are selected in order, and a Reshape if the shape differs.
+    """
     shape = list(source.shape or ())
     result_shape = [int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:]]
     build = SubgraphBuilder(model, node)

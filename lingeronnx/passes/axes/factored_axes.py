@@ -180,7 +180,12 @@ def _take_axis(
     make_factor: Callable[[int], AxisFactor],
     splits: _FactorSplits,
 ) -> tuple[AxisFactor, ...] | None:
-    """Remove factors with the product `size` from one end of `factors`, as `_take_axes`."""
+    """Remove factors with the product `size` from one end of `factors`, as `_take_axes`.
+
+    `end` is 0 or -1. A larger factor is split into two new ones, added to `splits`. Returns the
+    factors in order, or None if the batch or the end of the list comes first, or if the sizes do
+    not divide.
+    """
     axis: list[AxisFactor] = []
     while _product_of_sizes(axis) < size:
         if not factors or factors[end] == BATCH_FACTOR:

@@ -34,7 +34,10 @@ class _TransposeStep(NamedTuple):
 
 
 def merge_axes(model: ir.Model) -> PassResult:
-    """Merge axes of the Transpose nodes of `model`."""
+    """Merge axes of the Transpose nodes of `model`.
+
+    Transposes of more than `_MIN_RANK` axes are replaced by ones of fewer axes between Reshapes.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not ir.is_standard_op(node, "Transpose"):
@@ -108,7 +111,11 @@ def _expand_orders(
 def _emit_transposes(
     model: ir.Model, node: ir.Node, steps: Sequence[_TransposeStep], shape: list[int]
 ) -> None:
-    """Replace the Transpose `node` by `steps`; `shape` is that of its input."""
+    """Replace the Transpose `node` by `steps`; `shape` is that of its input.
+
+    Each step is a Reshape and a Transpose; a Reshape restores the shape of the result. Reshapes
+    next to the node are merged with these.
+    """
     source = ir.require_input(node)
     preceding = _find_preceding_reshape(source)
     if preceding is not None:

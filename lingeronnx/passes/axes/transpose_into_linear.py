@@ -16,7 +16,11 @@ from .._pass import PassResult, SkipReason
 
 
 def fold_transpose_into_linear(model: ir.Model) -> PassResult:
-    """Fold Transposes of `model` into weights of linear layers."""
+    """Fold Transposes of `model` into weights of linear layers.
+
+    The Transpose is before a flattening Reshape, with only nodes in between that do not depend on
+    the order; the columns of the weight are permuted instead.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Linear" or node.domain != ir.FUNCTION_DOMAIN:

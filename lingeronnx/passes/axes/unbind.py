@@ -124,7 +124,11 @@ def _match_squeezed_outputs(split: ir.Node) -> list[_Part] | None:
 
 
 def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_Part]) -> None:
-    """Replace `reshape`, the Transpose `node` and the selection of `parts` by slices."""
+    """Replace `reshape`, the Transpose `node` and the selection of `parts` by slices.
+
+    Each part becomes a Slice of the Reshape's input, a Reshape and a Transpose, and keeps the name
+    of its result. The replaced nodes are removed.
+    """
     source = ir.require_input(reshape)
     perm = ir.get_attr(node, "perm")
     axis = perm[0]

@@ -41,7 +41,12 @@ _TOLERANCE = 1e-3  # relative to the largest output value, as for the complete n
 
 
 def make_batch_dynamic(model: ir.Model) -> PassResult:
-    """Make the batch axis of `model` dynamic; one change if it was fixed before."""
+    """Make the batch axis of `model` dynamic; one change if it was fixed before.
+
+    Tries the constants that contain the batch size, then a batch found by trial runs. A model for
+    one sample that cannot be changed is skipped with a reason; raises ModelError for one that is
+    made for several samples.
+    """
     has_user_axes = BATCH_AXES_KEY in model.metadata_props
     store_inferred_batch_axes(model)
     specs = get_input_specs(model)
@@ -313,7 +318,11 @@ def _make_node_dynamic(
     shapes: Mapping[str, tuple[int, ...]],
     allow_inner_batch: bool,
 ) -> None:
-    """Rewrite constants of `node` that contain the batch size; `shapes` are those of a run."""
+    """Rewrite constants of `node` that contain the batch size; `shapes` are those of a run.
+
+    Concerned are Reshape, Expand and, for `size` 1, initial states and Concat; for larger sizes
+    also constants with equal rows for all samples.
+    """
     if node.op_type == "Reshape":
         _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
     elif node.op_type in operators.RECURRENT_OPS and size == 1:
@@ -333,7 +342,11 @@ def _make_reshape_dynamic(
     shapes: Mapping[str, tuple[int, ...]],
     allow_inner_batch: bool,
 ) -> None:
-    """Rewrite the target of a Reshape with 0 or -1 on the batch axis."""
+    """Rewrite the target of a Reshape with 0 or -1 on the batch axis.
+
+    Other dimensions are those of the run (`shapes`). Nothing happens if the target is not constant
+    or a shape is unknown or empty.
+    """
     source_shape = shapes.get(ir.input_name(node), ())
     result_shape = shapes.get(ir.output_name(node), ())
     if ir.const_value(node.inputs[1]) is None or not source_shape or not result_shape:
@@ -397,7 +410,10 @@ def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
 def _repeat_state_per_sample(
     model: ir.Model, node: ir.Node, index: int, array: np.ndarray
 ) -> ir.Value:
-    """Return the state `array`, input `index` of `node`, repeated for each sample of input 0."""
+    """Return the state `array`, input `index` of `node`, repeated for each sample of input 0.
+
+    Inserts an Expand of axis 1 to the size of axis 1 of input 0 before `node`.
+    """
     name = ir.input_name(node, index)
 
     def constant(*values: int) -> ir.Value:

@@ -35,7 +35,11 @@ READABLE_OPSET = Condition(f"opset {TARGET_OPSET} or a newer one", _find_old_ops
 
 
 def convert_opset(model: ir.Model) -> PassResult:
-    """Convert `model` to opset `TARGET_OPSET` if it is older; counts rewritten nodes plus one."""
+    """Convert `model` to opset `TARGET_OPSET` if it is older; counts rewritten nodes plus one.
+
+    Opsets from the target up to `MAX_OPSET` stay; a newer one is relabelled if no operator changed
+    since. Raises ModelError below `MIN_OPSET`.
+    """
     version = model.opset_imports.get("")
     if (model.ir_version or 0) > MAX_IR_VERSION:  # onnxruntime reports features it cannot read
         model.ir_version = MAX_IR_VERSION

@@ -74,7 +74,11 @@ def _check_text(model: ir.Model) -> None:
 
 
 def _check_operator(node: ir.Node) -> None:
-    """Raise ModelError if the operator of `node` cannot be quantized."""
+    """Raise ModelError if the operator of `node` cannot be quantized.
+
+    Rejected are quantized operators, sequences and optional values, and batch norm or dropout in
+    training mode.
+    """
     op_type = node.op_type
     if node.domain in _QUANTIZED_DOMAINS:
         raise ModelError(

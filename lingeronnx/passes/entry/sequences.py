@@ -49,7 +49,10 @@ def _constant_index(node: ir.Node) -> int | None:
 
 
 def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
-    """Replace the sequence by a Split if every consumer selects one constant element."""
+    """Replace the sequence by a Split if every consumer selects one constant element.
+
+    Returns the number of changes (0 or 1). The consumers become Identities of the Split's outputs.
+    """
     sizes = _get_split_sizes(node)
     if sizes is None or node.outputs[0].is_graph_output():
         return 0
@@ -108,7 +111,10 @@ def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
 
 
 def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
-    """Replace the concatenation of a SequenceConstruct by a Concat of its elements."""
+    """Replace the concatenation of a SequenceConstruct by a Concat of its elements.
+
+    Returns the number of changes (0 or 1). With `new_axis` the elements are unsqueezed first.
+    """
     construct = ir.producer(node.inputs[0])
     if construct is None or construct.op_type != "SequenceConstruct":
         return 0

@@ -45,7 +45,10 @@ def make_targets_constant(model: ir.Model) -> PassResult:
 
 
 def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
-    """Give a Reshape a constant target; return the reason if that is not possible, else ""."""
+    """Give a Reshape a constant target; return the reason if that is not possible, else "".
+
+    The batch stays on its axis, as 0 (copied) or, if the sizes per sample differ, -1.
+    """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if not source or not result:
         return "its input or output has no axes"
@@ -92,7 +95,10 @@ def _set_shape_input(model: ir.Model, node: ir.Node, target: Sequence[int]) -> N
 
 
 def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
-    """Replace the sizes of a Resize by scales; return the reason if not possible, else ""."""
+    """Replace the sizes of a Resize by scales; return the reason if not possible, else "".
+
+    The scales must give exactly the same sizes, and the batch is not resized.
+    """
     source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
     if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
         return "an axis other than the first is not known"

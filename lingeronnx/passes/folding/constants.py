@@ -18,7 +18,11 @@ MAX_FOLDED_ELEMENTS = 1 << 24
 
 
 def fold_constants(model: ir.Model) -> PassResult:
-    """Replace constant nodes of `model` by initializers."""
+    """Replace constant nodes of `model` by initializers.
+
+    Skipped with a reason are graph outputs, results of more than `MAX_FOLDED_ELEMENTS` elements,
+    and nodes with a consumer that is not folded.
+    """
     nodes = _find_constant_nodes(model)
     if not nodes:
         return PassResult(0)

@@ -102,7 +102,10 @@ def _inline_if(model: ir.Model, node: ir.Node) -> int:
 
 
 def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
-    """Replace a Loop of known trip count by copies of its body; return the number of changes."""
+    """Replace a Loop of known trip count by copies of its body; return the number of changes.
+
+    Scan outputs are stacked along a new axis 0. Returns 0 if the trip count is not known.
+    """
     trip_count, body = find_trip_count(model, node), node.attributes["body"].as_graph()
     if trip_count is None:
         return 0
@@ -129,7 +132,10 @@ def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
 def _move_subgraph(
     model: ir.Model, position: ir.Node, graph: ir.Graph, arguments: list[ir.Value]
 ) -> list[ir.Value]:
-    """Move the nodes of `graph`, called with `arguments`, before `position`; return its outputs."""
+    """Move the nodes of `graph`, called with `arguments`, before `position`; return its outputs.
+
+    Initializers move too; values get new names if theirs are taken. `graph` is empty afterwards.
+    """
     outputs = list(graph.outputs)
     replacements: dict[int, ir.Value] = {}
     for value, argument in zip(graph.inputs, arguments, strict=True):

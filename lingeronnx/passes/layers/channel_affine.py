@@ -250,7 +250,11 @@ def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axi
 
 
 def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert `node` on a four-dimensional tensor to BatchNormalization; return the changes."""
+    """Convert `node` on a four-dimensional tensor to BatchNormalization; return the changes.
+
+    The tensor is float32 with known channels on axis 1, and the constant is one number or one per
+    channel.
+    """
     source, shape = operand.source, ir.get_shape(operand.source)
     if shape is None or len(shape) != 4 or shape[1] is None:
         return 0

@@ -151,7 +151,11 @@ def _explain_unsupported(product: _EinsumProduct) -> str:
 
 
 def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Create the matrix product."""
+    """Create the matrix product of the two operands.
+
+    A constant matrix without other shared axes than the batch multiplies all rows, which remain
+    separate axes; else rows, shared and summed letters are one axis each.
+    """
     left_factor, right_factor, summed = product.left, product.right, product.summed_letters
     rows, columns = product.exclusive_letters(left_factor), product.exclusive_letters(right_factor)
     shared = product.shared

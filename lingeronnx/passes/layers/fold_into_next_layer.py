@@ -21,7 +21,10 @@ from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 
 
 def fold_factor_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold the scalar factors of `model` into the layers that read the product."""
+    """Fold the scalar factors of `model` into the layers that read the product.
+
+    A factor is folded if a layer with constant weight is the only consumer.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         match = _match_scalar_factor(node)

@@ -391,7 +391,10 @@ def _matches_small_inputs(
 
 
 def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
-    """Replace the matched nodes, with Transposes if the axes are not the last ones."""
+    """Replace the matched nodes, with Transposes if the axes are not the last ones.
+
+    The new node is the standard operator from opset 17 on, else a call of a model-local function.
+    """
     norm, last = match.norm, match.nodes[-1]
     base, rank = str(last.outputs[0].name), len(ir.get_shape(match.source) or ())
     axis_count = len(norm.axes)
@@ -475,7 +478,10 @@ def set_layer_norm_epsilon(model: ir.Model, node: ir.Node, epsilon: float) -> No
 
 
 def _declare_function(model: ir.Model, axis_count: int, epsilon: float) -> str:
-    """Add the function for trailing axes and an epsilon to the model; return its name."""
+    """Add the function for trailing axes and an epsilon to the model; return its name.
+
+    A function with the same axes and epsilon is reused. Its inputs are x, gamma and beta.
+    """
     base = LAYER_NORM_OP if axis_count == 1 else f"{LAYER_NORM_OP}_{axis_count}axes"
     name, count = base, 1
     while (key := (ir.FUNCTION_DOMAIN, name, "")) in model.functions:

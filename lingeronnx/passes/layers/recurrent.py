@@ -49,7 +49,10 @@ def is_batch_first(node: ir.Node) -> bool:
 
 
 def convert_to_time_first(model: ir.Model) -> int:
-    """Convert the LSTM, GRU and RNN nodes of `model` with layout 1 to layout 0; return how many."""
+    """Convert the LSTM, GRU and RNN nodes of `model` with layout 1 to layout 0; return how many.
+
+    Transposes are inserted around each node, for its inputs, states and outputs.
+    """
     changes = 0
     for node in list(model.graph):
         if not is_batch_first(node):
@@ -146,7 +149,11 @@ class _RecurrentRewriter:
         )
 
     def run(self) -> None:
-        """Replace the node by function calls and the nodes that derive its outputs from theirs."""
+        """Replace the node by function calls and the nodes that derive its outputs from theirs.
+
+        There is one call per direction. Only outputs that are used are derived: the sequence, the
+        last state, and the last cell.
+        """
         node = self._node
         x = self._batch_first_input()
         states = {
@@ -274,7 +281,11 @@ class _RecurrentRewriter:
     def _add_direction(
         self, x: ir.Value, index: int, direction: str, states: dict[str, list[ir.Value]]
     ) -> _Direction:
-        """Add the function call of one direction, whose weights have this index on axis 0."""
+        """Add the function call of one direction, whose weights have this index on axis 0.
+
+        `states` maps an optional input (other than lengths) to its values by direction. The call of
+        the only direction keeps the node's name.
+        """
         node = self._node
         is_bidirectional = len(get_directions(node)) > 1
         inputs: list[ir.Value | None] = [x]

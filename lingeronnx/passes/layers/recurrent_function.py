@@ -57,7 +57,11 @@ def _make_body(
     opset: int,
     name: str,
 ) -> ir.Graph:
-    """Return the body of the function: the standard operator between Transposes."""
+    """Return the body of the function: the standard operator between Transposes.
+
+    The inputs are x, w, r, b and `optional_inputs`; x has the batch first, weights no axis of
+    directions. The outputs are y and the last state (and cell of an LSTM).
+    """
     builder = _BodyBuilder(opset)
     x, w, r, b = (ir.Value(name=value_name) for value_name in ("x", "w", "r", "b"))
     optional_values = {key: ir.Value(name=key) for key in optional_inputs}

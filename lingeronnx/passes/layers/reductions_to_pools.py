@@ -71,7 +71,11 @@ def _adjacent_sample_axes(node: ir.Node) -> range | None:
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, axes: range) -> None:
-    """Replace a reduction over `axes`."""
+    """Replace a reduction over consecutive `axes` by Reshape, pool and Reshape.
+
+    Axes before these become channels, axes after them the width; without axes before, a Transpose
+    makes the latter channels. A sum is the average pool times the number of elements.
+    """
     shape = ir.require_shape(node.inputs[0])
     sizes = [1, *ir.get_sample_dims(node.inputs[0])]
     size_before = math.prod(sizes[1 : axes.start])

@@ -97,7 +97,10 @@ def _make_2d_attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
-    """Replace a reduction over `axis` (1 or 2) by a pool."""
+    """Replace a reduction over `axis` (1 or 2) of a three-dimensional tensor by a pool.
+
+    The pool runs over an image of height 1; axis 1 is transposed to the end first.
+    """
     source, base = ir.require_input(node), node.outputs[0].name
     shape = ir.require_shape(source)
     length, channels = int(shape[axis] or 1), int(shape[3 - axis] or 1)

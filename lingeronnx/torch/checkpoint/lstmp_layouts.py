@@ -258,7 +258,11 @@ def _resolve_layout(groups: Mapping[str, Mapping[str, Any]], layout: str) -> str
 def _make_layers(
     modules: Mapping[str, list[str]], state: Mapping[str, Tensor], layout: str
 ) -> dict[str, _ProjectedLayer]:
-    """Return the layers of one layout by module."""
+    """Return the layers of one layout by module.
+
+    `modules` maps a module (torch: path and suffix with a colon in between) to its keys in `state`.
+    A layer is part of a pair of directions, by the names of its module, its suffix or its number.
+    """
     weights_of = {module: _get_weights(module, state, layout) for module in modules}
     layers = {}
     for module, weights in weights_of.items():
@@ -291,7 +295,10 @@ def _have_equal_shapes(first: _ProjectedWeights, second: _ProjectedWeights) -> b
 
 
 def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
-    """Return the weights of a module as in layout `plain`; raises ModelError if invalid."""
+    """Return the weights of a module as in layout `plain`; raises ModelError if invalid.
+
+    In layout "asr" the last two gates are swapped, and the bias becomes one axis.
+    """
     path, _, suffix = module.partition(":")
     prefix = f"{path}." if path else ""
     if layout == "torch":
@@ -377,7 +384,10 @@ def _swap_last_gates(tensor: Tensor) -> Tensor:
 
 
 def _convert_layer(layer: _ProjectedLayer, target_layout: str) -> tuple[str, dict[str, Tensor]]:
-    """Return the name of a layer in another layout, and its tensors by key."""
+    """Return the name of a layer in another layout, and its tensors by key.
+
+    torch's second bias is zero; "asr" has the last two gates swapped and a bias of two axes.
+    """
     w, b, r, p = layer.weights
     module, suffix = _get_target_module(layer, target_layout)
     prefix = f"{module}." if module else ""

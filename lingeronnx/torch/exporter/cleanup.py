@@ -99,7 +99,10 @@ def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
 
 
 def _fold_constants(model: ir.Model, parameters: set[str]) -> None:
-    """Fold constants that do not depend on parameters."""
+    """Fold constants that do not depend on `parameters`, initializers that stay as they are.
+
+    The parameters are inputs meanwhile. Also drops zero initial states and Identity nodes.
+    """
     hidden = [
         (value, value.const_value)
         for name, value in model.graph.initializers.items()
@@ -186,7 +189,11 @@ def _constant_chain(model: ir.Model, value: ir.Value) -> list[ir.Node]:
 def _store_packed_weights(
     model: ir.Model, node: ir.Node, index: int, packed: PackedWeights, chain: list[ir.Node]
 ) -> None:
-    """Replace the result of `chain` by an initializer with equal packed weights."""
+    """Replace the result of `chain` by an initializer with equal packed weights.
+
+    The result is input `index` of `node`. Nothing happens if `chain` computes other values than
+    `packed`. The final name of the initializer is kept in its metadata.
+    """
     value = ir.require_input(node, index)
     sources = {}
     for name in _source_names(packed):

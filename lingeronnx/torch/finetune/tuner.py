@@ -326,7 +326,10 @@ class Tuner:
     def _train_epoch(
         self, teacher: Teacher, taps: Sequence[str], optimizer: Any, schedule: Any, epoch: int
     ) -> float:
-        """Train on all samples once and return the mean loss."""
+        """Train on all samples once, shuffled, and return the mean loss of the batches.
+
+        `taps` are tensors whose distance is part of the loss; `epoch` counts from 0.
+        """
         recipe, module = self.recipe, self.module
         step_count = max(len(self.samples) // recipe.batch_size, 1)
         module.train()
@@ -344,7 +347,10 @@ class Tuner:
         return float(np.mean(losses))
 
     def _evaluate_module(self, teacher: Teacher, taps: Sequence[str]) -> float:
-        """Evaluate the current module; larger is better."""
+        """Evaluate the current module; larger is better.
+
+        The result of the user's function, or else the negative mean loss on all samples.
+        """
         if self._evaluate is not None:
             return self._evaluate()
         losses = []

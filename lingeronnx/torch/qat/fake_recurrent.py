@@ -142,7 +142,11 @@ class _RecurrentWeights(NamedTuple):
 def _run_lstm(
     kernel: Any, weights: _RecurrentWeights, sums: Any, h: Any, cell: Any, exact: Any
 ) -> tuple[Any, Any, Any]:
-    """Return y [T, N, H] and the last state and cell of an LSTM, with the simulator's states."""
+    """Return y [T, N, H] and the last state and cell of an LSTM, with the simulator's states.
+
+    `sums` [T, N, 4H] are the gates' sums of the inputs, `exact` the simulator's y, from which the
+    gradients are computed. A reverse layer runs on flipped sequences.
+    """
     states = (exact.transpose(0, 1) if kernel.time_axis else exact).float()
     alive = weights.alive
     if not kernel.is_forward:

@@ -41,7 +41,10 @@ __all__ = ["VALUE_FAKE_QUANTIZERS"]
 
 
 def _quant(kernel: k.Quant, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Quantize real values to counts."""
+    """Quantize real values to the simulator's counts, with the gradient of clipped rounding.
+
+    The counts include the zero point; those of the rule "luna" have at most 8 bits.
+    """
     (x,) = inputs
     exact = run_kernel(kernel, [x.detach().float().cpu().numpy()], x)[0]
     bits = min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits
@@ -69,7 +72,10 @@ def _dequant(
 def _requant(
     kernel: k.Requant, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Change the scale of counts, with saturation or with wrap-around."""
+    """Change the scale of counts, with saturation or with wrap-around.
+
+    Only a left shift without saturation wraps around, at the width of the output type.
+    """
     (x,) = inputs
     shift = kernel.rescale.pow2_shift
     if not kernel.saturate and shift is not None and shift < 0:
@@ -147,7 +153,10 @@ def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[
 def _max_pool(
     kernel: k.MaxPool, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Take the maximum of each window."""
+    """Take the maximum of each window; padding never wins.
+
+    A window of padding only gives the smallest integer of the input type.
+    """
     (x,) = inputs
     window, axes = kernel._window(), x.ndim - 2
     filled = pad_window(x, window, axes, -math.inf, _get_ceil_mode_overhang(kernel, x, window))
@@ -328,7 +337,7 @@ def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any)
 def _layer_norm(
     kernel: k.LayerNorm, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Normalize the last axes with the values of the simulator."""
+    """Normalize the last axes to the simulator's values, with the gradient of the formula."""
     (x,) = inputs
     gamma = context.get_parameter(1, kernel.gamma, x)
     beta = context.get_parameter(2, kernel.beta, x)

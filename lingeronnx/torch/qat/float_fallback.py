@@ -126,7 +126,11 @@ class TorchFallback:
         like: Any,
         version: int,
     ) -> tuple[Any, ...]:
-        """Run a model-local function and return its outputs."""
+        """Run a model-local function and return its outputs.
+
+        `attributes` are those of the call, which the nodes may refer to; missing inputs are None.
+        The function's own opset counts, else `version`.
+        """
         tensors: dict[str, Any] = dict.fromkeys(("", *function.input))
         tensors.update(zip(function.input, inputs, strict=False))
         function_version = _get_opset_version(function.opset_import) or version

@@ -88,7 +88,11 @@ def _slice(
 
 
 def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
-    """Pad or crop axes."""
+    """Pad, or crop by negative amounts, the given or all axes.
+
+    `pads` has all begins, then all ends. The default value is 0; the modes are those of the
+    operator.
+    """
     amounts = to_int_list(pads) or []
     padded_axes = [axis % x.ndim for axis in to_int_list(axes) or range(x.ndim)]
     begins, ends = amounts[: len(padded_axes)], amounts[len(padded_axes) :]

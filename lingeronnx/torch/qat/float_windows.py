@@ -139,7 +139,11 @@ def _get_transposed_padding(
 
 
 def _max_pool(a: Attributes, x: Any) -> Any:
-    """Return the maximum of each window, and on request its flat index."""
+    """Return the maximum of each window, and on request its flat index.
+
+    The index counts through the whole batch, in row-major order or with ``storage_order`` 1
+    column-major in space.
+    """
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     rank = len(window.kernel)
     lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min

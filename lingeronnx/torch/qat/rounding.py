@@ -230,7 +230,10 @@ def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) 
 
 
 def _requantize_rounded_channels(form: ChannelScaleForms, acc: Any, shape: list[int]) -> Any:
-    """Requantize int64 `acc` channel by channel, in a rounding mode other than half up."""
+    """Requantize int64 `acc` channel by channel, in a rounding mode other than half up.
+
+    The channel axis is that of -1 in `shape`, the shape of the form's arrays.
+    """
     limit, multiplier, zero_point, shift, mode = (array.reshape(-1).tolist() for array in form[:5])
     axis = shape.index(-1) if len(form.limit) > 1 else 0
     channels = []

@@ -370,7 +370,10 @@ def _get_io_names(model: QuantizedModel) -> set[str]:
 def _rename_graph(
     graph: ir.Model, tensors: Mapping[str, str], nodes: Mapping[str, str]
 ) -> ir.Model:
-    """Return a copy of `graph` with renamed tensors and nodes, also in its metadata."""
+    """Return a copy of `graph` with renamed tensors and nodes, also in its metadata.
+
+    Both mappings are old -> new; names may be exchanged.
+    """
     copy = ir.clone(graph)
     temporary: dict[str, str] = {}
     if not tensors.keys().isdisjoint(tensors.values()):
@@ -470,7 +473,10 @@ def _check_dynamic_axes(
     axes: Mapping[str, Mapping[int, str]],
     batch_axes: Mapping[str, int | None],
 ) -> None:
-    """Raise ConfigError if an axis other than the batch is dynamic, or any axis for a chip."""
+    """Raise ConfigError if an axis other than the batch is dynamic, or any axis for a chip.
+
+    `axes` is tensor -> axis -> label, `batch_axes` tensor -> batch axis or None.
+    """
     for name, labels in axes.items():
         if labels and model.platform.single_sample:
             raise ConfigError(

@@ -297,7 +297,11 @@ def _check_modules(net: nn.Module, target: Target) -> None:
 def _resolve_mode_and_target(
     mode: QuantMode | None, platform: str | Target | None
 ) -> tuple[QuantMode, Target]:
-    """Return mode and target, with defaults for None; raises ConfigError if they do not match."""
+    """Return mode and target, with defaults for None; raises ConfigError if they do not match.
+
+    Without a platform, MaxValue (the default) is for generic and QValue for the default chip.
+    Without a mode, a chip with scales of powers of two gets QValue, others MaxValue.
+    """
     if mode is not None and not isinstance(mode, QuantMode):
         raise ConfigError(
             f"init: mode {mode!r} is not a QuantMode; use QuantMode.MaxValue or QuantMode.QValue"

@@ -147,7 +147,10 @@ def get_effective_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _fold_batch_norm(layer: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
-    """Fold the batch norm `norm` into weight and bias of the layer before it, in float64."""
+    """Fold the batch norm `norm` into weight and bias of the layer before it, in float64.
+
+    Uses the running statistics; returns new "weight" and "bias" in the type of the weight.
+    """
     mean, var = (getattr(norm, name).double() for name in ("running_mean", "running_var"))
     gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
     factor = torch.rsqrt(var + float(norm.eps))

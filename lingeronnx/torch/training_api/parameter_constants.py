@@ -307,7 +307,11 @@ class ConstantOrigins:
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
     def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:
-        """Return the origins of the constants of the planned graph, including its factors."""
+        """Return the origins of the constants of the planned graph, including its factors.
+
+        Constants whose elements have no origin are frozen. The plan's transforms of a layer
+        multiply the factor of each element; None stands for all ones.
+        """
         transform_factors = _get_transform_factors(planned)
         constants: dict[str, tuple[_ElementOrigin, Tensor | None]] = {}
         frozen = []

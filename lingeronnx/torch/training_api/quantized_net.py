@@ -115,7 +115,11 @@ class QatState:
     def _update_ranges(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> None:
-        """Update the running extremes with a batch, and the plan with the extremes."""
+        """Update the running extremes with a batch, and the plan with the extremes.
+
+        Each extreme moves by `_RANGE_MOMENTUM` towards that of the batch, clipped to the limits of
+        the tensor; a tensor without extremes takes those of the batch.
+        """
         with torch.no_grad():
             batch_ranges = {
                 name: (float(tensor.min()), float(tensor.max()))
@@ -145,7 +149,10 @@ class QatState:
     def _compute_activations(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> list[tuple[str, Tensor]]:
-        """Return the tensors of the float net that the graph quantizes, for the current weights."""
+        """Return the tensors of the float net that the graph quantizes, for the current weights.
+
+        `tensors` are the current constants by name. Empty tensors are left out.
+        """
         activations = set(traced.planned.partition.activations)
         if self._floats is None:
             graph = _insert_output_clamps(traced.planned.graph, traced.output_limits)
@@ -299,7 +306,10 @@ class QuantizedNet(WrappedModule):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Load a state_dict; with one of the float net the next call traces the net again."""
+        """Load a state_dict; with one of the float net the next call traces the net again.
+
+        A missing state of the quantization is then no error.
+        """
         super()._load_from_state_dict(
             state_dict, prefix, metadata, strict, missing, unexpected, errors
         )

@@ -204,7 +204,11 @@ def _check_shape(name: str, tensor: Tensor, traced_shape: Sequence[int | None]) 
 def export_with_folded_norms(
     net: nn.Module, args: Any, kwargs: Any, exporter: str | None
 ) -> tuple[ExportedNet, NetParameters]:
-    """Export `net` without its wrapper classes, and fold its batch norms."""
+    """Export `net` without its wrapper classes, and fold its batch norms.
+
+    `exporter` is None for the default. The exported net lists the trainable parameters that the
+    graph does not use.
+    """
     parameters = NetParameters(net)
     with original_classes(net), temporary_folder() as folder:
         exported = export(net, args, folder / "net.onnx", kwargs=kwargs or None, exporter=exporter)
@@ -504,7 +508,12 @@ class _ChosenLayers:
         return "" if has_integer_inputs else "it reads a float tensor"
 
     def get_overrides(self, prepared: PreparedModel) -> dict[str, dict[str, Any]]:
-        """Return the settings of tensors whose bits differ from the defaults, by tensor name."""
+        """Return the settings of tensors whose bits differ from the defaults, by tensor name.
+
+        Only layers with bits that depend on parameters count: "weight_bits" and "bits" or
+        "out_bits" belong to the output, the "bits" of the data to the inputs. Without `out_bits` a
+        wide output that no integer node reads is "float".
+        """
         overrides: dict[str, dict[str, Any]] = {}
         defaults = self._settings.widths
         for node, op in prepared.parts.integer_nodes:
