@@ -112,7 +112,11 @@ def legalize_graph(
 
 
 def _rewrite_node(model: ir.Model, node: ir.Node, target: Target) -> AppliedRewrite | None:
-    """Apply the first rewrite that changes a node; return None if there is none."""
+    """Apply the first rewrite that changes a node; return None if there is none.
+
+    A node within all limits gets only rewrites `for_legal_nodes`, one without an available lowering
+    only those `for_unsupported_ops`.
+    """
     op, _ = find_lowering_rule(node, target)
     is_unsupported = op is None or not op.is_available(target)
     is_legal = op is not None and not is_unsupported and not op.find_violations(node, target)

@@ -27,7 +27,11 @@ _MIN_ROW_LENGTH = 4  # the overhead dominates for shorter rows
 def reshape_activation_to_rows(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Reshape the input of a sigmoid, SiLU or GELU to rows that GluInt supports."""
+    """Reshape the input of a sigmoid, SiLU or GELU to rows that GluInt supports.
+
+    Only if the target limits sigmoids and the node's last axis breaks that limit. Several parts of
+    rows are concatenated. None if no row length fits or a part is not supported.
+    """
     if target.sigmoid_limits is None or ir.base_op_type(node) not in _ACTIVATION_OPS:
         return None
     if check_glu_axis(node, target) is None:

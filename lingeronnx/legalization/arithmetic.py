@@ -18,7 +18,7 @@ __all__ = ["decompose_abs", "decompose_max_min"]
 
 
 def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace an Abs by a sum of two Relu."""
+    """Replace an Abs between layers by relu(x) + relu(-x), if the target has BatchNorm2dInt."""
     if not is_standard_op(node, "Abs") or not target.can_run(BATCH_NORM2D.name):
         return None
     source = ir.require_input(node)
@@ -33,7 +33,10 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 
 
 def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a Max or Min of two tensors of one shape by a sum with a Relu of their difference."""
+    """Replace Max or Min of two computed tensors by b + relu(a - b) or a - relu(a - b).
+
+    Only for equal shapes, between layers, and if the target supports the nodes.
+    """
     if not is_standard_op(node, "Max", "Min") or len(node.inputs) != 2:
         return None
     a, b = ir.require_input(node, 0), ir.require_input(node, 1)

@@ -21,7 +21,12 @@ __all__ = ["equalize_operand_shapes"]
 def equalize_operand_shapes(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Give the operands of a binary operator equal shapes, or one value per channel."""
+    """Give the computed operands of a binary operator equal shapes, or one value per channel.
+
+    A Mul whose operands share leading axes becomes a product per channel; otherwise operands of
+    other shape are expanded. None if the shapes are equal, of different ranks or unknown, or if the
+    new nodes are not supported.
+    """
     if node.domain or node.op_type not in operators.BINARY_FUNCTIONS:
         return None
     if any(ir.const_value(value) is not None for value in node.inputs):
@@ -58,7 +63,10 @@ def _count_shared_leading_axes(
 
 
 def _emit_per_channel_mul(builder: RewriteBuilder, sizes: list[int], channel_axes: int) -> None:
-    """Append a Mul over images whose channels are the leading axes."""
+    """Append a Mul over images whose channels are the leading axes, and a Reshape to `sizes`.
+
+    `channel_axes` is the number of leading axes (batch aside) that both operands share.
+    """
     channels, area = math.prod(sizes[:channel_axes]), math.prod(sizes[channel_axes:])
     operands = []
     for index, value in enumerate(builder.node.inputs):
@@ -73,7 +81,10 @@ def _emit_per_channel_mul(builder: RewriteBuilder, sizes: list[int], channel_axe
 def _emit_expanded_operands(
     builder: RewriteBuilder, operand_sizes: list[list[int]], sizes: list[int]
 ) -> None:
-    """Append the node with its operands expanded to `sizes`."""
+    """Append the node with its operands expanded to `sizes`.
+
+    `sizes` and `operand_sizes` are without the batch.
+    """
     batch: ir.Dim = (builder.result.shape or ["N"])[0]
     operands = []
     for index, value in enumerate(builder.node.inputs):

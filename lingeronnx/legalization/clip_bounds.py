@@ -30,7 +30,10 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 
 
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound."""
+    """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound.
+
+    Only constant bounds with low < high, between layers, and an input that the chip computes.
+    """
     if not is_standard_op(node, "Clip") or not _can_run_replacement(target):
         return None
     bounds = get_clip_bounds(node)
@@ -84,7 +87,7 @@ def _emit_upper_bound(
 def _emit_lower_bound(
     builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], low: float, high: float
 ) -> None:
-    """Append ``relu(x - low) + low``, or ``clip(x - low, 0, high - low) + low``."""
+    """Append ``clip(x - low, 0, high - low) + low``; a Relu if `high` is infinite."""
     bound = builder.constant(np.array(low, np.float32), "low")
     difference = builder("Sub", [source, bound], shape, "distance")
     if high == math.inf:

@@ -29,7 +29,10 @@ _AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
 
 
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace arithmetic with a constant by a BatchNormalization."""
+    """Replace arithmetic with a constant between layers by a BatchNormalization.
+
+    Only if the target has BatchNorm2dInt and the input is suitable for one.
+    """
     affine = _match_affine(node) if target.can_run(BATCH_NORM2D.name) else None
     if affine is None:
         return None
@@ -102,7 +105,11 @@ class _AffineMatch(NamedTuple):
 
 
 def _match_affine(node: ir.Node) -> _AffineMatch | None:
-    """Match arithmetic with a finite constant, equal for all samples; None for other nodes."""
+    """Match arithmetic a x + c with a finite constant, equal for all samples; None for other nodes.
+
+    Operators are Neg, Add, Sub, Mul and Div by a constant without zeros. The constants a and c are
+    without the batch axis and broadcast to the shape of x.
+    """
     if node.domain or node.op_type not in _AFFINE_OPS:
         return None
     x = _find_float_operand(node)
@@ -163,7 +170,10 @@ def _get_consumers(node: ir.Node) -> list[ir.Node | None]:
 def _reaches_layer(
     start: ir.Node, get_neighbors: Callable[[ir.Node], Sequence[ir.Node | None]]
 ) -> bool:
-    """Whether a layer can be reached from `start` through `get_neighbors`."""
+    """Whether a layer can be reached from `start` through `get_neighbors`, `start` aside.
+
+    Layers are the nodes with multiply-accumulates and LayerNormalization.
+    """
     visited, pending = {id(start)}, [start]
     while pending:
         for node in get_neighbors(pending.pop()):

@@ -31,7 +31,11 @@ _PAD_MODES = ("edge", "reflect", "wrap")
 
 
 def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a Pad that repeats elements by slices of these elements and a concatenation."""
+    """Replace a Pad that repeats elements by slices of these elements and a concatenation.
+
+    Only between layers, for constant nonnegative pads in a mode of `_PAD_MODES` but not of the
+    batch, and a known shape.
+    """
     if not is_standard_op(node, "Pad") or not is_between_layers(node):
         return None
     shape = ir.get_shape(node.inputs[0]) or ()
@@ -54,7 +58,10 @@ def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 def decompose_strided_slice(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Replace a Slice with a step by Slices with step 1."""
+    """Replace a Slice with a step other than 1 between layers by Slices with step 1.
+
+    Only with constant bounds, not of the batch, and a known shape.
+    """
     if not is_standard_op(node, "Slice"):
         return None
     shape = ir.get_shape(node.inputs[0]) or ()
@@ -98,7 +105,11 @@ def _rewrite_as_slices(
 def _emit_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray
 ) -> ir.Value | None:
-    """Append the selection of positions along an axis; return None for no or too many runs."""
+    """Append the selection of positions along an axis; return None for no or too many runs.
+
+    Positions with a constant step above 1 are selected by that step, others as runs of consecutive
+    ones (at most `_MAX_RUNS`) that are concatenated.
+    """
     steps = np.diff(positions)
     if len(positions) > 1 and (steps == steps[0]).all() and steps[0] > 1:
         return _emit_strided_positions(builder, value, axis, positions, int(steps[0]))

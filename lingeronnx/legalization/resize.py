@@ -42,7 +42,11 @@ _UPSAMPLE_FILTERS = {
 
 
 def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a Resize that the platform does not support by copies, filters or matrix products."""
+    """Replace a Resize that the platform does not support by copies, filters or matrix products.
+
+    Mode "linear" is decomposed by `_decompose_linear`; mode "nearest" with integer factors becomes
+    concatenated copies if the target has no Resize. None for other nodes.
+    """
     if not is_standard_op(node, "Resize") or ir.get_attr(node, "axes"):
         return None
     sizes = _get_spatial_sizes(node)
@@ -98,6 +102,7 @@ def _decompose_linear(
 
 
 def _format_repeats(factors: Sequence[int]) -> str:
+    """Format the product of `factors` as "3 times", or "once" for 1."""
     count = math.prod(factors)
     return f"{count} times" if count > 1 else "once"
 
@@ -144,6 +149,7 @@ def _emit_copies(
 def _emit_reshape(
     builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], suffix: str
 ) -> ir.Value:
+    """Append a Reshape to `shape`, whose batch keeps its size, and return its output."""
     shape_constant = builder.constant(np.array([0, *shape[1:]], np.int64), f"{suffix}_shape")
     return builder("Reshape", [value, shape_constant], shape, suffix)
 
@@ -151,7 +157,10 @@ def _emit_reshape(
 def _decompose_linear_upsample(
     model: ir.Model, node: ir.Node, factors: Sequence[int]
 ) -> tuple[str, str] | None:
-    """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter."""
+    """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter.
+
+    Only with a coordinate mode in `_UPSAMPLE_FILTERS` and without antialiasing.
+    """
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
         return None
@@ -191,7 +200,11 @@ def _emit_depthwise_filter(
 
 
 def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a linear Resize by 1/k by a depthwise filter with stride k."""
+    """Replace a linear Resize by 1/k by a depthwise filter with stride k.
+
+    Only on targets with convolution limits, for k within the largest kernel; the taps are 1 - the
+    distance to the sampled position.
+    """
     if target.conv_limits is None:  # in float there is one rounding less without this rewrite
         return None
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
@@ -225,7 +238,11 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
 
 
 def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a linear Resize to any size by a product with a matrix for each resized axis."""
+    """Replace a linear Resize to any size by a product with a matrix for each resized axis.
+
+    Only between layers on targets with convolution limits. A Resize that changes nothing becomes a
+    Reshape.
+    """
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if target.conv_limits is None or coordinates not in COORDINATE_TRANSFORMS:
         return None
@@ -255,7 +272,10 @@ def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tup
 def _emit_separable_resize(
     builder: RewriteBuilder, source: ir.Value, row_matrix: np.ndarray, column_matrix: np.ndarray
 ) -> None:
-    """Append the products of columns and rows with their matrices, each (out size, in size)."""
+    """Append the products of columns and rows with their matrices, each (out size, in size).
+
+    `source` is [N, C, H, W], and so is the result.
+    """
     batch, channels, height, width = list(source.shape or ())
     out_height, out_width = len(row_matrix), len(column_matrix)
     value = builder(
@@ -318,7 +338,7 @@ def _emit_interpolation(
 
 
 def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
-    """Whether a Resize scales an axis by `factor`, or has no scales but only sizes."""
+    """Whether a Resize scales an axis by `factor` (within 1e-6), or has no scales but sizes."""
     scales_input = node.inputs[2] if len(node.inputs) > 2 else None
     if scales_input is None:
         return True
@@ -331,7 +351,10 @@ def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
 def _emit_edge_padding(
     builder: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
 ) -> ir.Value:
-    """Repeat the first and last position of `value` along an axis."""
+    """Append `value` with its first and last position repeated along an axis.
+
+    `before` and `after` are 0 or 1, the numbers of repeated positions.
+    """
     shape = list(value.shape or ())
     size = int(ir.require_shape(value)[axis] or 1)
     parts = [value]

@@ -25,7 +25,11 @@ _LINEAR_OPS = (operators.LAYER_OPS - operators.RECURRENT_OPS) | {"Linear"}
 
 
 def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a Tanh by a Sigmoid and two affine functions."""
+    """Replace a Tanh between layers by 2 sigmoid(2x) - 1.
+
+    Only if the target has no Tanh but Sigmoid and BatchNorm2dInt. The factor 2 is folded into the
+    preceding layer if possible, otherwise a BatchNormalization.
+    """
     if not is_standard_op(node, "Tanh") or TANH.is_available(target):
         return None
     if not SIGMOID.is_available(target) or not target.can_run(BATCH_NORM2D.name):

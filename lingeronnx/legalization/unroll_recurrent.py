@@ -49,7 +49,11 @@ def _can_join_gates(units: int, target: Target) -> bool:
 
 
 def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a GRU or LSTM by the operators of all its steps."""
+    """Replace a GRU or LSTM by the operators of all its steps.
+
+    Only without lengths, up to `MAX_UNROLLED_STEPS` steps, and if the target has Sigmoid and
+    supports every new node.
+    """
     op_type = ir.base_op_type(node)
     if node.domain != ir.FUNCTION_DOMAIN or op_type not in ("GRU", "LSTM"):
         return None
@@ -75,6 +79,7 @@ def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _is_supported(node: ir.Node, target: Target) -> bool:
+    """Whether `node` has a lowering rule and exceeds no limit of `target`."""
     op, _ = find_lowering_rule(node, target)
     return op is not None and not op.find_violations(node, target)
 
@@ -101,6 +106,11 @@ class _UnrolledLayerBuilder:
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, has_tanh: bool) -> None:
+        """Read the constants of `node`: weights w, r, bias b (2, gates * units), initial states.
+
+        Initial states are zeros by default; computed ones are in `run_time_states`. Without tanh,
+        its input is doubled (`tanh_input_factor` 2), as 2 sigmoid(2x) - 1 needs it.
+        """
         self.model, self.node, self.has_tanh = model, node, has_tanh
         self.builder = SubgraphBuilder(model, node)
         arrays = [ir.require_const_value(value) for value in node.inputs[1:4]]
@@ -124,7 +134,10 @@ class _UnrolledLayerBuilder:
         self._doubling_weights: dict[float, _WeightAndBias] = {}
 
     def build(self) -> None:
-        """Build the nodes of all steps in the order of time."""
+        """Build the nodes of all steps in the order of time, backwards for a reverse layer.
+
+        Sets `states` (by time, forwards) and the final state h in `current_states`.
+        """
         is_reverse = ir.get_attr(self.node, "direction") == "reverse"
         states: list[ir.Value] = []
         self.x = ir.require_input(self.node)
@@ -238,7 +251,11 @@ class _UnrolledLayerBuilder:
         return part if part is x else self.mark_shared_constants(part, suffix)
 
     def build_gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
-        """Append the sigmoids of the sums of all gates and return the gates."""
+        """Append the sigmoids of the sums of all gates and return the gates in the order of `keys`.
+
+        `total` holds the sums on axis 2; one Sigmoid for all gates precedes the slices if
+        `joins_gates`.
+        """
         units = self.units
         if self.joins_gates:
             total = self.add_node("Sigmoid", [total], "gates", _sample_shape(total))
@@ -269,7 +286,10 @@ class _UnrolledLayerBuilder:
     # ---- replacement of the layer ----
 
     def replace_layer(self) -> None:
-        """Replace the layer by the nodes."""
+        """Insert the built nodes and replace the layer's outputs (sequence, h, c) by their tensors.
+
+        Removes the layer and nodes without use.
+        """
         model, node = self.model, self.node
         declare_linear_function(model)
         model.graph.insert_before(node, self.builder.nodes)
@@ -290,7 +310,10 @@ class _UnrolledLayerBuilder:
                 ir.bypass_node(self.model, use.node, self.states[t])
 
     def _replace_sequence(self) -> None:
-        """Replace the sequence of states that is the first output of the layer."""
+        """Replace the sequence of states, the first output, by the state or a Concat of all states.
+
+        The Concat is only made if the output is used.
+        """
         y = self.node.outputs[0]
         if self.length == 1:
             self._replace_output(y, self.states[0])
@@ -308,7 +331,11 @@ class _UnrolledLayerBuilder:
             self._replace_output(y, concat.outputs[0])
 
     def _replace_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Replace an output of the layer; `new` takes over the name of a graph output."""
+        """Replace an output of the layer by `new`, which takes over the name of a graph output.
+
+        Nothing happens if the output is not used; a Reshape copies `new` if it is a graph output,
+        too.
+        """
         if not old.uses() and not old.is_graph_output():
             return
         if old.is_graph_output() and new.is_graph_output():  # a tensor has only one name
@@ -342,6 +369,11 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
     """Builder of a GRU, with gates z, r, n in ONNX's order."""
 
     def build_input_products(self) -> None:
+        """Append the products of the whole sequence with the gates' weights and those of n.
+
+        The gates are r, z and 1 - z, the last one from the negated sum. The state's bias of n is
+        part of the input's product unless `linear_before_reset`.
+        """
         (wz, wr, wn), (rz, rr, rn) = (np.split(array, 3) for array in (self.w, self.r))
         (bz, br, bn), (cz, cr, cn) = (np.split(array, 3) for array in self.b)
         self._resets_product = bool(ir.get_attr(self.node, "linear_before_reset", 0))
@@ -361,6 +393,7 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         self._inner_weights = self.weight(self._rn, "new_h", inner_bias)
 
     def build_step(self, t: int) -> ir.Value:
+        """Append one step at time `t` and return the new state (1 - z) n + z h."""
         h = self.current_states.get("h", self.run_time_states.get("h"))
         total = self.select_step_product(self._gates, self._gate_weights, self._r, t, "gates_x")
         if h is not None:
@@ -380,7 +413,11 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         return self.current_states["h"]
 
     def _build_reset_term(self, h: ir.Value | None, r: ir.Value) -> ir.Value | None:
-        """Append the term of the state in the sum of n; return None if it is 0."""
+        """Append the term of the state in the sum of n; return None if it is 0.
+
+        It is r (rn h + cn) if `linear_before_reset`, otherwise rn (r h); without `h`, of the
+        initial constant state.
+        """
         if h is None:
             initial_state = self.initial_states["h"]
             if self._resets_product:
@@ -398,6 +435,10 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
     """
 
     def build_input_products(self) -> None:
+        """Append the products of the whole sequence with the weights of i, o, f and of n.
+
+        A computed initial cell is multiplied by `tanh_input_factor`.
+        """
         gate_rows, bias = 3 * self.units, self.b.sum(axis=0)
         factor = self.tanh_input_factor
         self._r, self._rn = self.r[:gate_rows], factor * self.r[gate_rows:]
@@ -415,6 +456,10 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         self._cell = cell
 
     def build_step(self, t: int) -> ir.Value:
+        """Append one step at time `t` and return the new state h = o tanh(c).
+
+        The cell is c = i n + f c; it and n are stored multiplied by `tanh_input_factor`.
+        """
         h = self.current_states.get("h", self.run_time_states.get("h"))
         total = self.select_step_product(self._gates, self._gate_weights, self._r, t, "gates_x")
         new = self.select_step_product(self._new, self._new_weights, self._rn, t, "new_x")

@@ -92,7 +92,11 @@ def count_macs(node: ir.Node) -> int:
 
 
 def count_macs_if_known(node: ir.Node) -> int | None:
-    """Return the MACs of one sample, or None if they are unknown."""
+    """Return the multiply-accumulates of one sample, or None if they are unknown.
+
+    They are 0 for operators without products, and None for standard operators that are not counted
+    and for operators of unknown domains.
+    """
     op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
         rule = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}.get(op_type)
@@ -127,7 +131,10 @@ def _full_shape(value: ir.Value | None) -> list[int] | None:
 
 
 def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
-    """Return a counter: output elements times the elements of a filter of input `index`."""
+    """Return a counter of the MACs of a convolution whose weights are input `index`.
+
+    They are the output elements times the elements of a filter; None if a shape is unknown.
+    """
 
     def count(node: ir.Node) -> int | None:
         output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
@@ -139,6 +146,7 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
 
 
 def _count_conv_transpose(node: ir.Node) -> int | None:
+    """Count input elements times the elements of a filter; None if a shape is unknown."""
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     return None if source is None or weight is None else math.prod(source) * math.prod(weight[1:])
 
@@ -159,6 +167,7 @@ def _count_packed_matmul(node: ir.Node) -> int | None:
 
 
 def _count_recurrent(node: ir.Node) -> int | None:
+    """Count the elements of both weights once per step; None if a shape is unknown."""
     sequence = ir.get_shape(node.inputs[0])
     weight_x, weight_h = _full_shape(_input(node, 1)), _full_shape(_input(node, 2))
     if sequence is None or weight_x is None or weight_h is None:
@@ -168,7 +177,11 @@ def _count_recurrent(node: ir.Node) -> int | None:
 
 
 def _count_einsum(node: ir.Node) -> int | None:
-    """Return the product of all dimensions but the batch, for each operand after the first."""
+    """Count the product of all dimensions but the batch, for each operand after the first.
+
+    The batch is the first letter of the first computed operand. None for an unknown shape, an
+    ellipsis or a term of another rank.
+    """
     terms = str(ir.get_attr(node, "equation", "")).replace(" ", "").partition("->")[0].split(",")
     shapes = [None if value is None else ir.get_shape(value) for value in node.inputs]
     sizes: dict[str, int] = {}
@@ -204,7 +217,10 @@ _PAST_INPUTS: Mapping[str, tuple[int, ...]] = {"": (4, 5), _CONTRIB: (6, 7)}
 
 
 def _count_projected_attention(node: ir.Node) -> int | None:
-    """Count attention with one projection weight [width, 3 * inner]; None with a cache."""
+    """Count attention with one projection weight [width, 3 * inner]; None with a cache.
+
+    The input is [batch, steps, width]; `qkv_hidden_sizes` may give the sizes of q, k and v.
+    """
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     if source is None or weight is None or _input(node, 4) is not None:
         return None

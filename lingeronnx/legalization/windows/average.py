@@ -13,7 +13,11 @@ __all__ = ["split_average"]
 
 
 def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace an AveragePool by two."""
+    """Replace an AveragePool by two, whose windows are [h1, width] and [height / h1, 1].
+
+    Only if a limit requires it and the windows tile the map; h1 is the largest divisor of the
+    height that keeps the area within the limit.
+    """
     if node.op_type != "AveragePool" or target.pool_limits is None:
         return None
     if not target.needs_rewrite(node, "split-average") or not _has_tiling_windows(node):

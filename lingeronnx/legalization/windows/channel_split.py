@@ -33,7 +33,10 @@ _MAX_PARTS = 16
 
 
 def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split a 2-D convolution by groups, outputs or inputs into as few parts as meet all limits."""
+    """Split a 2-D convolution by groups, outputs or inputs into as few parts as meet all limits.
+
+    One with several groups is split by groups; others by outputs, or by inputs if that fails.
+    """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2 or target.conv_limits is None:
         return None
@@ -57,6 +60,7 @@ def _is_part_supported(
 
 
 def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
+    """Return the window attributes of `geometry`, without the group."""
     return {
         "kernel_shape": list(geometry.kernel),
         "strides": list(geometry.strides),
@@ -68,7 +72,10 @@ def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
 def _find_coarsest_split(
     total: int, align: int, is_supported: Callable[[int], bool]
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of the coarsest split whose sizes are all supported, or None."""
+    """Return the ranges of the coarsest split whose sizes are all supported, or None.
+
+    Splits have 2 to `_MAX_PARTS` parts, whose sizes but the last are multiples of `align`.
+    """
     for parts in range(2, min(total, _MAX_PARTS) + 1):
         ranges = split_range(total, parts, align)
         if not 1 < len(ranges) <= _MAX_PARTS:
@@ -81,7 +88,7 @@ def _find_coarsest_split(
 def _split_outputs(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a convolution with one group by output channels."""
+    """Split a convolution with one group by output channels, joined by a Concat, or return None."""
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
         geometry.outputs,
@@ -103,7 +110,10 @@ def _split_outputs(
 def _split_inputs(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a convolution with one group into a sum over input channels."""
+    """Split a convolution with one group into a sum over input channels, or return None.
+
+    The first part has the bias.
+    """
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
         geometry.inputs,
@@ -130,7 +140,7 @@ def _split_inputs(
 def _split_groups(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a grouped convolution into parts with fewer groups."""
+    """Split a grouped convolution into parts with fewer groups and a Concat, or return None."""
     group_inputs = geometry.inputs // geometry.group
     group_outputs = geometry.outputs // geometry.group
 
@@ -178,7 +188,7 @@ def _emit_part(
     geometry: ConvGeometry,
     group: int,
 ) -> ir.Value:
-    """Append the convolution of part `index` with this slice of the weight."""
+    """Append the convolution of part `index` with its weight and bias; return its output."""
     initializer = builder.constant(np.ascontiguousarray(weight), f"part{index}_weight")
     shape = list(builder.result.shape or ())
     shape[1] = len(weight)

@@ -21,7 +21,11 @@ __all__ = ["convert_conv_transpose1d"]
 def convert_conv_transpose1d(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice."""
+    """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice.
+
+    The Conv computes the `stride` phases of the result as channels, which are then interleaved.
+    Only if the target has Conv1d and `_has_supported_form`.
+    """
     if not is_standard_op(node, "ConvTranspose") or not Conv1d().is_available(target):
         return None
     if not _has_supported_form(node):

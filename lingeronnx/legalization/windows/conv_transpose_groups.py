@@ -22,7 +22,10 @@ _MAX_GROUPS = 16
 def split_conv_transpose_groups(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Replace a grouped ConvTranspose by one per group, if these meet all limits."""
+    """Replace a grouped ConvTranspose by one per group and a Concat, if these meet all limits.
+
+    Weights and bias must be constants, and the groups at most `_MAX_GROUPS`.
+    """
     group_count = int(ir.get_attr(node, "group", 1))
     if node.op_type != "ConvTranspose" or node.domain or not 1 < group_count <= _MAX_GROUPS:
         return None
@@ -49,7 +52,7 @@ def _emit_group(
     group_count: int,
     group: int,
 ) -> ir.Value:
-    """Append the transposed convolution of one group."""
+    """Append the transposed convolution of group `group` of `group_count`; return its output."""
     node, suffix = builder.node, f"part{group}"
     inputs, outputs = weight.shape[0] // group_count, weight.shape[1]
     start, end = group * inputs, (group + 1) * inputs
@@ -68,5 +71,6 @@ def _emit_group(
 
 
 def _is_supported(node: ir.Node, target: Target) -> bool:
+    """Whether `node` has a lowering rule and exceeds no limit of `target`."""
     op, _ = find_lowering_rule(node, target)
     return op is not None and not op.find_violations(node, target)

@@ -21,7 +21,10 @@ _MAX_MULTIPLIER = 16
 
 
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a depthwise convolution by one per filter of a channel, interleaved."""
+    """Replace a depthwise convolution with several filters per channel by one for each filter.
+
+    The results are interleaved again; only up to `_MAX_MULTIPLIER` filters, if a limit requires it.
+    """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2:
         return None
@@ -63,7 +66,10 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
 def _emit_interleaving(
     builder: RewriteBuilder, parts: Sequence[ir.Value], channels: int, height: int, width: int
 ) -> None:
-    """Append the concatenation of parts [N, channels, H, W] with their channels interleaved."""
+    """Append the concatenation of parts [N, channels, H, W] with their channels interleaved.
+
+    Channel c of part p becomes channel c * parts + p.
+    """
     batch: Any = (builder.result.shape or ["N"])[0]
     count, area = len(parts), height * width
     shape = [batch, count * channels, height, width]

@@ -25,7 +25,10 @@ _MAX_EXPANDED_KERNEL = 33  # taps per side; in larger kernels the zeros would do
 
 
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Insert zeros between the taps of a dilated kernel, and remove the dilation."""
+    """Insert zeros between the taps of a dilated kernel, and remove the dilation, in place.
+
+    Only if a limit requires it and the kernel has at most `_MAX_EXPANDED_KERNEL` taps on an axis.
+    """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
         return None
@@ -49,6 +52,7 @@ def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
 
 
 def _format_dilated_kernel(geometry: ConvGeometry) -> str:
+    """Format as "kernel 3x3 with dilation 2x2"."""
     kernel, dilation = format_sizes(geometry.kernel), format_sizes(geometry.dilations)
     return f"kernel {kernel} with dilation {dilation}"
 
@@ -94,6 +98,7 @@ class _PhaseRows(NamedTuple):
 
 
 def _plan_phase_rows(geometry: ConvGeometry, axis: int) -> _PhaseRows:
+    """Plan the layout of `axis` in rows of `dilation` positions, so that a column is one phase."""
     taps, dilation, pad = geometry.kernel[axis], geometry.dilations[axis], geometry.pads[axis]
     in_length, out_length = (
         int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)
@@ -114,7 +119,10 @@ def _emit_phase_row_conv(
     axis: int,
     rows: _PhaseRows,
 ) -> None:
-    """Append the convolution over rows of phases, with the Pad, Reshapes and Slice around it."""
+    """Append the convolution over rows of phases, with the Pad, Reshapes and Slice around it.
+
+    `rows` is the plan; the kernel is a column of the taps of `axis`.
+    """
     node = builder.node
     taps, dilation = geometry.kernel[axis], geometry.dilations[axis]
     in_sizes, out_sizes = get_sizes(geometry.input_shape[1:]), get_sizes(geometry.result[1:])

@@ -18,7 +18,10 @@ __all__ = ["clip_pads_to_limits", "insert_pad_before", "move_padding_to_pad"]
 
 
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Keep as much padding in a convolution as is supported, and insert a Pad for the rest."""
+    """Keep as much padding in a convolution as is supported, and insert a Pad for the rest.
+
+    All of it is moved if the limit "pad-ahead" requires it; None if no limit requires a Pad.
+    """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
         return None

@@ -32,7 +32,11 @@ _MIN_PEAK = float(np.finfo(np.float32).tiny)  # divisor of a silent signal
 def convert_conv_to_frames(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Replace a convolution of one channel, whose kernel is too long, by a layer over frames."""
+    """Replace a convolution of one channel, whose kernel is too long, by a layer over frames.
+
+    Only a 1-D one all of whose consumers the host computes. The signal is normalized by its peak;
+    all new nodes but the Linear are left to the host.
+    """
     conv = match_conv(node, target)
     if conv is None or target.linear_limits is None or target.conv_limits is None:
         return None
@@ -88,7 +92,10 @@ def _emit_normalized_signal(
 
 
 def _emit_frames(builder: RewriteBuilder, signal: ir.Value, geometry: ConvGeometry) -> ir.Value:
-    """Append the frames of a signal, [N, frames, blocks * stride]."""
+    """Append the frames of a signal [N, 1, length], as [N, frames, blocks * stride].
+
+    The signal is filled with zeros at the end where the last frame needs it.
+    """
     stride, batch = geometry.strides[0], _get_batch(geometry)
     frame_count, blocks = int(geometry.result[2] or 0), _count_frame_blocks(geometry)
     needed_length = (frame_count + blocks - 1) * stride
@@ -116,7 +123,10 @@ def _emit_frame_product(
     geometry: ConvGeometry,
     weight: np.ndarray,
 ) -> ir.Node:
-    """Append the product of frames with the kernel, scaled by the peak; return its Linear node."""
+    """Append the product of frames with the kernel, scaled by the peak; return its Linear node.
+
+    The bias of the convolution is added after the scaling.
+    """
     node, batch, shape = builder.node, _get_batch(geometry), list(geometry.result)
     frame_length = _count_frame_blocks(geometry) * geometry.strides[0]
     taps = np.zeros((geometry.outputs, frame_length), np.float32)
@@ -149,7 +159,7 @@ def collect_host_reasons(model: ir.Model) -> dict[str, str]:
 
 
 def _is_consumed_by_host(node: ir.Node, target: Target) -> bool:
-    """Whether the host computes all consumers, looking through data movement."""
+    """Whether the host computes all consumers, looking through data movement; False without any."""
     consumers = [use.node for value in node.outputs for use in value.uses()]
     if not consumers:
         return False

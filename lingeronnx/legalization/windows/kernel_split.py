@@ -60,7 +60,11 @@ class _KernelPart:
 
 
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split a kernel along every axis on which it is too large."""
+    """Split a kernel along every axis on which it is too large; the parts' results are added.
+
+    Parts of zeros are left out; at most `_MAX_PARTS`. If an axis cannot be split for its padding,
+    the padding is moved to a Pad instead.
+    """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
         return None
@@ -110,7 +114,10 @@ def _emit_part(
     index: int,
     crops: dict[tuple[int, ...], ir.Value],
 ) -> ir.Value:
-    """Append the convolution with one part of the kernel; the first one gets the bias."""
+    """Append the convolution with one part of the kernel; the first one gets the bias.
+
+    `part` has one entry per axis; `crops` is shared by the parts.
+    """
     node = builder.node
     source = _emit_crop(builder, part, crops)
     taps = _select_taps(weight, part)
@@ -131,7 +138,7 @@ def _emit_part(
 def _move_padding_before(
     model: ir.Model, node: ir.Node, target: Target, geometry: ConvGeometry
 ) -> tuple[str, str] | None:
-    """Move padding that no part can have to a Pad, if the kernel can be split then."""
+    """Move padding that no part can have to a Pad, if the kernel can be split then, else None."""
     assert target.conv_limits is not None
     remaining_pads = clip_pads_to_limits(geometry, target.conv_limits)
     rank = len(geometry.kernel)
@@ -153,7 +160,10 @@ def _emit_crop(
     part: tuple[_KernelPart, ...],
     crops: dict[tuple[int, ...], ir.Value],
 ) -> ir.Value:
-    """Append the input range of a part, cropped along each axis; equal crops are shared."""
+    """Append the input range of a part, cropped along each axis; equal crops are shared.
+
+    `crops` maps (start, end) of the axes so far to the cropped tensor; it is extended in place.
+    """
     source = ir.require_input(builder.node)
     key: tuple[int, ...] = ()
     for axis, axis_part in enumerate(part):
@@ -227,7 +237,7 @@ def _make_kernel_parts(
     max_kernel: int,
     sizes: tuple[int, ...],
 ) -> list[_KernelPart] | None:
-    """Return consecutive parts with these numbers of taps, or None if one exceeds a limit."""
+    """Return consecutive parts of an axis with `sizes` taps, or None if one exceeds a limit."""
     parts, first = [], 0
     for size in sizes:
         part = _make_kernel_part(geometry, axis, limits, max_kernel, first, first + size - 1)

@@ -28,7 +28,10 @@ class _AxisWindow(NamedTuple):
 
 
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a MaxPool by two; if one of these is still too large, it is split again."""
+    """Replace a MaxPool by two; if one of these is still too large, it is split again.
+
+    Only if a limit requires it, with one output and a known shape.
+    """
     if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
     if not target.needs_rewrite(node, "split-max-pool"):
@@ -61,7 +64,7 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 
 def _get_windows(node: ir.Node) -> list[_AxisWindow]:
-    """Return the window of a pool along each axis."""
+    """Return the window (kernel, stride, begin and end pad) of a pool along each axis."""
     kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
     strides = ir.get_attr(node, "strides") or [1] * rank
@@ -102,6 +105,7 @@ def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _A
 
 
 def _make_pool_attributes(windows: Sequence[_AxisWindow]) -> dict[str, list[int]]:
+    """Return the attributes `kernel_shape`, `strides` and `pads` of these windows."""
     begins, ends = [w.pad_begin for w in windows], [w.pad_end for w in windows]
     return {
         "kernel_shape": [window.kernel for window in windows],

@@ -69,6 +69,7 @@ def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
 
 
 def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
+    """Return the window attributes of these taps per axis."""
     begins, ends = [axis.begin_pad for axis in axes], [axis.end_pad for axis in axes]
     return {
         "kernel_shape": [axis.size for axis in axes],
@@ -121,7 +122,7 @@ def _find_read_taps(geometry: ConvGeometry, axis: int) -> _ReadTaps:
 def _make_trimmed_node(
     node: ir.Node, taps: np.ndarray, attributes: dict[str, AttributeValue]
 ) -> ir.Node:
-    """Create a detached copy of a Conv with fewer taps."""
+    """Create a detached copy of a Conv (without bias) with the weights `taps` and `attributes`."""
     source, weight = ir.require_input(node), ir.require_input(node, 1)
     inputs = [
         make_detached_value(

@@ -60,7 +60,10 @@ def replace_unsupported_stride(
 
 
 def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int]:
-    """Return the strided axes with too large kernels if the sum of smaller ones does not fit."""
+    """Return the strided axes with too large kernels if the sum of smaller ones does not fit.
+
+    It is taken not to fit if twice the input and output elements exceed the shared memory.
+    """
     assert target.conv_limits is not None
     in_size, out_size = (
         math.prod(get_sizes(shape[1:])) for shape in (geometry.input_shape, geometry.result)
@@ -76,7 +79,10 @@ def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int
 
 
 def _get_phase_length(geometry: ConvGeometry, axis: int) -> int | None:
-    """Return the number of full strides of the map that are read; None if phases are impossible."""
+    """Return the number of full strides of the map that are read; None if phases are impossible.
+
+    Phases need one group, no dilation on `axis`, and a map as long as these strides.
+    """
     if geometry.group != 1 or geometry.dilations[axis] != 1:
         return None
     size, stride = int(geometry.input_shape[2 + axis] or 0), geometry.strides[axis]
@@ -110,7 +116,7 @@ def _emit_phase_conv(
     axis: int,
     phase_length: int,
 ) -> str:
-    """Append a convolution over the phases of an axis as channels, and describe it."""
+    """Append a convolution over the phases of an axis as channels; return a description."""
     node, stride = builder.node, geometry.strides[axis]
     value = _emit_phases(builder, axis, stride, phase_length)
     taps, first = _split_taps_by_phase(weight, 2 + axis, stride, geometry.pads[axis])
@@ -128,7 +134,10 @@ def _emit_phase_conv(
 
 
 def _emit_phases(builder: RewriteBuilder, axis: int, stride: int, phase_length: int) -> ir.Value:
-    """Append the input with the phases of an axis as channels, [N, stride * C, ...]."""
+    """Append the input with the phases of an axis as channels, [N, stride * C, ...].
+
+    Phase p holds the positions p, p + stride, ...; the axis has `phase_length` positions left.
+    """
     source = ir.require_input(builder.node)
     value = builder.slice_axis(source, 2 + axis, 0, phase_length * stride, "read")
     sizes = [int(dim or 1) for dim in ir.require_shape(value)[1:]]
@@ -171,7 +180,10 @@ def _split_taps_by_phase(
 def _emit_subsampled_conv(
     builder: RewriteBuilder, geometry: ConvGeometry, weight: np.ndarray, axis: int
 ) -> str:
-    """Append a convolution with stride 1 and the selection of every s-th result; describe it."""
+    """Append a convolution with stride 1 and the selection of every s-th result; describe it.
+
+    Zero taps are added in front of the kernel where the padding would exceed it.
+    """
     node = builder.node
     stride, out_size = geometry.strides[axis], int(geometry.result[2 + axis] or 0)
     in_size, taps, pad = (

@@ -58,7 +58,10 @@ class _TiledWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> _TiledWindow | None:
-        """Read a 2-D Conv or pool; return None for other nodes and unknown shapes."""
+        """Read a 2-D Conv or pool; return None for other nodes and unknown shapes.
+
+        Also None with `auto_pad` or `ceil_mode`. The batch is left out of all shapes.
+        """
         input_shape, result = (
             ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0])
         )
@@ -102,7 +105,10 @@ def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
 
 
 def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split the map into as few tiles as meet all limits."""
+    """Split the map into as few tiles as meet all limits; None if there is no such split.
+
+    Tiles are ranges of channels (pools), rows and columns of a Conv with one group or a pool.
+    """
     if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
         return None
     window, is_conv = _TiledWindow.from_node(node), node.op_type == "Conv"
@@ -173,7 +179,7 @@ def _are_tiles_supported(
 
 
 def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
-    """Create a detached copy of a node on a tile."""
+    """Create a detached copy of a node on a tile of batch 1, to check its limits."""
     in_shape = [1, shape.channels, shape.height, shape.width]
     inputs = [make_detached_value(in_shape, like=ir.require_input(node), computed=True)]
     outputs = shape.channels
@@ -197,7 +203,10 @@ def _emit_tiles(
     window: _TiledWindow,
     ranges: Sequence[Sequence[tuple[int, int]]],
 ) -> None:
-    """Replace a node by its tiles for these ranges of channels, rows and columns."""
+    """Replace a node by its tiles for these ranges of channels, rows and columns.
+
+    Ranges of rows and columns are those of the result; tiles are joined by Concats.
+    """
     builder = RewriteBuilder(model, node)
     channel_ranges, row_ranges, column_ranges = ranges
     channel_parts = []
@@ -229,7 +238,10 @@ def _emit_tile(
     row_range: tuple[int, int],
     column_range: tuple[int, int],
 ) -> ir.Value:
-    """Append the tile for a range of columns over a band of input rows."""
+    """Append the tile for a range of columns over a band of input rows; return its output.
+
+    `rows` are the input rows and pads of `row_range` of the result.
+    """
     node = builder.node
     columns = window.tile(1, *column_range)
     tile = builder.slice_axis(band, 3, columns.start, columns.end, "columns")

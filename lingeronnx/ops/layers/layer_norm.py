@@ -117,6 +117,7 @@ class LayerNorm(Op):
         copies = _row_repeats(gamma.size, context.target)
 
         def repeat(array: np.ndarray) -> np.ndarray:
+            """Return the array, flattened and repeated `copies` times if that is more than once."""
             return array if copies == 1 else np.tile(array.reshape(-1), copies)
 
         weight = context.weight(node, 1, repeat)
@@ -183,7 +184,11 @@ class LayerNorm(Op):
         size: int,
         repeated_shape: list[int],
     ) -> ir.Value:
-        """Repeat the rows of `value`, of `size` elements, by a linear layer."""
+        """Repeat the rows of `value`, of `size` elements, by a LinearInt.
+
+        Its weights are tiled identities. The result has `repeated_shape`, whose last axis is a
+        multiple of `size`, and the input's scale.
+        """
         x, base = low.input_qparams(node, 0), ir.output_name(node)
         weight_qparams = Affine(64.0)
         identity = np.eye(size) * weight_qparams.scale

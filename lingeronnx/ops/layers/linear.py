@@ -74,7 +74,10 @@ class Linear(WeightLayer):
         attrs: dict[str, AttributeValue],
         shape: list[int],
     ) -> None:
-        """Emit LinearInt on [1, rows, inputs] between two Reshapes; `shape` is the output's."""
+        """Emit LinearInt on [1, rows, inputs] between two Reshapes; `shape` is the output's.
+
+        `inputs` are the value, weights and bias; `attrs` are those of the LinearInt.
+        """
         rows, base = [1, math.prod(shape[1:-1])], ir.output_name(node)
         flat_shape = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
         target = context.array(f"{base}_flat_shape", np.array(flat_shape, np.int64))

@@ -57,7 +57,11 @@ class Bmm(BinaryOp):
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit BmmInt; on chips, the heads of four axes take the place of the batch."""
+        """Emit BmmInt; on chips, the heads of four axes take the place of the batch.
+
+        That needs a Reshape of each operand to rank 3 and one of the result; targets without
+        `MatrixLimits` and outputs of other ranks get one BmmInt.
+        """
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if context.target.get_limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, context)

@@ -78,7 +78,11 @@ def _is_power_of_two(number: int) -> bool:
 def _describe_inexact_average(
     node: ir.Node, source: tuple[int | None, ...], target: Target
 ) -> str | None:
-    """Describe an integer global average that the executor computes incorrectly, else None."""
+    """Describe an integer global average that the executor computes incorrectly, else None.
+
+    It does so if the area is no power of two and exceeds the target's area per channel times the
+    channels. `source` is the input shape.
+    """
     limits = target.pool_limits
     area_per_channel = None if limits is None else limits.max_global_area_per_channel
     if area_per_channel is None or not _is_global(node, source):
@@ -93,7 +97,10 @@ def _describe_inexact_average(
 def _step_fits_limits(
     step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target
 ) -> bool:
-    """Whether a step (is convolution, height, width) over an input of `size` is within limits."""
+    """Whether a step (is convolution, height, width) over an input of `size` is within limits.
+
+    A convolution is depthwise; the stride is the kernel size.
+    """
     is_convolution, *kernel = step
     inputs = [make_detached_value([1, channels, *size])]
     attributes: dict[str, AttributeValue] = {
@@ -179,7 +186,11 @@ def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
 
 
 def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
-    """Whether the global average `node` becomes a LinearInt, with its own output scale."""
+    """Whether the global average `node` becomes a LinearInt, with its own output scale.
+
+    It does without pads and up to `_MAX_MEAN_ELEMENTS` inputs, if the target has LinearInt and its
+    pools need the same scale at input and output.
+    """
     source = ir.get_shape(node.inputs[0]) or ()
     if node.domain or target.pool_limits is None or not target.pool_limits.needs_same_scale:
         return False
@@ -205,6 +216,10 @@ def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _explain_pool_rejection(node: ir.Node) -> str | None:
+    """Return why the pool has no integer form, or None.
+
+    The reasons are `auto_pad`, a window that is not 2-D, dilations and `ceil_mode`.
+    """
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return "its padding depends on an input size that is not known"
     if len(ir.get_attr(node, "kernel_shape")) != 2:
@@ -266,7 +281,11 @@ class AvgPool2d(Op):
         return [] if is_lowered_to_linear(node, target) else super().find_violations(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit AvgPool2dInt; a global average as LinearInt or in `plan_global_average_steps`."""
+        """Emit AvgPool2dInt; a global average as LinearInt or in `plan_global_average_steps`.
+
+        The LinearInt is emitted if `is_lowered_to_linear`. The plan has one or two steps; the last
+        may be a depthwise Conv2dInt of ones, whose bias then corrects the rounding of both.
+        """
         if is_lowered_to_linear(node, context.target):
             _emit_mean_as_linear(node, context)
             return
@@ -319,7 +338,7 @@ class AvgPool2d(Op):
 
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
-    """Emit a global average as LinearInt between two Reshapes."""
+    """Emit a global average as LinearInt on [1, channels, height * width] between two Reshapes."""
     x, o, name = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
     _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))
     values, scale = make_mean_weights(height * width)

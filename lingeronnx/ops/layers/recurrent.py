@@ -58,7 +58,10 @@ def get_directions(node: ir.Node) -> list[str]:
 
 
 def optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return the indices of the optional inputs of a float layer: lengths, h, c."""
+    """Return the indices of the optional inputs (lengths, h, c) that a float layer has, by key.
+
+    A function layer lists them in its attribute `given`, and they follow its four inputs.
+    """
     if node.domain == ir.FUNCTION_DOMAIN:
         return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
     indices = {}
@@ -76,7 +79,11 @@ def has_full_length_sequences(node: ir.Node) -> bool:
 
 
 def explain_unsupported(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, or None."""
+    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, or None.
+
+    Required are a known number of steps and features, constant weights and biases, no peepholes,
+    and supported attributes.
+    """
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
         return "its length is not known before the run"
@@ -91,6 +98,7 @@ def explain_unsupported(node: ir.Node) -> str | None:
 
 
 def _explain_unsupported_attribute(node: ir.Node) -> str | None:
+    """Explain other than the default activations, `clip` or `input_forget`, or return None."""
     names = [str(name).lower() for name in ir.get_attr(node, "activations", [])]
     if names and names != _ACTIVATIONS[node.op_type] * len(get_directions(node)):
         return f"its activations are {', '.join(names)}"
@@ -102,12 +110,13 @@ def _explain_unsupported_attribute(node: ir.Node) -> str | None:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
+    """Whether `value` is a constant of zeros."""
     array = ir.const_value(value)
     return array is not None and not array.any()
 
 
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
-    """Whether `target` has limits for layers like `node`: zero start, full length, no cell output."""
+    """Whether `target` limits layers like `node`: zero start, full length, no cell output."""
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.get_limits(form.name, RecurrentLimits) is not None
 
@@ -309,18 +318,25 @@ class _RecurrentRule(Op):
     def _emit_parameters(
         self, node: ir.Node, context: LoweringContext, hidden_size: int, padding: int
     ) -> list[ir.Value]:
-        """Add the weights, with `padding` zero columns for inputs, and the two biases."""
+        """Add the weights of input and state, and the two biases, and return them in this order.
+
+        Gates are reordered as the target stores them; the input weights get `padding` zero columns.
+        A bias has the scale of its accumulator.
+        """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         w, r = context.input_qparams(node, 1), context.input_qparams(node, 2)
         gates, bias_name = self._target_gate_order(context.target), ir.input_name(node, 3)
 
         def reorder(array: np.ndarray) -> np.ndarray:
+            """Reorder the gates on axis 0 for the target."""
             return self._reorder_gates(array, hidden_size, gates)
 
         def reorder_and_pad(array: np.ndarray) -> np.ndarray:
+            """Reorder the gates and append `padding` zero columns."""
             return np.pad(reorder(array), ((0, 0), (0, padding)))
 
         def take_bias(index: int) -> Callable[[np.ndarray], np.ndarray]:
+            """Return the function that selects the bias of the input (0) or the state (1)."""
             return lambda biases: reorder(biases).reshape(2, -1)[index]
 
         return [
@@ -333,7 +349,11 @@ class _RecurrentRule(Op):
     def _emit_optional_inputs(
         self, node: ir.Node, low: LoweringContext, o: Affine
     ) -> list[ir.Value | None]:
-        """Return lengths, state and cell, or None for absent ones; `o` are the state's qparams."""
+        """Return the inputs lengths, state and cell, None for absent ones.
+
+        `o` are the state's qparams. Absent ones at the end are left out; the cell is an input of an
+        LSTM only.
+        """
         indices = optional_input_indices(node)
         inputs: list[ir.Value | None] = []
         for key in OPTIONAL_INPUTS[: 1 + len(self.integer_op.states)]:
@@ -377,7 +397,11 @@ class _RecurrentRule(Op):
         return self.integer_op.kernel_gate_order if arithmetic is None else arithmetic.gates
 
     def _reorder_gates(self, array: np.ndarray, hidden_size: int, gates: str) -> np.ndarray:
-        """Reorder weights or biases from ONNX's gate order to the order `gates`."""
+        """Reorder the gates on axis 0 from `onnx_gate_order` to `gates`.
+
+        `gates` is a permutation of its letters (LSTM "iofg", GRU "zrn"). In a bias, both sets of
+        gates (of the input, then of the state) are reordered.
+        """
         # The biases of inputs and states follow each other: two times all gates.
         by_gate = array.reshape(-1, len(gates), hidden_size, *array.shape[1:])
         return by_gate[:, [self.onnx_gate_order.index(gate) for gate in gates]].reshape(array.shape)

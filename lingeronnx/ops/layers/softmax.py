@@ -57,7 +57,10 @@ class Softmax(Op):
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit, between two Transposes unless the axis is the last."""
+        """Emit the softmax on the last axis, between two Transposes if the axis is another.
+
+        The Transposes exchange the axis and the last one.
+        """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = list(ir.require_shape(node.inputs[0]))
         attrs = {"axis": -1, "dim": -1, **self.integer_op.make_qparams_attributes(x, o)}
