@@ -74,7 +74,10 @@ def extract_chip_nodes(graph: ir.Model, indices: Collection[int], target: Target
 def _make_part_inputs(
     part: ir.Model, nodes: Sequence[ir.Node], inside: Collection[int]
 ) -> list[ir.Value]:
-    """Make graph inputs of all variables that the `nodes` consume and do not compute."""
+    """Make graph inputs of all variables that the `nodes` consume and do not compute.
+
+    `inside` has the ids of the nodes of the part. Returns the inputs in order of first use.
+    """
     inputs: list[ir.Value] = []
     for node in nodes:
         variables = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
@@ -158,7 +161,11 @@ def find_chip_nodes(graph: ir.Model) -> set[int]:
 
 
 def _reads_integers(node: ir.Node, chip_nodes: set[int]) -> bool:
-    """Whether the first input of `node` is a quantized tensor."""
+    """Whether the first input of `node` is a quantized tensor: int8 or int16, or from a chip node.
+
+    `chip_nodes` has ids of nodes; a Dequant's output is real. int32 counts if it is constant or
+    from the chip.
+    """
     source = node.inputs[0] if node.inputs else None
     producer = ir.producer(source)
     from_chip = (

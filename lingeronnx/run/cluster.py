@@ -102,7 +102,10 @@ class _PackedJob(Generic[_Item, _Result]):
 
 
 def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
-    """Pickle a job and compute its key, or raise ConfigError if it cannot be pickled."""
+    """Pickle a job, and compute its key, a hash of the bytes.
+
+    ConfigError if it cannot be pickled.
+    """
     try:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -158,7 +161,10 @@ def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
 def _map_in_processes(
     job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
-    """Yield the results of all items in order, computed by worker processes."""
+    """Yield the results of all items in order, computed by `workers` spawned processes.
+
+    They share the processor's threads. ConfigError if a process dies.
+    """
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
@@ -179,7 +185,7 @@ def _map_in_processes(
 def _submit_in_order(
     items: Iterable[_Item], submit: Callable[[_Item], _Future], workers: int
 ) -> Generator[tuple[_Item, _Future], None, None]:
-    """Yield (item, result of `submit`) in order, submitting a few items ahead."""
+    """Yield (item, result of `submit`) in order, submitting a few items ahead per worker."""
     pending: deque[tuple[_Item, _Future]] = deque()
     for item in items:
         pending.append((item, submit(item)))
@@ -201,7 +207,10 @@ def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result
 def _map_on_cluster(
     job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str
 ) -> Iterator[_Result]:
-    """Yield the results of all items in order, computed by a Dask cluster."""
+    """Yield the results of all items in order, computed by the Dask cluster at `address`.
+
+    Lost workers are logged. ConfigError if Dask, the scheduler, or all workers are missing.
+    """
     try:
         from distributed import Client
     except ImportError as error:

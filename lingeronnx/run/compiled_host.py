@@ -46,6 +46,7 @@ class CompiledHost:
     def __init__(
         self, folder: str | os.PathLike[str], parts: Sequence[dict[str, Any]] | None = None
     ) -> None:
+        """Collect the entries of the host parts by name; each is compiled when it is first used."""
         self._folder = Path(folder)
         entries = _load_manifest_parts(self._folder) if parts is None else parts
         self._host_entries = {entry["name"]: entry for entry in entries if not entry["chip"]}
@@ -83,7 +84,10 @@ class CompiledHost:
         return outputs
 
     def _compile_part(self, entry: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
-        """Compile the C of a host part and return its function. entry : of the manifest."""
+        """Compile the C of a host part and return its function. entry : of the manifest.
+
+        The compiler is CC, or cc. ConfigError if there is none or it fails.
+        """
         source, compiler = self._folder / entry["source"], shlex.split(os.environ.get("CC", "cc"))
         if not compiler or shutil.which(compiler[0]) is None:
             raise ConfigError("no C compiler found for the host parts; install one, or set CC")
@@ -102,7 +106,10 @@ class CompiledHost:
 
 
 def _load_manifest_parts(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of the program's parts in the folder's manifest."""
+    """Return the entries of the program's parts in the manifest.json of a deployed folder.
+
+    ConfigError if there is none, it cannot be read, or it has another version.
+    """
     try:
         body = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         DEPLOYMENT_VERSION.check(body, folder / "manifest.json")

@@ -89,11 +89,13 @@ class DumpFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Remember the folder; it is created by `__enter__`."""
         self.path = Path(path)
         self._entries: dict[str, dict[str, Any]] = {}
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> DumpFolder:
+        """Create a new folder that replaces the dump at the end; ConfigError if that fails."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"cannot dump into {self.path}: it is a file; pass a folder")
         try:
@@ -111,6 +113,10 @@ class DumpFolder:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Write the index and replace the folder; after an exception discard the new one.
+
+        ConfigError if the index cannot be written.
+        """
         if exception_type is not None:
             self._open.__exit__(exception_type, exception, traceback)
             return
@@ -124,7 +130,11 @@ class DumpFolder:
             ) from error
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Append a batch of tensor `name`; a scalar becomes one row."""
+        """Append a batch of tensor `name` to its file; a scalar becomes one row.
+
+        qparams : of integers, else None; those of the first batch enter the index. ConfigError if
+        dtype or shape of a row changes, or the file cannot be written.
+        """
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array
         entry = self._entries.get(name)
@@ -195,6 +205,7 @@ class TensorSummary:
     """
 
     def __init__(self, name: str) -> None:
+        """Start an empty summary of the tensor `name`."""
         self.name = name
         self.dtype = ""
         self.held: Affine | None = None
@@ -204,7 +215,7 @@ class TensorSummary:
         self._total, self._count = 0.0, 0
 
     def add(self, array: np.ndarray, qparams: Affine | None) -> None:
-        """Add one batch."""
+        """Add one batch to shape, range, mean and first values; `held` becomes `qparams`."""
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
         self.dtype, self.held = str(array.dtype), qparams

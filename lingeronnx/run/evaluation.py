@@ -38,7 +38,10 @@ class Evaluation:
 
     @property
     def accuracy(self) -> dict[str, object]:
-        """Accuracy of an integer model and of its float baseline, as reports store it."""
+        """Accuracy of an integer model and of its float baseline, as reports store it.
+
+        "drop" is baseline minus integer, None without a baseline.
+        """
         drop = None if self.baseline is None else self.baseline - self.value
         return {
             "metric": self.metric,
@@ -129,7 +132,10 @@ def _open_baseline(baseline: ir.ModelLike | Session, session: Session) -> Sessio
 
 
 def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
-    """Return the metric `name`, or the default for the labels and baseline that exist."""
+    """Return the metric `name`; by default "top1" with labels, "sqnr" with only a baseline `base`.
+
+    ConfigError if there is neither.
+    """
     if name is not None:
         return name
     if labels is not None:
@@ -156,7 +162,10 @@ class _MetricJob:
         return resolve_metric(self.metric)
 
     def create_measures(self) -> list[Any]:
-        """Create a measure for the model, and one for the baseline if the metric uses labels."""
+        """Create a measure for the model, and one for the baseline if the metric uses labels.
+
+        ConfigError if the metric compares two models and there is no baseline.
+        """
         create, _ = self.metric_factory
         measure = create()
         if not measure.needs_labels and self.base is None:
@@ -175,7 +184,12 @@ class _MetricJob:
         return self._measure_batch
 
     def _measure_batch(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
-        """Return the number of samples in a batch, and the sums of every measure."""
+        """Return the number of samples in a batch, and the sums of every measure.
+
+        A metric with labels measures model and baseline against these; another compares the model
+        with the baseline. DataError if labels are missing, or the output does not follow the
+        samples.
+        """
         feeds, labels = batch
         measure, *base_measures = self.create_measures()
         actual = self.model.run([self.output], feeds)[0]

@@ -97,7 +97,7 @@ def build_host_model(
 
 
 def _copy_functions(model: onnx.ModelProto, host_model: onnx.ModelProto) -> None:
-    """Copy the functions of `model`, and the opsets that nodes and functions use."""
+    """Copy the functions of `model`, and opsets that nodes and functions use, to `host_model`."""
     domains = {node.domain for node in iter_nodes_recursive(host_model.graph.node)}
     host_model.opset_import.extend(
         opset for opset in model.opset_import if opset.domain in domains or not opset.domain
@@ -111,7 +111,10 @@ def _copy_functions(model: onnx.ModelProto, host_model: onnx.ModelProto) -> None
 
 
 def _make_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
-    """Return a tensor's name and type, which is float at a Quant or Dequant by default."""
+    """Return a tensor's name and type, which is float at a Quant or Dequant by default.
+
+    ModelError if the model has no type for another tensor.
+    """
     graph = model.graph
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.name == name and value.type.HasField("tensor_type"):

@@ -33,7 +33,11 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
-    """Store the moments of the float arrays `feeds`, by input, in the metadata of `model`."""
+    """Store mean and standard deviation of the float arrays `feeds` in the metadata of `model`.
+
+    `feeds` maps input -> array; values have 6 digits. Arrays of other types, and empty ones, are
+    left out.
+    """
     moments = {}
     for name, array in feeds.items():
         if array.dtype.kind == "f" and array.size:

@@ -47,12 +47,16 @@ class Agreement:
     needs_labels = False
 
     def __init__(self, report: str = "sqnr") -> None:
+        """Start with empty sums. report : the measure that is the result."""
         self.report = report
         self._count = 0
         self._error = self._signal = self._other = self._cross = 0.0
 
     def add(self, reference: np.ndarray, array: np.ndarray) -> None:
-        """Add one batch; both arrays have the same shape."""
+        """Add one batch; both arrays have the same shape.
+
+        Elements that are not finite in `reference` are left out.
+        """
         a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
         is_finite = np.isfinite(a)
         if not is_finite.all():
@@ -109,7 +113,11 @@ class TopK:
         self._hits = self._count = 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Add labels [N] and scores [N, classes]; equal scores are ranked by index."""
+        """Add labels [N] and scores [N, classes]; equal scores are ranked by index.
+
+        A label counts as right if it is among the k best. DataError if scores are not numbers, or a
+        label is invalid.
+        """
         if not scores.ndim or scores.dtype.kind not in "iufb":
             is_text = scores.dtype.kind in "OUS"
             output_type = "text" if is_text else f"{scores.dtype}{list(scores.shape)}"

@@ -61,6 +61,7 @@ class PartsRunner:
         target: Target | None = None,
         host: HostFunction | None = None,
     ) -> None:
+        """Prepare a runner for every chip part, and unless `host` is set for host parts."""
         self.parts = parts
         self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
         self._chip = {
@@ -112,7 +113,10 @@ class PartsRunner:
     def _run_on_host(
         self, part: ProgramPart, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a host part by name, from the host function or onnxruntime."""
+        """Return the outputs of a host part by name, from the host function or onnxruntime.
+
+        ModelError if the host function returns another number of outputs.
+        """
         if self._host is None:
             results = self._float_runners[part.name].run(inputs)
             arrays = {name: np.asarray(array) for name, array, _ in results}

@@ -156,6 +156,7 @@ class _StageAssignment:
     """
 
     def __init__(self, graph: ir.Model) -> None:
+        """Assign the nodes of `graph` to stages, and count the chip stages."""
         self.order = list(graph.graph)
         self._chip_nodes = find_chip_nodes(graph)
         self._constant_nodes = {
@@ -177,7 +178,10 @@ class _StageAssignment:
         return consumers
 
     def _find_earliest_stages(self) -> dict[int, int]:
-        """Return {id of a node: the first stage in which it can run}."""
+        """Return {id of a node: the first stage in which it can run}, without constants.
+
+        Chip nodes have odd stages, host nodes even ones, and none comes before its producers.
+        """
         earliest: dict[int, int] = {}
         for node in self.order:
             if id(node) in self._constant_nodes:
@@ -255,6 +259,7 @@ class _ChipSubgraph:
     """
 
     def __init__(self, graph: ir.Model, assignment: _StageAssignment, target: Target) -> None:
+        """Extract the nodes of all chip stages; use the complete graph if one is unused."""
         self._assignment, self._target = assignment, target
         indices: set[int] = set()
         for stage in range(1, 2 * assignment.last, 2):

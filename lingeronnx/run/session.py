@@ -281,7 +281,10 @@ class Session:
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run checked inputs and yield the tensors."""
+        """Run checked inputs and yield the tensors `names` (None: all), otherwise as `tensors`.
+
+        ConfigError if tensors are forced in a float model.
+        """
         if self._tail is not None:
             return self._run_with_tail(self._tail, inputs, names, force)
         if self._runner is not None:
@@ -300,7 +303,10 @@ class Session:
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run the graph, then its tail with data-dependent shapes if its tensors are requested."""
+        """Run the graph, then its tail with data-dependent shapes if its tensors are requested.
+
+        names : tensors to yield, None for all. force : as for `tensors`; not in the tail.
+        """
         assert self._runner is not None  # only an integer graph has a tail
         tail_tensors = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.input_names)
         body_names = None
@@ -330,7 +336,10 @@ class Session:
         return checked
 
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
-        """Return feeds that need no conversion; None if `Data` must check them."""
+        """Return feeds that need no conversion; None if `Data` must check them.
+
+        All inputs must be arrays of the right type and shape, with the same number of samples.
+        """
         inputs: dict[str, np.ndarray] = {}
         counts = set()
         for spec in self.inputs:
@@ -347,7 +356,7 @@ class Session:
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
-        """Raise ConfigError if a tensor does not exist."""
+        """Raise ConfigError, with the nearest name, if the model lacks one of the tensors `names`."""
         for name in names:
             if name not in self._tensor_names:
                 raise ConfigError(

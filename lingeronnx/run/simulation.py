@@ -135,7 +135,11 @@ class _TensorSelection:
 def _select_tensors(
     session: Session, taps: Sequence[str], integers: bool, has_dump: bool, at: str | None
 ) -> _TensorSelection:
-    """Select the tensors of a simulation; parameters as for `simulate`."""
+    """Select the tensors of a simulation; parameters as for `simulate`.
+
+    Outputs are always returned, with `integers` as the tensors before their Dequant. A dump has the
+    `taps`, or all tensors without any.
+    """
     all_names = [str(value.name) for value in ir.iter_values(session.model)]
     outputs = {}
     for value in session.model.graph.outputs:
@@ -170,7 +174,7 @@ def _integer_tensor_name(value: ir.Value) -> str:
 
 
 def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate a tensor's batches along axis 0, or raise ConfigError if they differ in shape."""
+    """Concatenate a tensor's batches along axis 0; ConfigError if their other sizes differ."""
     batches = [np.atleast_1d(batch) for batch in batches]
     if len({batch.shape[1:] for batch in batches}) > 1:
         raise ConfigError(

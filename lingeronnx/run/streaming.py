@@ -218,7 +218,10 @@ def unroll_calls(
 def _concatenate_calls(
     calls: Sequence[Mapping[str, np.ndarray]], specs: Mapping[str, InputSpec]
 ) -> list[dict[str, np.ndarray]]:
-    """Concatenate the feeds of calls with equal shapes, in order."""
+    """Concatenate the feeds of calls with equal shapes, in order of the first such call.
+
+    Returns one feed per group of shapes.
+    """
     groups: dict[tuple[object, ...], list[Mapping[str, np.ndarray]]] = {}
     for feeds in calls:
         key = tuple(specs[name].kind(feeds[name]) for name in specs)
@@ -284,7 +287,10 @@ def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.n
 
 
 def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, str]:
-    """Return `state` after checking that its tensors exist and no input is used twice."""
+    """Return a copy of `state`, {output: input}; ConfigError unless it is valid.
+
+    It must not be empty, its tensors must exist, and no input may be used twice.
+    """
     if not state:
         raise ConfigError("state: pass the tensors to feed back as {output: input}")
     outputs = [str(value.name) for value in ir.iter_values(model)]

@@ -114,7 +114,11 @@ def _iter_archive(
     names: Collection[str],
     by_row: Collection[str],
 ) -> Iterator[tuple[object, object]]:
-    """Yield (feeds, labels) of an archive; parameters as for `iter_file_items`."""
+    """Yield (feeds, labels) of an archive; parameters as for `iter_file_items`.
+
+    A small archive is one item. Of a large one, the arrays that allow it are read in chunks of
+    rows, one item each. DataError if more than the memory limit is needed at once.
+    """
     entries = _read_entries(archive)
     labels = find_labels(entries, names)
     entries = {
@@ -195,7 +199,10 @@ def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
 
 
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | None:
-    """Return the header of an array, or None if the file is not an array."""
+    """Return the header of an array, or None if the file is not an .npy.
+
+    ValueError if the file is too short for its shape and dtype.
+    """
     if not info.filename.endswith(".npy"):
         return None
     with archive.open(info) as stream:
@@ -211,7 +218,10 @@ def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | Non
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return (shape, whether in Fortran order, dtype) of an .npy file."""
+    """Return (shape, whether in Fortran order, dtype) of an .npy file; ValueError for objects.
+
+    The stream is then at the first byte of the data.
+    """
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -236,7 +246,7 @@ def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
 
 
 def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
-    """Return the next `count` rows of an array."""
+    """Return the next `count` rows of the array `entry`; EOFError if its stream ends early."""
     data = bytearray()
     size = entry.data_bytes // entry.shape[0] * count
     while len(data) < size:
@@ -247,7 +257,10 @@ def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
 
 
 def _load_npy(file: IO[bytes], size: int) -> np.ndarray:
-    """Return the array of an .npy file of `size` bytes."""
+    """Return the array of an .npy file of `size` bytes.
+
+    ValueError if the file is too short for the shape and dtype in its header.
+    """
     if file.read(1) == b"\x93":
         file.seek(0)
         shape, _, dtype = _read_header(file)

@@ -157,7 +157,10 @@ class Data:
             yield part, part_labels
 
     def _check_max_samples(self, count: int) -> None:
-        """Raise DataError if `count` exceeds the maximum of a source of unknown length."""
+        """Raise DataError if `count` exceeds the maximum of a source of unknown length.
+
+        There is no maximum if a limit is set.
+        """
         if self._max_samples is None or count <= self._max_samples:
             return
         if self.limit is None and self.is_open_ended:
@@ -246,7 +249,10 @@ class Data:
     def split_feeds(
         self, feeds: Mapping[str, np.ndarray], size: int
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield batches of at most `size` samples; all at once if an input fixes their number."""
+        """Yield batches of at most `size` samples; all at once if an input fixes their number.
+
+        Inputs with a fixed number of samples are complete in every batch.
+        """
         counts = [
             self.inputs[name].count_samples(array)
             for name, array in feeds.items()
@@ -298,7 +304,11 @@ class Data:
     def _check_item(
         self, raw_feeds: object, labels: object, where: str
     ) -> tuple[dict[str, np.ndarray], int]:
-        """Return checked feeds by input name, and their number of samples. where : for messages."""
+        """Return checked feeds by input name, and their number of samples. where : for messages.
+
+        Feeds are named, former inputs that are constants dropped, arrays converted to the inputs'
+        types. DataError if an input is missing, unknown or invalid.
+        """
         feeds = self._without_fixed(self._name_feeds(raw_feeds, where), where)
         self._check_names(feeds, where)
         checked = {}
@@ -308,7 +318,10 @@ class Data:
         return checked, self._count_item_samples(checked, labels, where)
 
     def _check_names(self, feeds: Collection[str], where: str) -> None:
-        """Check that feeds have all required inputs and no others."""
+        """Raise DataError if feeds lack a required input, or have an array for none.
+
+        where : for messages. The message has a remedy for missing inputs, or the nearest name.
+        """
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
@@ -328,7 +341,10 @@ class Data:
     def _count_item_samples(
         self, feeds: Mapping[str, np.ndarray], labels: object, where: str
     ) -> int:
-        """Return the number of samples, which all inputs and the labels must have."""
+        """Return the number of samples, which all inputs and the labels must have, else DataError.
+
+        Only inputs that accept any batch count; without any, it is 1.
+        """
         counts = {
             name: self.inputs[name].count_samples(array)
             for name, array in feeds.items()
@@ -342,7 +358,11 @@ class Data:
         return next(iter(counts.values()))
 
     def _raise_different_counts(self, counts: Mapping[str, int], where: str) -> None:
-        """Raise DataError for inputs and labels with different numbers of samples."""
+        """Raise DataError for inputs and labels with different numbers of samples.
+
+        counts : {input or "labels": samples}. The message has a remedy for the input with the
+        fewest.
+        """
         names = [name for name in counts if name != "labels"]
         fewest = min(names, key=counts.__getitem__)
         same_count = [name for name in names if counts[name] == counts[fewest]]
@@ -394,7 +414,11 @@ class Data:
         return spec.slice_samples(array, start, stop) if spec.accepts_any_batch else array
 
     def _name_feeds(self, feeds: object, where: str) -> dict[str, object]:
-        """Return feeds by name; a bare array, or the only array of a file, feeds the only input."""
+        """Return feeds by name; a bare array, or the only array of a file, feeds the only input.
+
+        Only required inputs count. An only array with another name gets a note. DataError for a
+        bare array if several inputs are required.
+        """
         required = [name for name in self.inputs if name not in self.optional]
         if not isinstance(feeds, Mapping):
             if len(required) == 1:
@@ -413,7 +437,10 @@ class Data:
         return {required[0]: value}
 
     def _fit_or_raise(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Check an array and convert its type; an array that exceeds memory is a DataError, too."""
+        """Check an array and convert it to the type of its input; DataError if it does not fit.
+
+        An array that exceeds memory is a DataError, too.
+        """
         try:
             self._check_shape(array, spec, where)
             return self._convert_type(array, spec, where)
@@ -424,7 +451,7 @@ class Data:
             ) from error
 
     def _check_shape(self, array: np.ndarray, spec: InputSpec, where: str) -> None:
-        """Check that an array is numeric and has the shape of its input."""
+        """Raise DataError unless an array is numeric and has the shape of its input."""
         if array.dtype.kind not in "fiub":
             raise DataError(
                 f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed"
@@ -440,7 +467,11 @@ class Data:
             raise DataError(f"{where}: input '{spec.name}' {shape}; the batch axis is missing")
 
     def _convert_type(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Convert an array to its input's type, but keep int8 and int16, which may be quantized."""
+        """Convert an array to its input's type, but keep int8 and int16, which may be quantized.
+
+        Integers for a float input are converted with a note, floats must be finite. For an integer
+        input, floats and values that do not fit are a DataError.
+        """
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             return _convert_float(array, spec, where)
         if spec.dtype.kind == "f":
@@ -468,7 +499,7 @@ class Data:
 
 
 def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-    """Convert a float array to the float type of its input, and check that it is finite."""
+    """Convert a float array to the float type of its input; DataError if it has NaN or infinity."""
     with np.errstate(over="ignore"):  # reported below
         array = array.astype(spec.dtype, copy=False)
     is_finite = np.isfinite(array)

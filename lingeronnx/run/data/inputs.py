@@ -43,7 +43,10 @@ class InputSpec:
         return self.shape[self.axis] == 1
 
     def matches_shape(self, shape: Sequence[int]) -> bool:
-        """Whether all dimensions but the batch axis have the declared size, if there is one."""
+        """Whether `shape` has the declared rank and, apart from the batch axis, the declared sizes.
+
+        A declared size of None allows any.
+        """
         declared = self.shape or ()
         if len(shape) != len(declared):
             return False

@@ -132,7 +132,11 @@ class Pictures:
             )
 
     def _list_files(self) -> list[tuple[Path, int | None]]:
-        """Return (file, class or None) of every picture."""
+        """Return (file, class or None) of every picture, in the order of names.
+
+        Pictures in the folder itself have no class; otherwise those of subfolders, each a class.
+        DataError if there are none.
+        """
         try:
             entries = sorted(self.folder.iterdir())
         except OSError as error:
@@ -152,7 +156,11 @@ class Pictures:
         return files
 
     def _read_pixels(self, path: Path) -> np.ndarray:
-        """Return uint8 pixels [H, W, C]."""
+        """Return the uint8 pixels [H, W, C] of a file, resized.
+
+        The channels have the order of `color`. DataError for a file that is irregular, too large,
+        or not a picture.
+        """
         pillow = _import_pillow()
         if (file_kind := describe_irregular_file(path)) is not None:
             raise DataError(
@@ -182,7 +190,11 @@ class Pictures:
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
     def _resize(self, picture: Image) -> Image:
-        """Return the picture with `size`, interpolated bilinearly."""
+        """Return the picture with `size`, interpolated bilinearly, by the method `resize`.
+
+        "fit" ignores the aspect ratio; "crop" covers the size and crops to the center; "pad" fits
+        into it and pads with black.
+        """
         pillow = _import_pillow()
         (width, height), resampling = self.size, pillow.Resampling.BILINEAR
         if self.resize == "fit":

@@ -62,7 +62,10 @@ class ItemSource:
         yield from self.remaining
 
     def peek_items(self) -> Iterator[Item]:
-        """Yield the first items without consuming them."""
+        """Yield the items from the first one on, without consuming them.
+
+        Items of a source that can be read only once are kept in `head`.
+        """
         if self.is_rereadable:
             yield from self._items()
             return
@@ -140,7 +143,10 @@ def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
 def _open_path(
     text: str, label: str, names: Collection[str], by_row: Collection[str]
 ) -> ItemSource:
-    """Open a file, a folder or a function; parameters as for `open_items`."""
+    """Open a file, a folder or a function; parameters as for `open_items`.
+
+    Tried in this order: a folder, an .npz or .npy file, module:function; else DataError.
+    """
     path = Path(text)
     if "\0" in text:
         raise DataError(f"{label}: {text!r} is not a path; a file name cannot contain NUL")
@@ -161,7 +167,7 @@ def _open_path(
 
 
 def _list_folder(path: Path, label: str) -> list[Path]:
-    """Return the .npz and .npy files of a folder, which must have some."""
+    """Return the sorted .npz and .npy files of a folder; DataError if there are none."""
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
     if files:
         return files
@@ -182,7 +188,10 @@ def _iter_files(
 
 
 def resolve_source_path(source: object) -> object:
-    """Make the path in a source absolute, so that other processes find the file."""
+    """Make the path in a source absolute, so that other processes find the file.
+
+    This also applies to file.py in "file.py:function". Other sources are returned unchanged.
+    """
     if not isinstance(source, str | os.PathLike):
         return source
     text = os.fspath(source)
@@ -206,7 +215,10 @@ def _separate_labels(
 
 
 def _check_iterable(items: object, label: str) -> Iterable[object]:
-    """Return the result of a user's function as an iterable of feeds."""
+    """Return the result of a user's function as an iterable of feeds; DataError if it is none.
+
+    A single mapping or array becomes a list of one.
+    """
     if isinstance(items, Mapping | np.ndarray):
         return [items]
     if not isinstance(items, Iterable):
@@ -218,7 +230,10 @@ def _check_iterable(items: object, label: str) -> Iterable[object]:
 
 
 def _split_item(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of an item: a dict, an array, or a pair as data loaders yield it."""
+    """Return (feeds, labels) of an item: a dict, an array, or a pair as data loaders yield it.
+
+    Labels are the second of a pair, or what `_separate_labels` finds in a dict; else None.
+    """
     if isinstance(item, tuple | list) and len(item) == 2:
         feeds, labels = item
         if isinstance(item, tuple) or hasattr(feeds, "shape"):

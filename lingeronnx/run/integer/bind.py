@@ -88,6 +88,7 @@ class Binder:
         keep: Collection[str] | None = (),
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
+        """Store the arguments, and begin without steps; `specs` is copied."""
         self._model, self._side, self._consts = model, side, consts
         self._batched, self._keep = batched, keep
         self._fallback_sessions = fallback_sessions
@@ -99,7 +100,11 @@ class Binder:
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
-        """Convert some nodes, or all; fill `steps`, `specs`, `held` and `integer_names`."""
+        """Convert some nodes, or all; fill `steps`, `specs`, `held` and `integer_names`.
+
+        Float nodes are collected into one step until an integer node depends on them. Nodes whose
+        outputs are fed are skipped. Raises ModelError for nodes that are not supported.
+        """
         for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
                 continue  # a Quant whose output is fed, already quantized
@@ -122,7 +127,11 @@ class Binder:
         return any(value is not None and value.name in pending_outputs for value in node.inputs)
 
     def _integer_format(self, node: ir.Node) -> Format | None:
-        """Return the format of a node that computes on integers, or None for a float node."""
+        """Return the format of a node that computes on integers, or None for a float node.
+
+        A node of a standard operator does if its first input is an integer tensor of less than 64
+        bits.
+        """
         op_format = require_integer_op(node)
         if is_quantized_domain(node):
             return op_format
@@ -137,7 +146,12 @@ class Binder:
         return op_format
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
-        """Append the steps of an integer node, and the qparams of its outputs."""
+        """Append the steps of an integer node, and the qparams of its outputs.
+
+        Constant inputs become steps; an output that is real is written as integers under a new name
+        and then dequantized. ModelError for missing inputs, or scales that differ from the
+        producers'.
+        """
         attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
@@ -182,7 +196,7 @@ class Binder:
                 self.held[value.name] = qparams.changed(bits=bits)
 
     def _check_zero_point_support(self, node: ir.Node, attrs: Attributes) -> None:
-        """Check that a node has no zero point other than 0 if the target does not support it."""
+        """Raise ModelError for a zero point other than 0 if the target does not support any."""
         if self._side.target.zero_points:
             return
         key = find_nonzero_zero_point(attrs)
@@ -203,7 +217,10 @@ class Binder:
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        """Check that a node expects the scales and zero points that its producers write."""
+        """Raise ModelError unless a node expects the scales and zero points of its producers.
+
+        `names` are its inputs. Inputs without known parameters are not checked.
+        """
         expected = op_format.input_qparams(attrs)
         for index, qparams in expected.items():
             actual = self.held.get(names[index]) if index < len(names) else None
@@ -237,7 +254,10 @@ class Binder:
             self._append(Step(Constant(array), (), (name,)))
 
     def _append(self, step: Step) -> None:
-        """Append a step, and infer the types of its outputs."""
+        """Append a step, and infer the specs of its outputs.
+
+        ModelError if an input is not computed, or the kernel does not support its inputs.
+        """
         for name in step.inputs:
             if name not in self.specs:
                 raise ModelError(
@@ -258,7 +278,10 @@ class Binder:
         self.specs.update(zip(step.outputs, results, strict=False))
 
     def _append_float_fallback(self) -> None:
-        """Append the pending float nodes as one step, unless their results are not used."""
+        """Append the pending float nodes as one step, unless their results are not used.
+
+        Inner tensors in `keep` (with None, all) are outputs too, if they have a batch axis.
+        """
         if not self._pending:
             return
         inner = set()

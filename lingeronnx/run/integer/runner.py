@@ -56,6 +56,10 @@ class IntegerRunner:
     def __init__(
         self, model: ir.Model, arithmetic: str | None = None, target: Target | None = None
     ) -> None:
+        """Resolve platform and arithmetic, and read inputs, constants and batch axes of `model`.
+
+        Programs are compiled when feeds of new shapes arrive.
+        """
         self.model = model
         self.target = detect_target(model) if target is None else target
         self.side = ArithmeticSide.resolve(model, self.target, arithmetic)
@@ -159,7 +163,10 @@ class IntegerRunner:
         program: Program,
         qparams: Mapping[str, Affine],
     ) -> None:
-        """Cache `program` for such inputs if it takes them unchanged and needs no unstacking."""
+        """Cache `program` for such inputs if it takes them unchanged and needs no unstacking.
+
+        `key` identifies types and shapes of the inputs. The number of entries is limited.
+        """
         names = {id(array): name for name, array in inputs.items()}
         sources = {name: names.get(id(array), "") for name, array in program_feed.items()}
         if "" in sources.values() or len(names) != len(inputs):
@@ -255,7 +262,10 @@ class IntegerRunner:
     def _make_program_feed(
         self, inputs: Mapping[str, np.ndarray], quantized: Collection[str]
     ) -> dict[str, np.ndarray]:
-        """Return a program's feed: Quant outputs replace the inputs in `quantized`."""
+        """Return a program's feed: Quant outputs replace the inputs in `quantized`.
+
+        Such an input is fed real values as well if nodes other than Quants read it.
+        """
         feed: dict[str, np.ndarray] = {}
         for value in self.model.graph.inputs:
             name = str(value.name)
@@ -279,7 +289,11 @@ class IntegerRunner:
         keep: Collection[str] | None,
         quantized: Collection[str],
     ) -> tuple[Program, dict[str, Affine]]:
-        """Compile a program for feeds of `specs`; return it with the qparams of integer tensors."""
+        """Compile a program for feeds of `specs`; return it with the qparams of integer tensors.
+
+        keep : tensors to yield besides the outputs, None for all. quantized : inputs that are fed
+        integers. ModelError if the simulator does not support a step.
+        """
         from simulator import program
 
         binder = self._make_binder(specs, keep)
@@ -384,7 +398,10 @@ def detect_target(model: ir.Model) -> Target:
 
 
 def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """Move samples that are stacked along axis 0 to their batch axis `axis`."""
+    """Move `count` samples that are stacked along axis 0 to their batch axis `axis`.
+
+    An array that is not stacked so is returned unchanged.
+    """
     if (
         not axis
         or count == 1
@@ -404,7 +421,7 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    """Return graph inputs of Quants to more bits than the platform's Quant can write."""
+    """Return graph inputs of Quants to more bits than the platform's Quant can write, up to 32."""
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
     max_bits = 32 if arithmetic is None else arithmetic.max_bits
     inputs = set()

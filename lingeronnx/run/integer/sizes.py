@@ -27,6 +27,7 @@ class _ShapeBinder(Binder):
             super()._bind_node(op_format, node)
 
     def _integer_format(self, node: ir.Node) -> Format | None:
+        """Return the format as the base class does, but None if it raises ModelError."""
         with contextlib.suppress(ModelError):
             return super()._integer_format(node)
         return None

@@ -41,6 +41,7 @@ class GraphWalk:
     """
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
+        """Prepare to walk the steps of `binder` for the arrays of one batch `feed`, by tensor."""
         self._binder, self._arrays = binder, dict(feed)
         self._last_use: dict[str, int] = {}
         for index, step in enumerate(binder.steps):
@@ -49,6 +50,10 @@ class GraphWalk:
         self._current: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
+        """Compute and yield one step after the other.
+
+        A step's inputs are released after it, if no later step reads them.
+        """
         for index, step in enumerate(self._binder.steps):
             self._step = step
             self._compute(step)
@@ -79,7 +84,10 @@ class GraphWalk:
         self._current.array = self._arrays[self._step.outputs[0]]
 
     def _compute(self, step: Step) -> None:
-        """Execute a step on the batch, and store its outputs."""
+        """Execute a step on the batch, and store its outputs.
+
+        An input with the rows of one sample only, such as a constant, is repeated for every sample.
+        """
         from simulator import program as machine
 
         specs = {name: self._binder.specs[name] for name in step.inputs}
@@ -106,6 +114,7 @@ def run_program(
         return
 
     def get_sample(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+        """Return the rows of sample `index` of every array; arrays without axes are complete."""
         samples = {}
         for name, array in arrays.items():
             if array.ndim:

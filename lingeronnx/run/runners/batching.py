@@ -207,7 +207,10 @@ def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
 
 
 def align_array(array: np.ndarray) -> np.ndarray:
-    """Return an array with the alignment of onnxruntime's tensors, copied if necessary."""
+    """Return an array with the alignment of onnxruntime's tensors, copied if necessary.
+
+    Scalars and arrays of objects are returned unchanged.
+    """
     if (
         array.ndim == 0
         or array.dtype.hasobject
@@ -218,7 +221,10 @@ def align_array(array: np.ndarray) -> np.ndarray:
 
 
 def split_aligned(array: np.ndarray) -> list[np.ndarray]:
-    """Split a batch into samples that are each aligned as a tensor of onnxruntime."""
+    """Split a batch into samples [1, ...] that are each aligned as a tensor of onnxruntime.
+
+    The samples are copies, except arrays of objects, which are views.
+    """
     if array.dtype.hasobject:
         return [array[i : i + 1] for i in range(len(array))]
     count, sample_bytes = len(array), array.nbytes // len(array)

@@ -52,7 +52,10 @@ def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
 
 
 def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
-    """Yield the inputs of a node, and tensors of its graph that its subgraphs consume."""
+    """Yield the inputs of a node, and tensors of its graph that its subgraphs consume.
+
+    Absent inputs are None. Tensors are repeated if they are read more than once.
+    """
     yield from node.inputs
     for attribute in node.attributes.values():
         if attribute.type != ir.AttributeType.GRAPH:
@@ -85,7 +88,10 @@ def find_ancestors(graph: Iterable[ir.Node], names: Collection[str]) -> list[ir.
 def collect_inputs(
     nodes: Sequence[ir.Node],
 ) -> tuple[dict[str, ir.Value], dict[str, np.ndarray]]:
-    """Return the variable and the constant inputs of some nodes, by name."""
+    """Return the variable and the constant inputs of some nodes, by name.
+
+    Tensors that the nodes compute themselves are left out.
+    """
     computed: set[str] = set()
     for node in nodes:
         computed.update(str(value.name) for value in node.outputs if value.name)
@@ -223,6 +229,7 @@ class FloatFallback(NumpyKernel):
         keep: Collection[str],
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
+        """Extract the nodes as a separate model; sessions are opened when first needed."""
         self._fallback_sessions = {} if fallback_sessions is None else fallback_sessions
         variables, constants = collect_inputs(nodes)
         self.inputs = tuple(variables)
@@ -251,7 +258,11 @@ class FloatFallback(NumpyKernel):
         return self._fallback_sessions[key]
 
     def _run(self, arrays: Sequence[np.ndarray], parallel: bool = False) -> list[np.ndarray]:
-        """Run onnxruntime; if `parallel`, on `PARALLEL_SAMPLES` samples that run separately."""
+        """Run onnxruntime; if `parallel`, on `PARALLEL_SAMPLES` samples that run separately.
+
+        `arrays` are the inputs in order. The session is opened at the first run. ModelError if it
+        fails.
+        """
         if parallel and self._parallel_session is None:
             self._parallel_session = self._open_session(build_parallel_model(self.proto))
         elif self._session is None:
@@ -309,7 +320,10 @@ class FloatFallback(NumpyKernel):
     def _is_batch_independent(
         self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
     ) -> bool:
-        """Whether a batch of two samples has the results of both samples."""
+        """Whether a batch of two samples has the results of both samples.
+
+        Results may differ by rounding. False also if the batch does not run.
+        """
         first_results, second_results = self._run(first), self._run(second)
         try:
             batch = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
@@ -343,7 +357,11 @@ class FloatFallback(NumpyKernel):
         return results
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Compute the outputs of a batch with the chosen batching."""
+        """Compute the outputs of a batch with the chosen batching.
+
+        Samples run one by one if they would mix or the batching is SINGLE; without a batch axis the
+        arrays are run unchanged.
+        """
         if self._has_no_batch_axis or not arrays:
             return tuple(self._run([align_array(array) for array in arrays]))
         count, batching = len(arrays[0]), self._batching

@@ -32,7 +32,10 @@ Stream = Iterator[Item]
 
 
 def get_input_specs(model: ir.Model) -> list[InputSpec]:
-    """Return the graph inputs of `model` that are fed."""
+    """Return the graph inputs of `model` that are fed: those without a default value.
+
+    The dtype is float32 if unknown, the batch axis the inferred one, else 0.
+    """
     specs, axes = [], infer_batch_axes(model)
     for value in model.graph.inputs:
         if value.const_value is None:
@@ -64,6 +67,7 @@ class ShapeRunner:
     """
 
     def __init__(self, model: ir.Model) -> None:
+        """Open a session that returns the shapes of all tensors of `model` but its inputs."""
         proto, self._external_constants = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         names = [str(value.name) for value in ir.iter_values(model)]
@@ -125,6 +129,10 @@ class FloatRunner:
     """
 
     def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
+        """Split the model into stages, and open a session for each.
+
+        There is one stage unless the tensors are too large to be in memory at once.
+        """
         proto, self._external_constants = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
         values = list(ir.iter_values(model))
@@ -205,7 +213,10 @@ class FloatRunner:
         return sample
 
     def _run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
-        """Run all stages that are needed, and yield the tensors `outputs`."""
+        """Run all stages that are needed, and yield (name, array, None) of the tensors `outputs`.
+
+        Arrays are released as soon as no later stage reads them. ModelError if onnxruntime fails.
+        """
         yield from ((name, inputs[name], None) for name in outputs if name in inputs)
         arrays: dict[str, Any] = dict(inputs)
         remaining = {name for name in outputs if name not in inputs}

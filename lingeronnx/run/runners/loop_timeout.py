@@ -34,6 +34,7 @@ def with_loop_timeout(
     """
 
     def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime
+        """Run the session, ended by a timer; ModelError if the time limit was reached."""
         limit, options = _read_timeout_seconds(), make_options()
         timer = threading.Timer(limit, setattr, (options, "terminate", True))
         timer.daemon = True
@@ -55,7 +56,7 @@ def with_loop_timeout(
 
 
 def _read_timeout_seconds() -> float:
-    """Return LINGERONNX_LOOP_SECONDS or its default, or raise ConfigError if it is invalid."""
+    """Return LINGERONNX_LOOP_SECONDS or its default; ConfigError if it is no positive number."""
     text = os.environ.get(_ENVIRONMENT_VARIABLE) or str(_DEFAULT_TIMEOUT_SECONDS)
     try:
         limit = float(text)

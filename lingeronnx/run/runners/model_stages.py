@@ -98,7 +98,11 @@ def _make_stage(
     later_inputs: set[str],
     types: Mapping[str, int],
 ) -> ModelStage:
-    """Make a stage of consecutive nodes. later_inputs : tensors that later stages consume."""
+    """Make a stage of consecutive nodes. later_inputs : tensors that later stages consume.
+
+    outputs : tensors that the stage yields; others in `later_inputs` are handed on. types :
+    {tensor: ONNX element type}.
+    """
     computed = set(itertools.chain.from_iterable(node.output for node in nodes))
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     consumed = dict.fromkeys(itertools.chain.from_iterable(node.input for node in nodes))

@@ -69,7 +69,10 @@ _DROPPED = re.compile(
 
 
 def explain_ort_error(error: Exception) -> str:
-    """Return an explanation of an exception of onnxruntime, in one line."""
+    """Return an explanation of an exception of onnxruntime, in one line.
+
+    Error codes, contexts and source locations are removed; known messages are replaced.
+    """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     message = _CODE.sub("", " ".join(line.strip() for line in lines))
     text = _CONTEXT.sub("", _strip_source_location(message))

@@ -61,6 +61,7 @@ class Segments:
         outputs: Collection[str],
         separate: Collection[str],
     ) -> None:
+        """Group the nodes that `outputs` depend on into segments, without opening sessions."""
         self._model = model
         visible = {*cuts, *outputs, *(str(value.name) for value in model.graph.outputs)}
         ancestors = find_ancestors(model.graph, outputs)
@@ -102,7 +103,10 @@ class Segments:
         return dict(zip(segment.outputs, arrays, strict=True))
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
-        """Open a session on one segment, with some of its constants replaced."""
+        """Open a session of one thread on a segment, with some of its constants replaced.
+
+        index : of the segment. changed : {constant: new array}.
+        """
         segment, nodes = self.segments[index], self._nodes[index]
         inputs = {}
         for node in nodes:
@@ -148,7 +152,10 @@ def _group_nodes(
 
 
 def _make_segment(nodes: Sequence[ir.Node], visible: Collection[str]) -> Segment:
-    """Make a segment of nodes; its outputs are those of the last one."""
+    """Make a segment of nodes; its outputs are those of the last one that are used.
+
+    An output is used if a node reads it or it is `visible`.
+    """
     variables, constants = collect_inputs(nodes)
     last_outputs = [value for value in nodes[-1].outputs if value.name]
     return Segment(

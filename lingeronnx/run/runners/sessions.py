@@ -107,7 +107,11 @@ def open_ort_session(
 
 
 def _make_session_options(threads: int, disable_optimizations: bool) -> onnxruntime.SessionOptions:
-    """Make session options; parameters as for `open_ort_session`."""
+    """Make session options; parameters as for `open_ort_session`.
+
+    Threads do not spin, memory is not kept between runs, and onnxruntime logs nothing.
+    Optimizations are the basic ones, or none.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
