@@ -239,7 +239,8 @@ def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
         trial = comparison.option_results
         effect = "not tried"
         if trial is not None:
-            effect = f"tried: {format_decibels(trial.value)}, without {format_decibels(trial.now)}"
+            best_db = format_decibels(trial.best_sqnr)
+            effect = f"tried: {best_db}, without {format_decibels(trial.baseline_sqnr)}"
         steps.append(_make_advice("compare", f"options that help ({effect})", comparison.options))
     for finding in comparison.findings:
         reason = (

@@ -25,7 +25,7 @@ __all__ = [
     "Buffer",
     "BuiltStep",
     "ProgramLayout",
-    "stack_samples",
+    "make_stacked_spec",
     "make_to_channel_last",
     "make_to_plain",
 ]
@@ -51,9 +51,11 @@ def make_to_plain(spec: TensorSpec) -> NativeLoop:
     )
 
 
-def stack_samples(spec: TensorSpec, samples: int) -> TensorSpec:
-    """Return the spec of `samples` samples stacked along axis 0; `spec` is that of one sample."""
-    return TensorSpec((samples * spec.shape[0], *spec.shape[1:]), spec.dtype)
+def make_stacked_spec(sample_spec: TensorSpec, sample_count: int) -> TensorSpec:
+    """Return the spec of `sample_count` samples stacked along axis 0."""
+    return TensorSpec(
+        (sample_count * sample_spec.shape[0], *sample_spec.shape[1:]), sample_spec.dtype
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Buffer:
 
     def spec_for(self, samples: int) -> TensorSpec:
         """Return the physical spec for a block of `samples` samples."""
-        return stack_samples(self.spec, samples) if self.is_batched else self.spec
+        return make_stacked_spec(self.spec, samples) if self.is_batched else self.spec
 
 
 class ProgramLayout:

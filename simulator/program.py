@@ -26,7 +26,14 @@ import numpy as np
 
 from simulator._threads import get_configured_threads
 from simulator.kernel import Array, Kernel, NumpyKernel, SimulatorError, Step, TensorSpec, require
-from simulator.layout import CHANNEL_LAST, PLAIN, Buffer, BuiltStep, ProgramLayout, stack_samples
+from simulator.layout import (
+    CHANNEL_LAST,
+    PLAIN,
+    Buffer,
+    BuiltStep,
+    ProgramLayout,
+    make_stacked_spec,
+)
 from simulator.worker import Worker, slice_samples
 
 __all__ = [
@@ -327,7 +334,7 @@ class Program:
     def _get_spec(self, name: str, samples: int) -> TensorSpec:
         """Return the spec of an output tensor for a batch of `samples`."""
         spec = self._specs[name]
-        return stack_samples(spec, samples) if name in self._batched else spec
+        return make_stacked_spec(spec, samples) if name in self._batched else spec
 
     def _check_feeds(self, feed: Mapping[str, Array]) -> int:
         """Check names, shapes and dtypes of the feeds, and return the number of samples.

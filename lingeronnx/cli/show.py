@@ -150,19 +150,19 @@ def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
         return f"{summary.real(value):g}"
 
     def format_both(value: float) -> str:
-        return f"{value:g}" if summary.held is None else f"{value:g}  = {format_real(value)}"
+        return f"{value:g}" if summary.qparams is None else f"{value:g}  = {format_real(value)}"
 
     rows = [
         ("at", summary.name),
         ("type", f"{summary.dtype} {_format_shape(summary.shape)}"),
-        ("scale", _format_scale(summary.held)),
+        ("scale", _format_scale(summary.qparams)),
         ("min", format_both(summary.low)),
         ("max", format_both(summary.high)),
         ("mean", format_both(summary.mean)),
-        ("first", "  ".join(f"{value:g}" for value in summary.first)),
-        ("as real", "  ".join(map(format_real, summary.first))),
+        ("first", "  ".join(f"{value:g}" for value in summary.first_values)),
+        ("as real", "  ".join(map(format_real, summary.first_values))),
     ]
-    if summary.held is None:
+    if summary.qparams is None:
         rows = [row for row in rows if row[0] not in ("scale", "as real")]
     console.print()
     print_facts(console, [(*row, "") for row in rows])

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..deprecation import keep_old_members
 from ..errors import ConfigError
 from ..files import link_missing_entries, replace_file, replace_folder
 from ..plan import Affine
@@ -198,35 +199,36 @@ def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> Non
     )
 
 
+@keep_old_members("0.3", first="first_values", held="qparams")
 class TensorSummary:
     """Shape, range, mean and first values of one tensor over all batches, as stored.
 
-    held : quantization parameters if the values are integers, else None.
+    qparams : quantization parameters if the values are integers, else None.
     """
 
     def __init__(self, name: str) -> None:
         """Start an empty summary of the tensor `name`."""
         self.name = name
         self.dtype = ""
-        self.held: Affine | None = None
+        self.qparams: Affine | None = None
         self.shape: tuple[int, ...] = ()
-        self.first: list[float] = []
+        self.first_values: list[float] = []
         self.low, self.high = math.inf, -math.inf
         self._total, self._count = 0.0, 0
 
     def add(self, array: np.ndarray, qparams: Affine | None) -> None:
-        """Add one batch to shape, range, mean and first values; `held` becomes `qparams`."""
+        """Add one batch, whose values are integers with `qparams`, or real if it is None."""
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
-        self.dtype, self.held = str(array.dtype), qparams
+        self.dtype = str(array.dtype)
+        self.qparams = qparams
         if array.size:
-            self.low, self.high = (
-                min(self.low, array.min().item()),
-                max(self.high, array.max().item()),
-            )
+            self.low = min(self.low, array.min().item())
+            self.high = max(self.high, array.max().item())
             self._total += float(array.sum(dtype=np.float64))
             self._count += array.size
-            self.first += array.reshape(-1)[: _MAX_FIRST_VALUES - len(self.first)].tolist()
+            missing_count = _MAX_FIRST_VALUES - len(self.first_values)
+            self.first_values += array.reshape(-1)[:missing_count].tolist()
 
     @property
     def mean(self) -> float:
@@ -235,7 +237,9 @@ class TensorSummary:
 
     def real(self, value: float) -> float:
         """Return the real value of `value`, which is unchanged for a float tensor."""
-        return value if self.held is None else (value - self.held.zero_point) / self.held.scale
+        if self.qparams is None:
+            return value
+        return (value - self.qparams.zero_point) / self.qparams.scale
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON-ready values.
@@ -246,9 +250,9 @@ class TensorSummary:
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            **qparams_to_json(self.held),
+            **qparams_to_json(self.qparams),
             "min": self.low,
             "max": self.high,
             "mean": self.mean,
-            "first": self.first,
+            "first": self.first_values,
         }

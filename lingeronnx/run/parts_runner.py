@@ -6,7 +6,7 @@ that uses its own exp and tanh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,12 +131,24 @@ class PartsRunner:
     def run(
         self,
         feed: Mapping[str, np.ndarray],
-        names: Sequence[str] | None = None,
+        names: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
         """Run a batch and yield `(name, array, qparams or None)`, as `IntegerRunner` does.
 
-        names : tensors to yield; None for all. force : must be empty.
+        Parameters
+        ----------
+        feed
+            Arrays by input name.
+        names
+            Tensors to yield; None for all.
+        force
+            Not supported; must be empty or None.
+
+        Raises
+        ------
+        ModelError
+            If `force` is not empty, or a part fails.
         """
         if force:
             raise ModelError(
@@ -156,7 +168,7 @@ class PartsRunner:
             yield name, array, qparams
 
     def _run_sample(
-        self, feed: Mapping[str, np.ndarray], names: Sequence[str] | None
+        self, feed: Mapping[str, np.ndarray], names: Collection[str] | None
     ) -> dict[str, tuple[np.ndarray, Affine | None]]:
         """Return (array, qparams or None) of the tensors `names`, or of all, for one sample."""
         tensors = {}

@@ -10,6 +10,7 @@ import pytest
 from lingeronnx.analysis.check.structure import Structure
 from lingeronnx.analysis.compare.comparison import Comparison
 from lingeronnx.analysis.compare.join import ComparedTensor
+from lingeronnx.analysis.compare.option_trials import OptionTrialResult
 from lingeronnx.analysis.profile.outliers import OutlierRow
 from lingeronnx.analysis.profile.profile import Profile, RecordedTensor
 from lingeronnx.deprecation import _OldMember, accept_old_parameters, keep_old_members
@@ -83,6 +84,7 @@ MEMBERS = [
     (Comparison, "advice", "format_advice"),
     (Structure, "used", "use_counts"),
     (Repaired, "checked", "trial_run"),
+    (OptionTrialResult, "now", "baseline_sqnr"),
     (OutlierRow, "largest", "max_abs"),
     (Profile, "seen", "tensors"),
     (RecordedTensor, "spread", "distribution"),

@@ -134,7 +134,7 @@ class Comparison:
             "accuracy": None if self.accuracy is None else list(self.accuracy),
             "outputs": dict(self.outputs),
             "options": self.options,
-            "options_tried": None if self.option_results is None else vars(self.option_results),
+            "options_tried": None if self.option_results is None else self.option_results.to_dict(),
             "notes": list(self.notes),
             "findings": [finding.to_dict() for finding in self.findings],
             "layers": layers,
@@ -159,10 +159,10 @@ class Comparison:
             lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
             lines += ["No issues found.", ""]
-        return "\n".join([*lines, *self._format_options()])
+        return "\n".join([*lines, *self._format_option_advice()])
 
-    def _format_options(self) -> list[str]:
-        """Return the lines on all options: which to use, and their effect if they were tried."""
+    def _format_option_advice(self) -> list[str]:
+        """Return the lines that advise options, with their measured effect if they were tried."""
         if not format_options(self.findings):
             return []
         results = self.option_results
@@ -175,12 +175,12 @@ class Comparison:
         if set(results.best) != all_options:
             head = (
                 f"The options that gain {MIN_GAIN_DB:g} dB each (all options together: "
-                f"{format_number(results.every)} dB):"
+                f"{format_number(results.all_options_sqnr)} dB):"
             )
         method = "weights refined" if results.refined else "rounding only"
         measured = (
-            f"   tried on these data, {method}: {format_number(results.value)} dB, without options "
-            f"{format_number(results.now)} dB"
+            f"   tried on these data, {method}: {format_number(results.best_sqnr)} dB, "
+            f"without options {format_number(results.baseline_sqnr)} dB"
         )
         return [head, f"   {self.options}", measured, ""]
 
@@ -199,12 +199,12 @@ class Comparison:
 def _explain_no_option(results: OptionTrialResult) -> str:
     """Explain that no option helps, or that the gain is within the error of the trial."""
     effect = (
-        f"with all options {format_number(results.every)} dB, without "
-        f"{format_number(results.now)} dB"
+        f"with all options {format_number(results.all_options_sqnr)} dB, without "
+        f"{format_number(results.baseline_sqnr)} dB"
     )
-    if results.value - results.now < MIN_GAIN_DB:
+    if results.best_sqnr - results.baseline_sqnr < MIN_GAIN_DB:
         return f"No option gains {MIN_GAIN_DB:g} dB: {effect}."
-    graph_db = format_number(results.graph)
+    graph_db = format_number(results.graph_sqnr)
     return f"No option is sure to gain {MIN_GAIN_DB:g} dB: {effect}; the graph has {graph_db} dB."
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ...deprecation import keep_old_members
 from ...errors import LingerOnnxError
 from ...flow import (
     PlannedModel,
@@ -53,6 +54,13 @@ _MAX_SINGLE_OPTIONS = 4  # options to try one by one
 _MAX_MACS = 2_000_000_000  # multiply-accumulates per sample of a model for which options are tried
 
 
+@keep_old_members(
+    "0.3",
+    value="best_sqnr",
+    every="all_options_sqnr",
+    now="baseline_sqnr",
+    graph="graph_sqnr",
+)
 @dataclass(frozen=True)
 class OptionTrialResult:
     """Effect of options on the worst output's SQNR, in dB.
@@ -61,14 +69,14 @@ class OptionTrialResult:
     ----------
     best
         Options to use; empty if none helps.
-    value
+    best_sqnr
         SQNR with the options that gained most.
-    every
+    all_options_sqnr
         SQNR with all options.
-    now
+    baseline_sqnr
         SQNR without options, planned in the same way, or of the graph if it has no recorded
         settings.
-    graph
+    graph_sqnr
         SQNR of the graph.
     refined
         Whether weights were refined as `quantize` does; otherwise the error is that of rounding
@@ -76,16 +84,28 @@ class OptionTrialResult:
     """
 
     best: tuple[str, ...]
-    value: float
-    every: float
-    now: float
-    graph: float
+    best_sqnr: float
+    all_options_sqnr: float
+    baseline_sqnr: float
+    graph_sqnr: float
     refined: bool = False
 
     @property
     def is_certain(self) -> bool:
         """Whether the gain is at least `MIN_GAIN_DB` and exceeds the error of the trial itself."""
-        return self.value - self.now >= max(MIN_GAIN_DB, abs(self.now - self.graph))
+        trial_error = abs(self.baseline_sqnr - self.graph_sqnr)
+        return self.best_sqnr - self.baseline_sqnr >= max(MIN_GAIN_DB, trial_error)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        return {
+            "best": self.best,
+            "value": self.best_sqnr,
+            "every": self.all_options_sqnr,
+            "now": self.baseline_sqnr,
+            "graph": self.graph_sqnr,
+            "refined": self.refined,
+        }
 
 
 def try_options(
@@ -157,14 +177,16 @@ def _find_best_options(
 
     Returns None if nothing can be tried.
     """
-    now = trial.graph if trial.recorded_settings is None else trial.value(())
-    every = None if now is None else trial.value(options)
-    if now is None or every is None:
+    baseline_sqnr = trial.graph if trial.recorded_settings is None else trial.value(())
+    all_options_sqnr = None if baseline_sqnr is None else trial.value(options)
+    if baseline_sqnr is None or all_options_sqnr is None:
         return None
-    best, value = _select_greedily(trial, single_options, now)
-    if every - value >= MIN_GAIN_DB:
-        best, value = tuple(options), every
-    result = OptionTrialResult(best, value, every, now, trial.graph, trial.refines_weights)
+    best, best_sqnr = _select_greedily(trial, single_options, baseline_sqnr)
+    if all_options_sqnr - best_sqnr >= MIN_GAIN_DB:
+        best, best_sqnr = tuple(options), all_options_sqnr
+    result = OptionTrialResult(
+        best, best_sqnr, all_options_sqnr, baseline_sqnr, trial.graph, trial.refines_weights
+    )
     return result if result.is_certain else replace(result, best=())
 
 

@@ -110,7 +110,7 @@ def calibrate_model(
         factors=stats_factors,
         known_stats=known_stats,
         softmax_axes=softmax_axes,
-        on_batch=_count_samples(progress),
+        on_batch=_make_progress_callback(progress),
     )
     trim_memory()
     if previous is not None and previous.partition.floats == partition.floats:
@@ -129,17 +129,17 @@ def calibrate_model(
     )
 
 
-def _count_samples(progress: Progress | None) -> Callable[[int], None]:
-    """Return a callback that reports the number of samples so far."""
+def _make_progress_callback(progress: Progress | None) -> Callable[[int], None]:
+    """Return a callback that adds the samples of a batch and reports their number so far."""
     completed = 0
 
-    def count(samples: int) -> None:
+    def report_batch(sample_count: int) -> None:
         nonlocal completed
-        completed += samples
+        completed += sample_count
         if progress is not None:
             progress("calibrating", completed, None)
 
-    return count
+    return report_batch
 
 
 def _reusable_stats(

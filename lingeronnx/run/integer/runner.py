@@ -101,7 +101,7 @@ class IntegerRunner:
     def run(
         self,
         feed: Mapping[str, np.ndarray],
-        keep: Collection[str] | None = None,
+        names: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
         """Run a batch and yield `(name, array, qparams or None)` in graph order.
@@ -111,10 +111,10 @@ class IntegerRunner:
         feed
             Arrays by input name: real values, or for an input of a Quant an array of its integer
             type, which is taken as already quantized.
-        keep
+        names
             Tensors to yield; None for all.
         force
-            Tensors to replace by these integers (or reals); they must be kept.
+            Tensors to replace by these integers (or reals); they must be in `names`.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class IntegerRunner:
         inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         direct_key = (
             tuple((array.dtype, array.shape) for array in inputs.values()),
-            None if keep is None else tuple(keep),
+            None if names is None else tuple(names),
         )
         direct = None if force else self._direct.get(direct_key)
         if direct is not None:
@@ -139,9 +139,9 @@ class IntegerRunner:
         stacked = inputs if self.runs_whole_batch else self._stack_samples(inputs)
         program_feed = self._make_program_feed(stacked, quantized)
         specs = _make_specs(program_feed, count)
-        key = tuple(specs.items()), None if keep is None else frozenset(keep)
+        key = tuple(specs.items()), None if names is None else frozenset(names)
         if key not in self._programs:
-            self._programs[key] = self._compile(specs, keep, quantized)
+            self._programs[key] = self._compile(specs, names, quantized)
         program, qparams = self._programs[key]
         self._cache_direct_program(direct_key, inputs, program_feed, program, qparams)
         forced = {
@@ -286,7 +286,7 @@ class IntegerRunner:
     def _compile(
         self,
         specs: Mapping[str, TensorSpec],
-        keep: Collection[str] | None,
+        names: Collection[str] | None,
         quantized: Collection[str],
     ) -> tuple[Program, dict[str, Affine]]:
         """Compile a program for feeds of `specs`; return it with the qparams of integer tensors.
@@ -296,23 +296,23 @@ class IntegerRunner:
         """
         from simulator import program
 
-        binder = self._make_binder(specs, keep)
+        binder = self._make_binder(specs, names)
         binder.run()
         for value in self.model.graph.inputs:
             qparams = self.input_qparams[str(value.name)] if value.name in quantized else None
             if qparams is not None:
                 binder.held.update({ir.output_name(use.node): qparams for use in value.uses()})
-        outputs = _select_outputs(binder, keep)
+        outputs = _select_outputs(binder, names)
         try:
             return program.compile_program(binder.steps, specs, outputs), binder.held
         except program.SimulatorError as error:
             raise ModelError(str(error)) from error
 
 
-def _select_outputs(binder: Binder, keep: Collection[str] | None) -> list[str] | None:
+def _select_outputs(binder: Binder, names: Collection[str] | None) -> list[str] | None:
     """Return the outputs of a program; None for all tensors."""
-    if keep is not None:
-        return [name for name in keep if name in binder.specs]
+    if names is not None:
+        return [name for name in names if name in binder.specs]
     if binder.integer_names:
         return [name for name in binder.specs if name not in binder.integer_names]
     return None

@@ -672,7 +672,7 @@ def test_forms_take_a_batch(form):
         for v in runners[0].inputs
     }
     name = str(graph.graph.outputs[0].name)
-    before, after = (list(runner.run(feed, keep={name})) for runner in runners)
+    before, after = (list(runner.run(feed, names={name})) for runner in runners)
     assert count == 1
     assert all(runner.per_sample for runner in runners)
     np.testing.assert_array_equal(before[0][1], after[0][1])
