@@ -52,7 +52,9 @@ def test_a_summary_of_batches_is_that_of_all_at_once():
 def test_former_names_of_a_summary_warn(old, new):
     summary = TensorSummary("t")
     summary.add(np.zeros((2, 3), np.int8), Affine(16.0, 8))
-    with pytest.warns(DeprecationWarning, match=rf"TensorSummary\.{old}\b.*\bTensorSummary\.{new}\b"):
+    with pytest.warns(
+        DeprecationWarning, match=rf"TensorSummary\.{old}\b.*\bTensorSummary\.{new}\b"
+    ):
         assert getattr(summary, old) == getattr(summary, new)
 
 
