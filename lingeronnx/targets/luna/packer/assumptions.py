@@ -23,6 +23,7 @@ def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
     """Mark a rule as not measured and register `assumption`, the statement that it relies on."""
 
     def mark(rule: _Rule) -> _Rule:
+        """Record the assumption under the rule's "module.function"; return the rule unchanged."""
         UNMEASURED_RULES[f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"] = assumption
         return rule
 

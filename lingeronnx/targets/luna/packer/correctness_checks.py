@@ -35,7 +35,11 @@ __all__ = ["check_correctness", "check_placement"]
 
 
 def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each memory placement that the packer refuses."""
+    """Yield a finding for each memory placement that the packer refuses.
+
+    Checked are the input of a Conv1dInt, and input, output and weight of a ConvTranspose2dInt where
+    the profile requires shared memory.
+    """
     profile = get_packer_profile(plan.target)
     for step in plan.graph.steps:
         node = plan.get_placed_step(step)
@@ -67,7 +71,11 @@ def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each result that is wrong under this plan, except by overruns."""
+    """Yield a finding for each result that is wrong under this plan, except by overruns.
+
+    Checked are names, shared constants, input scales, 4-bit weights, operators, activations in
+    flash, and the placement rules of all chips and of this one.
+    """
     table = get_packer_profile(plan.target).work_area_table
     yield from _check_names(plan)
     yield from _check_shared_constants(plan)
@@ -89,7 +97,11 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each tensor that is named like a buffer of the packer."""
+    """Yield a finding for each tensor that is named like a buffer of the packer.
+
+    "workspace" is reserved only with work areas on chips that use the name; the two DMA buffers
+    only while constants are not in shared memory.
+    """
     profile = get_packer_profile(plan.target)
     for tensor in plan.graph.iterate_tensors():
         rule = ""
@@ -156,7 +168,10 @@ def _map_constant_consumers(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
 
 
 def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each consumer of an integer input that does not declare its scale."""
+    """Yield a finding for each consumer of an integer input that does not declare its scale.
+
+    Only on chips whose executor needs the scale; a scale is unknown if no Quant has set it.
+    """
     if not get_packer_profile(plan.target).needs_input_scale:
         return
     for name in plan.graph.inputs:
@@ -208,7 +223,11 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
 
 
 def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if the chip does not compute the operator correctly at all."""
+    """Yield a finding if the chip does not compute the operator correctly at all.
+
+    The cases are a Quant or Dequant between integer operators, a hoisted pad whose consumer is not
+    alone or is grouped, an operator that was never measured, and one that the target lacks.
+    """
     profile = get_packer_profile(plan.target)
     if step.op in (QUANT.name, DEQUANT.name):
         yield make_wrong_result_finding(
@@ -244,7 +263,10 @@ def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[Ve
 
 
 def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on the shapes and the weight type of a LayerNormInt."""
+    """Yield the findings on the shapes and the weight type of a LayerNormInt.
+
+    Checked against the profile are the minimal row length, two axes and the bits of the weight.
+    """
     profile = get_packer_profile(plan.target)
     node = plan.get_placed_step(step)
     row_length = node.inputs[1].elements
@@ -291,7 +313,11 @@ def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding
 
 
 def _check_output_scale(step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if the output scale of a sum or a product is too large for its inputs."""
+    """Yield a finding if the output scale of a sum or a product is too large for its inputs.
+
+    It must not exceed the smaller input scale of an iqAdd or iqSub, nor the product of the input
+    scales of an iqMul or BmmInt.
+    """
     scale, x, y = (step.get(key) for key in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:
         return

@@ -199,7 +199,10 @@ def _make_verdict(
     memory: MemoryPlan | None = None,
     net: PackerGraph | None = None,
 ) -> DetailedVerdict:
-    """Derive packability and correctness from the levels of the findings."""
+    """Derive packability and correctness from the levels of the findings.
+
+    "packs" makes a graph unpackable and incorrect, "right" incorrect. Equal findings are kept once.
+    """
     levels = {finding.level for finding in findings}
     return DetailedVerdict(
         is_packable="packs" not in levels,
@@ -215,7 +218,7 @@ def _make_verdict(
 def _check_capacity(
     net: PackerGraph, memory: MemoryPlan, target: Target
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each memory of the chip that the plan exceeds."""
+    """Yield a finding for each memory of the chip (shared, PSRAM) that the plan exceeds."""
     if not memory.fits:
         yield VerdictFinding(
             "packs",
@@ -236,7 +239,7 @@ def _check_capacity(
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
-    """Describe the required bytes, and the node and largest tensors at the peak of the plan."""
+    """Describe the required bytes, and node and three largest tensors at the peak of the plan."""
     live_bytes = memory.compute_live_bytes(len(net.steps))
     peak_index = live_bytes.index(max(live_bytes))
     live_sizes = [
@@ -252,7 +255,7 @@ def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
 
 
 def _suggest_remedy(memory: MemoryPlan) -> str:
-    """Suggest smaller maps, or a chip whose shared memory is large enough."""
+    """Suggest smaller maps and, if there is one, the first chip with enough shared memory."""
     suitable = [
         target
         for target in PLATFORMS
@@ -277,7 +280,7 @@ class NodeLimitChecker:
         self._violations_by_key: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-        """Yield a finding for each limit that a step breaks."""
+        """Yield a finding for each limit that a step breaks; results are cached by its contents."""
         if step.op not in PACKER_LIMITS and step.op not in CORRECTNESS_LIMITS:
             return
         key = _make_cache_key(net, step)
@@ -318,7 +321,10 @@ def _hash_array(array: np.ndarray) -> tuple[str, bytes]:
 
 
 def _to_ir_node(net: PackerGraph, step: PackerStep) -> ir.Node:
-    """Convert a step to a detached IR node, on which limits can be evaluated."""
+    """Convert a step to a detached IR node, on which limits can be evaluated.
+
+    An input is `computed` if it is neither a constant nor a graph input.
+    """
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]

@@ -25,7 +25,10 @@ _KEEP_8_BITS_REMEDY = "leave the layer at 8 bits (--override)"
 
 
 def check_int4_format(net: PackerGraph, target: Target) -> Iterator[VerdictFinding]:
-    """Yield the findings on nodes with 4-bit weights that no memory placement changes."""
+    """Yield the findings on nodes with 4-bit weights that no memory placement changes.
+
+    Checked are the operators, the range -8 to 7, and weights that several nodes share.
+    """
     support_by_operator = get_packer_profile(target).narrow
     packed_steps = [step for step in net.steps if _has_packed_weights(step, support_by_operator)]
     for step in net.steps:
@@ -54,7 +57,11 @@ def _has_packed_weights(step: PackerStep, support_by_operator: Mapping[str, Int4
 def _check_operator(
     net: PackerGraph, step: PackerStep, support: Int4Support, target: Target
 ) -> Iterator[VerdictFinding]:
-    """Yield the findings on one node with 4-bit weights, whose operator has `support` for them."""
+    """Yield the findings on one node with 4-bit weights, whose operator has `support` for them.
+
+    Without packed support the weights must have 8 bits; otherwise LinearInt and Gather are checked
+    on their own, and a LayerNormInt must have an even row length.
+    """
     if support is not Int4Support.PACKED:
         is_refused = support is Int4Support.REFUSED and (
             step.op != CONV1D.name
@@ -86,7 +93,7 @@ def _check_linear(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding
 
 
 def _check_gather(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on a Gather from a 4-bit table."""
+    """Yield the findings on a Gather from a 4-bit table: odd row length, index not int64."""
     row_length = net.tensors[step.inputs[0]].shape[-1]
     if row_length % 2:
         rule = "the row length of a 4-bit table must be even"

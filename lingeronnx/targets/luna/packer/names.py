@@ -56,7 +56,11 @@ def build_safe_names(graph: ir.Model) -> NameMapping:
 
 
 def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
-    """Assign a unique safe name to each tensor, to names that are safe already first."""
+    """Assign a unique safe name to each tensor, to names that are safe already first.
+
+    Maps old to new names. Computed tensors that the executor dumps (not float) also have unique
+    dump names, which are truncated.
+    """
     values = list(ir.iter_values(graph))
     io_names = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
     computed = list(dict.fromkeys([*io_names, *(str(value.name) for value in values)]))
@@ -83,7 +87,7 @@ def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
 
 
 def _assign_node_names(graph: ir.Model) -> dict[str, str]:
-    """Assign a unique safe name to each node."""
+    """Assign a unique safe name to each node (old -> new); safe names are kept."""
     original_names = [str(node.name) for node in graph.graph]
     node_names = {name: name for name in original_names if is_safe(name)}
     for name in original_names:
@@ -94,7 +98,10 @@ def _assign_node_names(graph: ir.Model) -> dict[str, str]:
 
 
 def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> str:
-    """Return `name`, or a safe name that is not in `used_names` and whose dump stem is free."""
+    """Return `name`, or a safe name that is not in `used_names` and whose dump stem is free.
+
+    A suffix _2, _3, ... is appended within the length of dump names.
+    """
     candidate = base = _sanitize_name(name)
     suffix_number = 1
     while (candidate in used_names and candidate != name) or _get_dump_stem(

@@ -100,7 +100,11 @@ def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
 
 
 def _make_options(values: dict[str, str]) -> PackerOptions:
-    """Convert the parsed values, by field name, to options."""
+    """Convert the parsed values, by field name, to options.
+
+    Defaults are thresholds of 655360 bytes, prefetch, constants in PSRAM. "params" in -m is the
+    memory of constants; an invalid entry becomes a finding.
+    """
     placements, findings = _parse_placements(values.get("memory", ""))
     thresholds = [
         _parse_bytes(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)
@@ -129,7 +133,7 @@ def _parse_bytes(option: str, text: str) -> int:
 
 
 def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
-    """Parse ``tensor:memory,tensor:memory``; an entry of another form becomes a finding."""
+    """Parse ``tensor:memory,tensor:memory`` to a memory by tensor; others become findings."""
     placements: dict[str, str] = {}
     findings: list[VerdictFinding] = []
     for entry in text.split(",") if text else []:

@@ -101,7 +101,11 @@ VERIFIED_PLACEMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def encode_placement(node: PlacedStep) -> str:
-    """Encode the memories of a node's tensors as in the table, such as "sp>s/x+"."""
+    """Encode the memories of a node's tensors as in the table, such as "sp>s/x+".
+
+    Letters of the computed inputs (of an iqCat: each once, sorted) and of the output, then the
+    rescaled operands after "/", then "+" if a tensor exceeds `MAX_COPY_BYTES`.
+    """
     data = [t for t in node.inputs if not t.is_constant]
     letters = [_get_memory_letter(node, t.name) for t in data]
     scales = _get_rescaled_operands(node)
@@ -132,7 +136,10 @@ def _get_memory_letter(node: PlacedStep, name: str) -> str:
 
 
 def _get_rescaled_operands(node: PlacedStep) -> str:
-    """Return the letters of the iqAdd or iqCat operands whose scale differs from the result's."""
+    """Return the letters of the iqAdd or iqCat operands whose scale differs from the result's.
+
+    The letters are "x" and "y" of an iqAdd, "x" for any input of an iqCat.
+    """
     scale = node.step.get("scale_o")
     keys: list[tuple[str, str]] = []
     if node.step.op == ADD.name:
@@ -170,7 +177,11 @@ def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _find_operator_assumptions(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the unmeasured facts about a step that concern more than its placement."""
+    """Yield the unmeasured facts about a step that concern more than its placement.
+
+    They concern a LayerNormInt with constants in shared memory, a grouped Conv1dInt, a LinearInt
+    with several rows and one output, and copies along other axes.
+    """
     profile = get_packer_profile(plan.target)
     if (
         step.op == LAYER_NORM.name

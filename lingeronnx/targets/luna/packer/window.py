@@ -66,7 +66,10 @@ class PackerWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> PackerWindow | None:
-        """Read the sizes of a float or an integer node; None if they are not static."""
+        """Read the sizes of a float or an integer node; None if they are not static.
+
+        A 1-D window becomes one of height 1. A float pool with a single position gets strides of 1.
+        """
         source = static_shape(node.inputs[0])
         weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
         kernel = list(ir.get_attr(node, "kernel_shape") or (weight or ())[2:])
@@ -144,7 +147,10 @@ def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[in
 def _get_group_sizes(
     node: ir.Node, channels: int, weight: tuple[int, ...] | None
 ) -> tuple[int, int, int]:
-    """Return the group count, and the channels and outputs of one node that the packer creates."""
+    """Return the group count, and the channels and outputs of one node that the packer creates.
+
+    The packer splits a grouped convolution into its groups, but not a depthwise one.
+    """
     group = int(ir.get_attr(node, "group") or 1)
     if weight is None:
         return 1, channels, channels

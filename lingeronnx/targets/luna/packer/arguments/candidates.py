@@ -42,7 +42,11 @@ class ArgumentCandidate:
     all_psram: bool = False
 
     def to_options(self, base: PackerOptions) -> PackerOptions:
-        """Return the packer options of the candidate, based on `base`."""
+        """Return the packer options of the candidate, based on `base`.
+
+        `psram_tensors` replace the base's placements; `all_psram` sets the fourth threshold to 1
+        byte, so that all larger tensors are in PSRAM.
+        """
         thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
         return replace(
             base,
@@ -104,7 +108,11 @@ def iterate_candidates(prepared: PreparedGraph, target: Target) -> Iterator[Argu
 
 
 def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[str]]:
-    """Yield sets of tensors to place in PSRAM that may help on this chip, small sets first."""
+    """Yield sets of tensors to place in PSRAM that may help on this chip, small sets first.
+
+    They are the empty set, the groups of tensors with a known fault or cost, their unions, and then
+    the large tensors for each size threshold.
+    """
     linear_outputs = find_multirow_linear_outputs(net, target)
     groups = [
         linear_outputs,
@@ -124,7 +132,10 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
 
 
 def _iterate_large_tensor_sets(net: PackerGraph, base_set: Sequence[str]) -> Iterator[list[str]]:
-    """Yield `base_set` with the large tensors of several kinds, for each size threshold."""
+    """Yield `base_set` with the large tensors of several kinds, for each size threshold.
+
+    The kinds are those split or joined, also the iqCat inputs, all but Slice outputs, and all.
+    """
     tensors = list(net.iterate_tensors())
     all_names = {tensor.name for tensor in tensors}
     split_or_joined = _find_split_and_join_tensors(net)

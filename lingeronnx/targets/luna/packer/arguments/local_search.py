@@ -212,6 +212,7 @@ class _BestFirstQueue:
     """Evaluated candidates, the best first; every candidate is evaluated once."""
 
     def __init__(self, prepared: PreparedGraph, target: Target, base: PackerOptions) -> None:
+        """Make an empty queue of the candidates for `prepared`; options are based on `base`."""
         self._prepared = prepared
         self._target = target
         self._base = base
@@ -225,7 +226,11 @@ class _BestFirstQueue:
         return len(self._seen)
 
     def add(self, candidate: ArgumentCandidate) -> bool:
-        """Evaluate a candidate unless it was added before; return whether it is the best so far."""
+        """Evaluate a candidate unless it was added before; return whether it is the best so far.
+
+        A candidate that does not fit in shared memory is not queued. Two with equal prefetch,
+        constant memory and PSRAM tensors are the same.
+        """
         key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram_tensors))
         if key in self._seen:
             return False
@@ -302,7 +307,10 @@ def _iterate_moves(
 def _score_candidate(
     prepared: PreparedGraph, target: Target, base: PackerOptions, candidate: ArgumentCandidate
 ) -> tuple[_Score, DetailedVerdict] | None:
-    """Return score and verdict of a candidate, or None if it does not fit in shared memory."""
+    """Return score and verdict of a candidate, or None if it does not fit in shared memory.
+
+    The score is (rank of the verdict, objections, tensors that they list); smaller is better.
+    """
     assert prepared.net is not None
     options = candidate.to_options(base)
     max_bytes = get_shared_memory_limit(target, base) + 1
@@ -413,7 +421,10 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
 def _get_tensors_at_peak(
     net: PackerGraph, allocations: Mapping[str, Allocation]
 ) -> dict[str, None]:
-    """Return the tensors that are live at the step where most bytes of `allocations` are in use."""
+    """Return the tensors that are live at the step where most bytes of `allocations` are in use.
+
+    Tensors that this step does not use come first, then large ones. The keys are the names.
+    """
     lifetimes = [(a.size, a.first_step, a.last_step) for a in allocations.values()]
     live_bytes = sum_live_bytes(len(net.steps), lifetimes)
     peak_index = live_bytes.index(max(live_bytes))

@@ -82,7 +82,11 @@ def _find_next_part(
 
 
 def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Iterable[int]) -> int:
-    """Return the bytes of the common region and of the regions of the selected parts."""
+    """Return the bytes of the common region and of the regions of the selected parts.
+
+    The common region is as large as the largest need of a part that is not selected; `selected` are
+    indices into `demands`.
+    """
     selected_indices = set(selected)
     common_bytes = max(
         (
@@ -144,7 +148,11 @@ class _PartTrial:
 
     @classmethod
     def evaluate(cls, graph: ir.Model, target: Target) -> _PartTrial:
-        """Choose the arguments of a part with its constants in PSRAM, then with them resident."""
+        """Choose the arguments of a part with its constants in PSRAM, then with them resident.
+
+        The second is tried only if it may save enough time for the model's objective. The demand is
+        0 for a part that does not pack, and None if bytes or latency are unknown.
+        """
         names = build_safe_names(graph)
         has_safe_names = not (names.tensors or names.nodes)
         part = apply_file_names(ir.clone(graph), names)

@@ -115,7 +115,11 @@ def _select_fastest(
     can_keep_resident: bool,
     prepared: PreparedGraph | None,
 ) -> EvaluatedArguments:
-    """Select arguments without the cache; see `select_fastest_arguments`."""
+    """Select arguments without the cache; see `select_fastest_arguments`.
+
+    The first correct arguments are improved if kernel costs are known or the objective is TIME;
+    `prepared` is None to prepare the graph here.
+    """
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
     first = _find_first_correct(prepared, target, base)
@@ -267,7 +271,10 @@ def _evaluate_oversized_candidates(
     oversized: Sequence[tuple[int, ArgumentCandidate]],
     best: _Trial | None,
 ) -> _Trial:
-    """Return the best of `best` and the candidates that do not fit, which the packer refuses."""
+    """Return the best of `best` and the candidates that do not fit, which the packer refuses.
+
+    `oversized` are (index, candidate) pairs; the search stops when no further one can be better.
+    """
     # Each has at least one finding besides those of the prepared graph: that it does not fit.
     min_findings = len(dict.fromkeys(prepared.findings)) + 1
     for index, candidate in oversized:

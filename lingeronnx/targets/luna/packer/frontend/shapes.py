@@ -86,7 +86,11 @@ _VARIABLE_WIDTH_OPERATORS = (
 
 
 def _get_element_bytes(step: PackerStep, inputs: Sequence[PackerTensor]) -> int:
-    """Return the bytes of an output element."""
+    """Return the bytes of an output element.
+
+    They come from `o_bits` for operators of variable width, `data_bits` of a Quant; a Dequant has
+    4, tables and operators without inputs 1, others the width of the first input.
+    """
     if step.op in _VARIABLE_WIDTH_OPERATORS:
         return int(step.get("o_bits", 8)) // 8 or 1
     if step.op == DEQUANT.name:
@@ -123,7 +127,10 @@ def _get_int_list(step: PackerStep, arrays: Arrays, index: int, name: str) -> li
 
 
 def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) -> Shape:
-    """Infer the spatial output sizes of a convolution or pool over an input of shape `source`."""
+    """Infer the spatial output sizes of a convolution or pool over an input of shape `source`.
+
+    `kernel` has the sizes of the spatial axes. Raises an UnknownShapeError for an empty output.
+    """
     rank = len(source) - 2
     strides = step.get("strides") or [1] * rank
     pads = step.get("pads") or [0] * 2 * rank
@@ -155,7 +162,7 @@ def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, O, ...] of a transposed convolution."""
+    """Infer [N, O, ...] of a transposed convolution; dilations are not regarded."""
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
@@ -174,7 +181,10 @@ def _infer_pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [..., O] of a LinearInt with weights [O, I]."""
+    """Infer [..., O] of a LinearInt with weights [O, I].
+
+    As in the packer, the last size for four axes or more is I.
+    """
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
         raise UnknownShapeError("the input of a LinearInt has fewer than two axes")
@@ -201,7 +211,11 @@ def _infer_concat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of a Reshape, whose target may contain 0 and -1."""
+    """Infer the shape of a Reshape, whose target may contain 0 and -1.
+
+    0 keeps the size of the axis, -1 is the rest. Raises an UnknownShapeError if the target is not
+    constant or has another number of elements.
+    """
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
         raise UnknownShapeError("the target shape must be a constant")
@@ -227,7 +241,7 @@ def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Remove the given axes, or all axes of size 1."""
+    """Remove the given axes (attribute or input), or all axes of size 1."""
     axes = _get_int_list(step, arrays, 1, "axes")
     shape = shapes[0]
     if axes is None:
@@ -246,7 +260,10 @@ def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of a Slice with constant bounds."""
+    """Infer the shape of a Slice with constant bounds, otherwise raise an UnknownShapeError.
+
+    Axes are 0, 1, ... by default, steps 1.
+    """
     starts, ends = _get_int_list(step, arrays, 1, "starts"), _get_int_list(step, arrays, 2, "ends")
     if starts is None or ends is None:
         raise UnknownShapeError("starts and ends of a Slice must be constants")
@@ -281,7 +298,11 @@ def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 
 
 def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of a Resize from its constant scales or sizes."""
+    """Infer the shape of a Resize from its constant scales or sizes.
+
+    The last nonempty constant input counts: scales if it is float, otherwise sizes. Raises an
+    UnknownShapeError without one.
+    """
     constants = (arrays[name] for name in reversed(step.inputs[1:]) if name in arrays)
     factors: Any = next((array for array in constants if array.size), None)
     if factors is None:

@@ -32,7 +32,11 @@ _SUPPORTED_ATTRIBUTE_TYPES = [
 
 
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
-    """Return the nodes in file order, without Constant nodes and without absent inputs."""
+    """Return the nodes in file order, without Constant nodes and without absent inputs.
+
+    Operator and attribute names of dialect v3 become those of v1; a node without a name is named by
+    its operator and first output.
+    """
     steps = []
     for node in graph.node:
         if node.op_type == "Constant":
@@ -86,7 +90,7 @@ def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFindin
 
 
 def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Return the initializers and the values of Constant nodes by name."""
+    """Return the arrays of the initializers and of Constant nodes by tensor name."""
     arrays = {tensor.name: _decode_array(tensor, tensor.name) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.output:
@@ -110,7 +114,10 @@ def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
 def read_packer_graph(
     proto: onnx.ModelProto, target: Target, options: PackerOptions
 ) -> tuple[PackerGraph | None, list[VerdictFinding]]:
-    """Read the packer's view of a graph; None with findings if that is impossible."""
+    """Read the packer's view of a graph; None with findings if that is impossible.
+
+    Activations are fused, Quant and Dequant nodes folded, steps sorted by need and shapes inferred.
+    """
     graph, arrays = proto.graph, _read_constants(proto.graph)
     steps = parse_nodes(graph)
     findings = list(_find_malformed_nodes(steps))
@@ -273,7 +280,11 @@ def _quantize_graph_input(
     tensors: dict[str, PackerTensor],
     findings: list[VerdictFinding],
 ) -> None:
-    """Give graph input `name` the width and scale of its Quant, in place."""
+    """Give graph input `name` the width and scale of its Quant, in place.
+
+    Appends a finding if another Quant has given it another scale. Constants and a Quant without a
+    scale are ignored.
+    """
     scale = quant.get("scale_x")
     if name not in tensors or tensors[name].is_constant or scale is None:
         return
@@ -328,7 +339,10 @@ def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
 
 
 def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[PackerStep]:
-    """Return the steps that `outputs` depend on, depth first, inputs from left to right."""
+    """Return the steps that `outputs` depend on, depth first, inputs from left to right.
+
+    Every step comes after its producers; steps that no output needs are left out.
+    """
     producers = map_producers(steps)
     order: list[PackerStep] = []
     visited: set[int] = set()
@@ -350,7 +364,10 @@ def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[Pack
 
 
 def infer_tensors(net: PackerGraph) -> list[VerdictFinding]:
-    """Add the output tensors of all steps to `net`; return a finding if a shape is invalid."""
+    """Add the output tensors of all steps to `net`; return a finding if a shape is invalid.
+
+    It stops at the first such step; the list is empty if all shapes are valid.
+    """
     for step in net.steps:
         try:
             outputs = infer_outputs(step, [net.tensors[n] for n in step.inputs], net.arrays)

@@ -182,7 +182,11 @@ def _hoist_padding(net: PackerGraph) -> None:
 def _insert_pad(
     net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]
 ) -> None:
-    """Insert an iqPad before a convolution and all other consumers of its input."""
+    """Insert an iqPad before a convolution and all other consumers of its input, in place.
+
+    `hoisted_pads` (top, left, bottom, right) are those of the iqPad; every consumer with `pads`,
+    not only the convolution, gets `remaining_pads`.
+    """
     source = step.inputs[0]
     padded, amounts = f"{source}#pad", f"{source}#pad#amounts"
     net.arrays[amounts] = np.array([0, 0, *hoisted_pads[:2], 0, 0, *hoisted_pads[2:]], np.int64)
@@ -202,7 +206,10 @@ def _insert_pad(
 
 
 def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions) -> None:
-    """Split layers with many weights by output channels, into several layers and an iqCat."""
+    """Split layers with many weights by output channels into several layers and an iqCat, in place.
+
+    Layers are Conv2dInt with one group and LinearInt.
+    """
     for step in list(net.steps):
         sizes = None
         if step.op == CONV2D.name and step.get("group", 1) == 1:
@@ -240,7 +247,11 @@ def _split_evenly(total: int, size: int) -> list[int]:
 def _get_conv_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the output channels of the parts of a convolution, or None if it is not split."""
+    """Return the output channels of the parts of a convolution, or None if it is not split.
+
+    It is split if its padded weights or its output exceed their limits, which combine the profile's
+    with the first and the second threshold.
+    """
     limits = get_packer_profile(target).layer_split
     align = get_packer_profile(target).conv.weight_slice_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
@@ -271,7 +282,11 @@ def _get_conv_split(
 def _get_linear_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the outputs of the parts of a LinearInt, or None if it is not split."""
+    """Return the outputs of the parts of a LinearInt, or None if it is not split.
+
+    It is split into the fewest parts whose padded weights fit in the larger of the profile's limit
+    and the third threshold.
+    """
     limits = get_packer_profile(target).layer_split
     shape = net.tensors[step.inputs[1]].shape
     if len(shape) != 2:

@@ -48,7 +48,11 @@ class StoredSize(NamedTuple):
 def compute_stored_size(
     step: PackerStep, index: int, tensor: PackerTensor, target: Target
 ) -> StoredSize:
-    """Compute the stored size of `tensor`, the constant input `index` of a step."""
+    """Compute the stored size of `tensor`, the constant input `index` of a step.
+
+    Written are the padded 8-bit bytes, or half of them for 4-bit weights that the packer packs
+    (rows separately but for a Conv2dInt).
+    """
     unpacked_bytes = _get_unpacked_bytes(step, index, tensor, target)
     if (
         step.weight_bits != 4
@@ -67,7 +71,10 @@ _INT4_INPUT = {CONV2D.name: 1, LINEAR.name: 1, LAYER_NORM.name: 1, "Gather": 0}
 
 
 def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> int:
-    """Return the bytes of a constant with 8 bits per element, padded if it is a conv weight."""
+    """Return the bytes of a constant with 8 bits per element, padded if it is a conv weight.
+
+    Conv weights are input 1 of the convolutions; other constants have their own size.
+    """
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.size_bytes
     limits = get_packer_profile(target).conv
@@ -88,7 +95,10 @@ def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, targ
 
 
 def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    """Return the padded bytes of Conv2dInt weights [O, I, kh, kw], stored in equal slices of O."""
+    """Return the padded bytes of Conv2dInt weights [O, I, kh, kw], stored in equal slices of O.
+
+    Slices are made if the padded weights exceed `weight_slice_bytes`.
+    """
     limits = get_packer_profile(target).conv
     align = limits.weight_slice_outputs
     outputs, channels, kh, kw = tensor.shape
@@ -115,7 +125,7 @@ def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSize]:
-    """Compute the stored size of every constant, in storage order, which is that of first use."""
+    """Compute the stored size of every constant by name, in storage order, that of first use."""
     stored_sizes: dict[str, StoredSize] = {}
     for step in net.steps:
         constants = {t.name for t in net.get_constants(step)}

@@ -37,7 +37,10 @@ def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]
 
 
 def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int:
-    """Return the smallest shared memory of a step over all placements; 0 if not determined."""
+    """Return the smallest shared memory of a step over all placements; 0 if not determined.
+
+    It is not for more than `_MAX_PLACED_TENSORS` activations and for operators that run in place.
+    """
     names = list(dict.fromkeys((*step.inputs, *step.outputs)))
     activations = [name for name in names if not net.tensors[name].is_constant]
     constants = [name for name in step.inputs if net.tensors[name].is_constant]

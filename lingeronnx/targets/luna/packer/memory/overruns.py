@@ -362,7 +362,11 @@ _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
 def check_output_overruns(
     net: PackerGraph, memory: MemoryPlan, profile: PackerProfile
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each output that is written past its planned size, if that does harm."""
+    """Yield a finding for each output that is written past its planned size, if that does harm.
+
+    The level is "right" if it overwrites a live tensor, a cell or the executor's memory, and "plan"
+    if it is only written past the end of the region.
+    """
     for step_index, step in enumerate(net.steps):
         overrun = _get_output_overrun(net, step, profile)
         if overrun is None or overrun.written_bytes <= memory.allocations[overrun.name].size:

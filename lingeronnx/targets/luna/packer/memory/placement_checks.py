@@ -66,7 +66,10 @@ def _check_max_pool_placement(
 def _check_large_conv(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if input or output of a convolution over a large map is in PSRAM."""
+    """Yield a finding if input or output of a convolution over a large map is in PSRAM.
+
+    A map is large if its padded bytes exceed `MAX_COPY_BYTES`.
+    """
     _, channels, height, width = node.x.shape
     map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
     if map_bytes > MAX_COPY_BYTES and (node.is_input_in_psram() or node.is_output_in_psram):
@@ -98,7 +101,10 @@ def _check_concat_output(
 def _check_crashing_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the permutation crashes with this placement and size."""
+    """Yield a finding if the permutation crashes with this placement and size.
+
+    A crashing permutation is accepted from PSRAM to PSRAM up to the profile's number of bytes.
+    """
     limits = get_packer_profile(plan.target).transpose
     if tuple(step.get("perm")) not in limits.crashing_perms:
         return
@@ -159,7 +165,10 @@ def _check_multirow_linear(
 def _check_transpose_to_psram(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a Transpose uses a work area although none is planned for it."""
+    """Yield a finding if a Transpose uses a work area although none is planned for it.
+
+    That is so from shared memory to PSRAM for less than `MAX_COPY_BYTES`.
+    """
     if (
         node.is_output_in_psram
         and not node.is_input_in_psram()
@@ -208,7 +217,10 @@ def _check_add_single_psram_operand(
 def _check_add_shift(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the second operand would be shifted by the wrong amount."""
+    """Yield a finding if the second operand would be shifted by the wrong amount.
+
+    That is so if the output is in PSRAM, the first operand is not, and only the second is rescaled.
+    """
     if (
         node.is_output_in_psram
         and not node.is_input_in_psram()
@@ -346,7 +358,10 @@ def _check_squeeze_move(
 def _check_lstm_layout(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield findings on batch_first and the input shape of an LSTMInt."""
+    """Yield findings on batch_first and the input shape of an LSTMInt.
+
+    `batch_first` must be that of the chip; if it is 1, the steps must equal the features.
+    """
     needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
     if bool(step.get("batch_first")) != needs_batch_first:
         yield make_wrong_result_finding(
@@ -384,7 +399,7 @@ def _check_lstm_prefetch(
 def _check_lstm_common_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the input of an LSTMInt is in PSRAM but a state is not."""
+    """Yield a finding if the input of a used LSTMInt is in PSRAM but a state output is not."""
     shared_states = [n for n in step.outputs[1:] if plan.placements[n] != PSRAM]
     has_consumers = (
         plan.graph.find_consumers(step.outputs[0]) or step.outputs[0] in plan.graph.outputs
@@ -447,7 +462,10 @@ def _check_transposed_conv_weight(
 def _check_first_pad(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the common work area would be in PSRAM because of a first iqPad."""
+    """Yield a finding if the first node with a work area is an iqPad whose input is in PSRAM.
+
+    The common work area would then be in PSRAM.
+    """
     first_step = next((s for s in plan.graph.steps if s.name in plan.memory_plan.work_areas), None)
     if node.is_input_in_psram() and first_step is not None and first_step.name == step.name:
         yield make_wrong_result_finding(

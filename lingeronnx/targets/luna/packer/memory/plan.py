@@ -125,7 +125,11 @@ class _PlanItem:
 
 
 def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
-    """Return the memory of every tensor of a run and of every stored constant."""
+    """Return the memory (SHARE or PSRAM) of every tensor of a run and of every stored constant.
+
+    A tensor larger than the fourth threshold is in PSRAM unless its placement is given; flash
+    counts as shared memory. Constants are in `options.constant_memory`.
+    """
     placements = {}
     for tensor in net.iterate_tensors():
         default = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
@@ -303,7 +307,11 @@ class _PrefetchPlan(NamedTuple):
 def _plan_prefetch(
     net: PackerGraph, stored_sizes: Mapping[str, StoredSize], options: PackerOptions
 ) -> _PrefetchPlan:
-    """Assign the two DMA buffers alternately to the nodes whose constants are prefetched."""
+    """Assign the two DMA buffers alternately to the nodes whose constants are prefetched.
+
+    No buffers without prefetch or with constants in shared memory. A buffer is as large as the most
+    bytes that one of its nodes fetches, and lives for the whole run.
+    """
     if not options.prefetch or options.constant_memory == SHARE:
         return _PrefetchPlan([], {}, 0)
     buffer_bytes: dict[str, int] = {}
@@ -337,7 +345,10 @@ class _BlockPool:
         self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
 
     def allocate(self, size: int, first_step: int, last_step: int) -> int:
-        """Reserve the smallest free block that is large enough, or a new one; return its index."""
+        """Reserve the smallest free block that is large enough, or a new one; return its index.
+
+        Free is a block none of whose lifetimes overlaps first_step .. last_step, both included.
+        """
         start = bisect.bisect_left(self._by_size, (size, 0))
         for position in range(start, len(self._by_size)):
             index = self._by_size[position][1]
@@ -385,7 +396,7 @@ class _BlockLayout:
         return sum(self.pools[memory].sizes) if memory in self.pools else 0
 
     def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
-        """Return the allocation of each item; an item made in place has the offset of its root."""
+        """Return the allocation of each item by name; one made in place has its root's offset."""
         offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
         return {
             item.name: Allocation(
@@ -401,7 +412,7 @@ class _BlockLayout:
 
 
 def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
-    """Return the items that are not made in place, with lifetimes that cover their aliases."""
+    """Return the items not made in place, by name, with lifetimes that cover their aliases."""
     roots = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
@@ -445,7 +456,10 @@ def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _Block
 
 
 def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
-    """Allocate in execution order, reusing the smallest freed block that is large enough."""
+    """Allocate in execution order, reusing the smallest freed block that is large enough.
+
+    A block is freed after the last step of its item; blocks are not reused across memories.
+    """
     layout = _BlockLayout()
     free_blocks: dict[str, list[tuple[int, int]]] = {}
     starting: dict[int, list[_PlanItem]] = {}

@@ -104,7 +104,10 @@ def _get_conv_area_arcs(node: PlacedStep) -> int:
 
 
 def _get_conv_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of the largest output tile of a convolution that writes to PSRAM."""
+    """Return the bytes of the largest output tile of a convolution that writes to PSRAM, else 0.
+
+    The tile is the whole output unless the padded input exceeds `_MAX_CHUNK_BYTES`.
+    """
     if not node.is_output_in_psram:
         return 0
     if _get_padded_row_bytes(node, 8) * node.x.shape[2] <= _MAX_CHUNK_BYTES:
@@ -125,7 +128,12 @@ def _get_conv_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_conv_area_venus(node: PlacedStep) -> int:
-    """Return the bytes of the staged input and output, or of the tiles of a large map."""
+    """Return the bytes of the staged input and output, or of the tiles of a large map.
+
+    Up to `_MAX_CHUNK_BYTES` of padded input, the tensors in PSRAM are staged. Larger maps have
+    tiles of rows, but one with fewer than `_MAX_CHUNK_BYTES` pixels has no area unless the
+    convolution is depthwise.
+    """
     _, channels, height, width = node.x.shape
     input_bytes, output_bytes = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
     row_bytes = _get_padded_row_bytes(node, 8)
@@ -244,7 +252,10 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
     """
 
     def get_average_pool_area(node: PlacedStep) -> int:
-        """Return the bytes of the intermediate sums, and of the ones of a global average."""
+        """Return the bytes of the intermediate sums, and of the ones of a global average.
+
+        A power-of-two window has sums of `bytes_per_sum` bytes each, another one of 8.
+        """
         kernel = node.step.get("kernel_shape")
         area = math.prod(kernel)
         is_power_of_two = area & (area - 1) == 0
@@ -382,7 +393,10 @@ def _get_concat_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_concat_area(node: PlacedStep) -> int:
-    """Return the bytes of one slice from the axis on, if inputs are rescaled and PSRAM is used."""
+    """Return the bytes of one slice from the axis on, or 0.
+
+    It is 0 unless an input is rescaled and an input or the output is in PSRAM.
+    """
     scale = node.step.get("scale_o")
     indices = range(len(node.inputs))
     is_rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in indices)
