@@ -244,7 +244,10 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
 
 
 def _get_shift(attributes: Mapping[str, object]) -> int | None:
-    """Return log2(scale_x * scale_w / scale_o) if it is an integer."""
+    """Return log2(scale_x * scale_w / scale_o) if it is an integer, else None.
+
+    None also if one of the scales is missing or not positive.
+    """
     scale_x, scale_w, scale_o = (
         float(attributes.get(key, 0))  # type: ignore[arg-type]
         for key in ("scale_x", "scale_w", "scale_o")

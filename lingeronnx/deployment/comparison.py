@@ -239,7 +239,10 @@ def _match_tensors(
 
 
 def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str, list[str]]:
-    """Group the integer tensors of a run by the truncated name that a dump may have."""
+    """Group the integer tensors of a run by the truncated name that a dump may have.
+
+    A quantized graph input may be dumped by the name of its Quant's output or of the input itself.
+    """
     names: dict[str, list[str]] = {}
     for name in run.integers:
         if name in graph.operators:
@@ -370,7 +373,10 @@ def _read_values(device: DumpedTensor, expected: np.ndarray) -> tuple[np.ndarray
 def _collect_correct_tensors(
     graph: SimulatedGraph, run: SampleRun, tensor: str, matched: Mapping[str, DumpedTensor]
 ) -> dict[str, np.ndarray]:
-    """Collect the graph's input integers and dumped tensors that agree, except `tensor`."""
+    """Collect the graph's input integers, and dumped tensors that agree with the run, by name.
+
+    `tensor` itself is not among the inputs.
+    """
     correct = {}
     for name in (*graph.quantized_inputs, *(v.name for v in graph.proto.graph.input)):
         if name in run.integers and name != tensor:
@@ -413,7 +419,11 @@ def _find_causes(
 def _find_packer_causes(
     graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None
 ) -> list[Cause]:
-    """Return the packer's findings on `nodes`, and all findings about its memory plan."""
+    """List the packer's findings on `nodes`, and all findings about its memory plan.
+
+    `packer_args` are the arguments that the user packed with; None: those chosen here. Empty
+    without a packer.
+    """
     if not graph.target.has_packer:
         return []
     argv = None if packer_args is None else split_words(packer_args)

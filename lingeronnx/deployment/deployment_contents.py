@@ -210,6 +210,7 @@ class DeploymentContents:
         return notes
 
     def _describe_psram_overrun(self, required: int, limit: int) -> str:
+        """Describe that the program needs `required` bytes of PSRAM, more than `limit`."""
         remedy = ""
         if not self.partition.has_one_chip_part:
             max_parts = len(self.partition.parts.chip) - 1

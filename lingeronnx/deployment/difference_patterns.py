@@ -40,7 +40,10 @@ def describe_patterns(
 
 
 def _iterate_step_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[str, str]]:
-    """Yield whether a recurrent layer differs from the first step on or from a later one."""
+    """Yield whether a recurrent layer differs from the first step on or from a later one.
+
+    Steps are all axes but the last, flattened; some value must differ.
+    """
     gap = np.abs(actual.astype(np.int64) - expected)
     step_gaps = gap.reshape(-1, expected.shape[-1]).mean(axis=1)
     if step_gaps[0]:

@@ -134,7 +134,11 @@ def _find_port_dumps(
 def _make_host_dump(
     name: str, device: DumpedTensor, expected: np.ndarray, min_tolerance: float
 ) -> HostDump:
-    """Compare a dump with `expected`; its tolerance is at least `min_tolerance`."""
+    """Compare a dump with `expected`, within a tolerance of at least `min_tolerance`.
+
+    Floats are given HOST_TOLERANCE of their largest magnitude. The values are None if the dump
+    has another number of bytes.
+    """
     data, actual = device.data or b"", None
     if len(data) == expected.nbytes:
         dtype = expected.dtype.newbyteorder("<")

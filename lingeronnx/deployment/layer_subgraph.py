@@ -42,7 +42,10 @@ class LayerSubgraph:
     )  # by types and shapes of inputs
 
     def compute(self) -> np.ndarray | None:
-        """Return the integers of `output`, or None if the changed layer cannot be computed."""
+        """Compute the integers of `output`; None if the changed layer cannot be computed.
+
+        The runner is kept for inputs of the same types and shapes.
+        """
         key = tuple((name, array.dtype, array.shape) for name, array in self.inputs.items())
         try:
             if key not in self._runners:

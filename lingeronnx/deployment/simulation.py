@@ -70,7 +70,7 @@ class SampleRun:
         return {name: array.shape for name, array in {**self.integers, **self.floats}.items()}
 
     def with_names(self, names: Mapping[str, str]) -> SampleRun:
-        """Return a copy with tensors renamed by {old: new}; others keep their names."""
+        """Make a copy with tensors renamed by {old: new}; others keep their names."""
 
         def rename(items: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): item for name, item in items.items()}

@@ -20,6 +20,7 @@ class _DeferredModule(ModuleType):
     """Placeholder that imports the module of its name when an attribute is read."""
 
     def __getattr__(self, name: str) -> object:
+        """Import the module at first use, and return its attribute `name`."""
         if name.startswith("__"):  # the import system reads these of every module
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:  # used inside the block of `defer_imports`

@@ -195,6 +195,7 @@ def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
 
 
 def _attribute_type_name(attribute_type: int) -> str:
+    """Return the name of an attribute type, or its number if it is unknown."""
     if attribute_type in AttributeProto.AttributeType.values():
         return AttributeProto.AttributeType.Name(attribute_type)
     return str(attribute_type)

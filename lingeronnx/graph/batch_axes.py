@@ -270,7 +270,10 @@ def _map_gather_axis_to_input(node: ir.Node, axis: int) -> int | None:
 
 
 def _map_unit_axes_to_input(node: ir.Node, axis: int) -> int | None:
-    """Return the axis of the input of a Squeeze or Unsqueeze, as `_map_axis_to_input`."""
+    """Map an output axis of a Squeeze or Unsqueeze to the input's, as `_map_axis_to_input`.
+
+    None for the axis that an Unsqueeze adds, and if `axes` are unknown or negative.
+    """
     axes = ir.get_axes(node)
     if axes is None or min(axes) < 0:
         return None

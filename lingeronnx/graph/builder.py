@@ -43,7 +43,11 @@ class SubgraphBuilder:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> ir.Value:
-        """Append a node and return its output, which has the shape `shape`."""
+        """Append a node and return its output, which has the shape `shape`.
+
+        `suffix` is for the names of node and output; the type is that of the replaced node's
+        output.
+        """
         node = ir.make_node(
             op_type,
             inputs,

@@ -96,6 +96,7 @@ def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | 
 
 
 def _digest(*parts: bytes) -> bytes:
+    """Hash parts, each with its length, so that their borders count; 16 bytes."""
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))

@@ -187,7 +187,7 @@ def _extract_nodes(full: onnx.ModelProto, node_names: Collection[str]) -> onnx.M
 def _find_tail_inputs(
     body: onnx.GraphProto, tail: onnx.GraphProto, graph_inputs: set[str]
 ) -> list[str]:
-    """Return the tensors that the tail reads from the body or the graph inputs, in order."""
+    """List the tensors that the tail reads from the body or the graph inputs, in order of use."""
     available = (graph_inputs | _collect_outputs(body.node)) - _collect_outputs(tail.node)
     read_names: dict[str, None] = {}
     for node in tail.node:
@@ -236,7 +236,10 @@ def _make_names_unique(
 
 
 def _merge_imports(model: onnx.ModelProto, appended: onnx.ModelProto) -> None:
-    """Add the opset imports, IR version and functions of `appended` to `model`."""
+    """Add the opset imports, IR version and functions of `appended` to `model`, in place.
+
+    Of a common domain the later version counts; functions of the same name are not replaced.
+    """
     imports = {entry.domain: entry for entry in model.opset_import}
     for entry in appended.opset_import:
         if entry.domain in imports:  # integer operators are the same in all later opsets
@@ -290,7 +293,11 @@ def _is_unknown_operator(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _has_data_dependent_shape(node: ir.Node, data_values: set[ir.Value]) -> bool:
-    """Whether the output shapes of `node` depend on the elements of `data_values`."""
+    """Whether the output shapes of `node` depend on the elements of `data_values`.
+
+    This holds for operators that always do, for inputs that give a shape, and for a Loop whose
+    condition may change, if they read such a value.
+    """
     if node.op_type in operators.DATA_DEPENDENT_SHAPE_OPS:
         return any(value in data_values for value in node.inputs)
     for index in operators.SHAPE_INPUTS.get(node.op_type, ()):
@@ -329,6 +336,7 @@ def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _iter_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs in the attributes of a node, not those nested in them."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g

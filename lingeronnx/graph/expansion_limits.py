@@ -52,6 +52,7 @@ class _ExpandedSize:
     executed_nodes: int = 0
 
     def __add__(self, other: _ExpandedSize) -> _ExpandedSize:
+        """Add two sizes, each count at most _SATURATED_COUNT."""
         return _ExpandedSize(
             min(self.nodes + other.nodes, _SATURATED_COUNT),
             min(self.executed_nodes + other.executed_nodes, _SATURATED_COUNT),
@@ -113,13 +114,17 @@ def _measure_nodes(
     scope: _ScalarConstants,
     function_sizes: Mapping[_FunctionKey, _ExpandedSize],
 ) -> _ExpandedSize:
+    """Sum the expanded sizes of nodes that may read the constants `scope`."""
     return sum((_measure_node(node, scope, function_sizes) for node in nodes), _ExpandedSize())
 
 
 def _measure_node(
     node: NodeProto, scope: _ScalarConstants, function_sizes: Mapping[_FunctionKey, _ExpandedSize]
 ) -> _ExpandedSize:
-    """Return the expanded size of `node`, which may read the constants `scope`."""
+    """Compute the expanded size of `node`, which may read the constants `scope`.
+
+    A call of a function has the function's size; bodies of a Loop count once per iteration.
+    """
     called_size = function_sizes.get((node.domain, node.op_type, node.overload))
     if called_size is not None:
         return called_size
@@ -131,7 +136,10 @@ def _measure_node(
 
 
 def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:
-    """Return the trip count of a Loop that runs to its end, or 1 if it is not known."""
+    """Return the trip count of a Loop that runs to its end, at least 1.
+
+    1 also for other nodes, and if the count is not a known constant or the loop may exit early.
+    """
     if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
         return 1
     if not node.input or not node.input[0]:
@@ -195,6 +203,7 @@ def _scalar_value(tensor: TensorProto) -> int | None:
 
 
 def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
+    """List the graphs in the attributes of a node."""
     subgraphs: list[GraphProto] = []
     for attribute in node.attribute:
         subgraphs += [attribute.g] if attribute.HasField("g") else attribute.graphs

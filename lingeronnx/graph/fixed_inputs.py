@@ -96,6 +96,7 @@ def _to_input_array(value: ir.Value, fixed_value: FixedValue) -> np.ndarray:
 
 
 def _split_values(fixed_value: FixedValue) -> Sequence[str | float]:
+    """Split a text at its commas; a single number becomes a list."""
     if isinstance(fixed_value, str):
         return fixed_value.split(",")
     return fixed_value if isinstance(fixed_value, Sequence) else [fixed_value]

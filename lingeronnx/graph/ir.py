@@ -915,7 +915,10 @@ def replace_all_uses(old: Value, new: Value) -> None:
 
 
 def remove_unused(model: Model) -> None:
-    """Remove nodes, initializers and functions whose results are not used."""
+    """Remove nodes, initializers and functions whose results are not used, in place.
+
+    What only subgraphs of removed nodes read is removed too.
+    """
     nodes = [node for node in model.graph if has_subgraphs(node)]
     common.RemoveUnusedNodesPass()(model)
     while removed := [node for node in nodes if node.graph is None]:

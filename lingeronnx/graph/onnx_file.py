@@ -381,7 +381,11 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 
 def _measure_tensor_data(tensor: TensorProto, type_name: str) -> tuple[int, int, str]:
-    """Return the stored and the expected amount of data of `tensor`, and the unit of both."""
+    """Return the stored and the expected amount of data of `tensor`, and the unit of both.
+
+    The unit is "bytes" for raw and external data, else "values". External data without a length
+    count as 0 bytes.
+    """
     element_count = math.prod(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
         lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]

@@ -70,7 +70,7 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
 
 
 def _render_section(section: PageSection) -> str:
-    """Render a section and its embedded data."""
+    """Render a section, with its data, if any, embedded as JSON in a script element."""
     heading = f'<h2 id="{section.key}-title">{escape_text(section.title)}</h2>'
     html = (
         f'<section id="{section.key}" '

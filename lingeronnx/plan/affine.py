@@ -173,6 +173,7 @@ class Affine:
         )
 
     def __repr__(self) -> str:
+        """Format as a call; zero points and granularity appear only if they are not the usual."""
         zero_points = f", zero_point={self.zero_points.tolist()}" if self.shifted else ""
         granularity = "" if self.single else f", {self.granularity}"
         return f"Affine({self.scales.tolist()}, {self.bits}{granularity}{zero_points})"

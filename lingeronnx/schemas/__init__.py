@@ -202,7 +202,10 @@ def _make_doc(form: Format) -> str:
 
 
 def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
-    """Make a parameter with its own type, since widths of inputs and outputs are independent."""
+    """Make a parameter with its own type, since widths of inputs and outputs are independent.
+
+    A `kind` that ends in "*" is variadic (at least one), in "?" optional.
+    """
     make_parameter, type_name = defs.OpSchema.FormalParameter, f"T_{name}"
     if kind.endswith("*"):
         return make_parameter(
@@ -233,6 +236,7 @@ def _collect_attributes(form: Format) -> list[Attr]:
 
 
 def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
+    """Make an attribute of its kind, or with its default if it is optional and has one."""
     make_attribute = defs.OpSchema.Attribute
     if attr.is_required or attr.default is None:
         return make_attribute(
@@ -313,7 +317,11 @@ def _find_integer_inputs(graph: onnx.GraphProto) -> set[str]:
 
 
 def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: bool) -> bool:
-    """Whether a node is checked by a schema of domain `thinker`."""
+    """Whether a node is checked by a schema of domain `thinker`.
+
+    These are nodes of our domains or with operators of the domain, former names of operators, and
+    standard operators with integer inputs that are used in other ways.
+    """
     if node.domain in (SCHEMA_DOMAIN, "linger"):
         return True
     if reads_integers and _is_nonstandard_usage(node):
@@ -341,6 +349,10 @@ def _is_integer(elem: int) -> bool:
 
 
 def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
+    """Whether a standard operator is used in one of the ways of `NONSTANDARD_USAGE`.
+
+    Some of these are told by an attribute that the node then has.
+    """
     if node.domain or node.op_type not in NONSTANDARD_USAGE:
         return False
     return node.op_type not in _NONSTANDARD_ATTRIBUTES or any(

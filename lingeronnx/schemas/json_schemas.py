@@ -35,6 +35,7 @@ def make_json_schema(name: str) -> _Schema:
 
 
 def _config_schema() -> _Schema:
+    """Make the schema of a settings file from `QuantConfig`."""
     from ..plan.config import QuantConfig
 
     schema = QuantConfig.model_json_schema()
@@ -42,6 +43,7 @@ def _config_schema() -> _Schema:
 
 
 def _timing_schema() -> _Schema:
+    """Make the schema of a file of kernel timings from `TimingCalibration`."""
     from ..targets.timing_calibration import TimingCalibration
 
     schema = TimingCalibration.model_json_schema()
@@ -61,7 +63,7 @@ def _with_description(schema: _Schema, description: str) -> _Schema:
 
 
 def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
-    """Return the schema of an object with exactly these fields."""
+    """Make the schema of an object with only these fields, required but for `optional`."""
     required = [name for name in fields if name not in optional]
     return {
         "type": "object",
@@ -164,6 +166,7 @@ def _part_schema() -> _Schema:
 
 
 def _merge_schema() -> _Schema:
+    """Make the schema of a change that lets the chip run an operator between its parts."""
     return _object_of(
         {"operator": _STRING, **dict.fromkeys(("nodes", "chips", "instead"), _array_of(_STRING))}
     )
@@ -298,6 +301,7 @@ def _report_schema() -> _Schema:
 
 
 def _finding_schema() -> _Schema:
+    """Make the schema of a finding: its level, node, rule, value and remedy."""
     return _object_of(
         {
             "level": _with_description(
@@ -373,6 +377,7 @@ def _time_schema() -> _Schema:
 
 
 def _saved_cycles_schema() -> _Schema:
+    """Make the schema of the cycles before and after rewrites."""
     ends = {"before": _COUNT, "after": _COUNT}
     return _object_of(
         {
@@ -386,6 +391,7 @@ def _saved_cycles_schema() -> _Schema:
 
 
 def _accuracy_schema() -> _Schema:
+    """Make the schema of the accuracy in float and in integers."""
     return _object_of(
         {
             "metric": _STRING,

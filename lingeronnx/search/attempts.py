@@ -139,7 +139,10 @@ class AttemptRunner:
         return replace(self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.target))
 
     def _calibrate_attempt(self, attempt: Attempt) -> CalibrationResult:
-        """Return the calibration result of the attempt's effort; calibrate once per effort."""
+        """Return the calibration of the attempt's effort, computed once per effort.
+
+        An attempt without an effort has the base's, whose calibration is reused.
+        """
         prepared, base_calibration = self._base.prepared, self._base.planned.calibration
         effort = attempt.effort or prepared.conf.effort
         if effort not in self._calibrated:
@@ -175,7 +178,13 @@ class _AttemptJob:
     start_digest: Mapping[str, object]
 
     def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
-        """Return a function that takes (attempt, float_value) and returns the attempt's record."""
+        """Make a function that takes (attempt, float_value) and returns the attempt's record.
+
+        Raises
+        ------
+        ConfigError
+            If the start here, in a worker, has other digests than on the machine that made the job.
+        """
         base = self.create_start()
         for name, digest in _start_digest(base).items():
             if digest != self.start_digest[name]:

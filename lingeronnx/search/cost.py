@@ -91,7 +91,7 @@ def measure_cost(attempt: Candidate) -> AttemptCost:
 
 
 def _int4_savings_bytes(graph: ir.Model) -> int:
-    """Return the bytes saved by packing 4-bit weights, which the graph stores as int8."""
+    """Compute the bytes saved by packing 4-bit weights two per byte; the graph has them as int8."""
     int4_sizes: dict[str, int] = {}
     for node in graph.graph:
         if ir.get_attr(node, "parameter_bits") != _PACKED_BITS:

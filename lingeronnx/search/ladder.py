@@ -75,7 +75,11 @@ class Attempt:
     floats: tuple[str, ...] = ()
 
     def overrides(self, target: Target) -> dict[str, dict[str, Any]]:
-        """Return the per-layer overrides of the attempt, by selector."""
+        """Return the per-layer overrides of the attempt: settings by selector.
+
+        `wide` layers get their widths, `raw` ones the target's largest output width, unless they
+        are in float.
+        """
         overrides: dict[str, dict[str, Any]] = {
             name: {"bits": bits, "weight_bits": weight_bits}
             for name, bits, weight_bits in self.wide
@@ -342,7 +346,10 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
 def _widen_step_by_step(
     start: Attempt, selectors: Sequence[tuple[str, ...]], bit_widths: tuple[int, int]
 ) -> list[Attempt]:
-    """Return one attempt per prefix of `selectors`, whose layers get (bits, weight bits)."""
+    """Make one attempt per prefix of `selectors`, whose layers get (bits, weight bits).
+
+    Widths that `start` has for other layers stay.
+    """
     start_widths = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
     rung = []
     for names in _iter_prefixes(selectors):

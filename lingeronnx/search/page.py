@@ -203,6 +203,7 @@ def _render_point(trial: Mapping[str, Any], x: _Axis, y: _Axis) -> str:
 def _line(
     start: tuple[float, float], end: tuple[float, float], style: str = 'stroke="#e3e2de"'
 ) -> str:
+    """Render an SVG line between two points in pixels, as (x, y)."""
     return (
         f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}" '
         f"{style}/>"

@@ -280,7 +280,11 @@ class _Search:
         self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
-        """Make attempts until the goal is met or nothing is left to try; return why it ended."""
+        """Make attempts until the goal is met or nothing is left to try; return why it ended.
+
+        A goal of limits only is searched by mixes of widths, others by the ladder. A stop or an
+        interruption before the first result is raised.
+        """
         try:
             if self._goal.is_limits_only:
                 return self._search_mixes()
@@ -394,7 +398,10 @@ class _Search:
         return " and ".join(text for fraction, text in usage if fraction > 1)
 
     def _format_unmet(self) -> str:
-        """Explain how close the ladder came to the goal, and how it might be reached."""
+        """Explain how close the ladder came to the goal, and how it might be reached.
+
+        The closest attempt is that of the least shortfall.
+        """
         nearest = min(self.trials.values(), key=lambda trial: trial.shortfall)
         reason = (
             f"closest attempt is '{nearest.attempt.description}', {nearest.shortfall:.3g} short of "

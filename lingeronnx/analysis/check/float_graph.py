@@ -118,7 +118,10 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
 
 
 def _node_violations(node: ir.Node, target: Target) -> list[Violation]:
-    """Return the violated limits of a node's operator, or that the target does not have it."""
+    """List the violated limits of a node's operator, or that the target does not have the operator.
+
+    Empty for a node that no lowering rule matches.
+    """
     op, _ = find_lowering_rule(node, target)
     if op is None:
         return []

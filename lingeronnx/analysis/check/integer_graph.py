@@ -68,6 +68,7 @@ class _GraphChecker:
     """
 
     def __init__(self, model: ir.Model, target: Target) -> None:
+        """Note the integer graph inputs, and the float nodes between integer ones."""
         self._target = target
         self.violations: list[Violation] = []
         self._qparams: dict[str, Affine] = {}  # by tensor, as its producer writes it
@@ -122,6 +123,7 @@ class _GraphChecker:
         return first is not None and ir.input_name(node) in self._integers
 
     def _check_rules(self, integer_node: IntegerNode) -> None:
+        """Add a violation for each of `RULES` that the node violates."""
         for rule in RULES:
             value = rule(integer_node, self._target)
             if value is not None:
@@ -223,7 +225,7 @@ def _check_non_integer_node(
 
 
 def _integer_inputs(node: ir.Node, integers: set[str]) -> list[str]:
-    """Return the inputs of a node that contain integers; a Cast may read integer graph inputs."""
+    """List the inputs of a node that are in `integers`; a Cast may read integer graph inputs."""
     names = []
     for value in node.inputs:
         if value is None or value.name not in integers:

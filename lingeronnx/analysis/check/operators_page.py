@@ -80,7 +80,10 @@ def _format_support(name: str, op: Op | None, target: Target) -> str:
 
 
 def _format_limits(op: Op, target: Target) -> list[str]:
-    """Return the limits of `op` on `target` as text."""
+    """Format the limits of `op` on `target`, one text per limit.
+
+    Empty if the target neither lists limits of the operator nor has a packer.
+    """
     if target.ops[op.name].limits is None and not target.has_packer:
         return []
     return [

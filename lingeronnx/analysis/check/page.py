@@ -51,7 +51,10 @@ def render_check_page(check: Check, name: str) -> str:
 
 
 def _packing_facts(check: Check) -> list[tuple[str, object]]:
-    """Return (term, text) pairs on packing, correctness and latency."""
+    """Return (term, text) pairs on packing, correctness and latency.
+
+    Further lines of the latency have an empty term.
+    """
     answers = {True: "yes", False: "no", None: "not packed"}
     time = [("time" if i == 0 else "", line) for i, line in enumerate(check.time.lines())]
     return [

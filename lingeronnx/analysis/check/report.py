@@ -205,7 +205,10 @@ class Check(Sequence[Violation]):
         return f"{self.platform}: {'; '.join(reasons)}"
 
     def _format_packing_verdict(self) -> list[str]:
-        """Return the line on violated rules of the packer or the chip, if there are any."""
+        """Return the line on violated rules of the packer or the chip; empty without any.
+
+        Findings on the memory plan and on the time do not count.
+        """
         rules = [
             (finding.rule, finding.node)
             for finding in self.findings
@@ -397,7 +400,10 @@ def _format_rule_count(noun: str, violated: Sequence[tuple[str, str]]) -> str:
 
 
 def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]:
-    """Return a line for each violated rule; with `full`, for each violation."""
+    """Format a line for each violated rule of an operator; with `full`, for each violation.
+
+    Rules that differ only in quoted names and numbers are one rule.
+    """
     groups = group_by_key(violations, lambda v: (v.op_type, mask_quotes_and_numbers(v.rule)))
     lines: list[str] = []
     for group in groups:

@@ -235,7 +235,7 @@ class _StoredTensors:
 def _output_and_weight_rows(
     graph: ir.Model, stored: _StoredTensors
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the rows of parts 3 and 4."""
+    """Return the rows of part 3 (outputs) and of part 4 (weights), without Constant nodes."""
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
     for node in graph.graph:
@@ -378,7 +378,11 @@ def _find_fusable_pairs(graph: ir.Model) -> list[tuple[str, ...]]:
 
 
 def _explain_fusable(node: ir.Node, producer: ir.Node) -> str:
-    """Return how a node could be merged with the producer of its first input, or ""."""
+    """Explain how a node could be merged with the producer of its first input, or return "".
+
+    These are a Quant behind a Dequant, a Requant behind a Requant, and a BatchNorm that alone
+    reads an operator with channels.
+    """
     op, producer_op = find_integer_op(node), find_integer_op(producer)
     if op is None or producer_op is None:
         return ""

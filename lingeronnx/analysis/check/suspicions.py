@@ -329,7 +329,7 @@ def _outlier_suspicion(name: str, max_abs: float, quantile: float, remedy: str) 
 
 
 def _abs_quantile(stats: TensorStats) -> float:
-    """Return the 0.99 quantile of the absolute values, to the width of a bin."""
+    """Return the 0.99 quantile of the absolute values, to the width of a bin; 0 without values."""
     centres, counts = stats.nonzero_bins()
     order = np.argsort(np.abs(centres), kind="stable")
     if not len(order):

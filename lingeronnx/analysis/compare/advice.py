@@ -146,7 +146,10 @@ class _Diagnosis:
         return diagnose_uneven_weights(row, self._join, self.parents[name], self.findings)
 
     def diagnose_remaining(self) -> None:
-        """Find uneven weights and minor issues of tensors without a finding."""
+        """Add uneven weights and minor issues of tensors without a finding.
+
+        Tensors whose error is explained by a serious finding upstream are skipped.
+        """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
                 continue
@@ -236,6 +239,7 @@ def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
     source = tensor_join.base if tensor_join.base.graph is not None else tensor_join.other
 
     def iter_nearest_rows(value: ir.Value) -> Iterator[str]:
+        """Yield the row of `value`, or else the nearest rows upstream of it, on all paths."""
         row_name = tensor_join.find_row(str(value.name))
         if row_name is not None:
             yield row_name

@@ -218,7 +218,13 @@ def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Meas
 
 
 def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
-    """Return the value of the measure `name` for one sample's outputs."""
+    """Compute the measure `name` of `METRICS` for one sample's outputs.
+
+    Raises
+    ------
+    DataError
+        If the shapes differ.
+    """
     if x.shape != y.shape:
         raise DataError(
             f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}; "
@@ -256,7 +262,15 @@ def _run_output(source: TensorSource, name: str, feeds: Mapping[str, np.ndarray]
 
 
 def _iter_samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:
-    """Yield the output of each sample, with a sample axis of length 1."""
+    """Split the output `name` of `count` samples along `axis`; each keeps the axis with length 1.
+
+    A single sample is yielded as it is.
+
+    Raises
+    ------
+    DataError
+        If the output has no axis of `count` samples.
+    """
     if count == 1:
         yield array
         return

@@ -73,7 +73,11 @@ class StoredRanges:
 
 
 def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
-    """Return a finding if a few channels or a few values set the range of the tensor."""
+    """Find out whether a few channels or a few values set the range of the tensor; None if not.
+
+    Rare values come first, then large channels, then uneven ones. Inputs and float tensors are not
+    examined.
+    """
     if row.stored_form is None or not row.channels.count or row.kinds[0] == "Input":
         return None
     ranges = StoredRanges.of(row, row.stored_form)

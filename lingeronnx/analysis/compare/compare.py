@@ -90,6 +90,7 @@ def compare(
     trial_feeds: dict[str, np.ndarray] = {}
 
     def iter_recorded_batches() -> Iterator[Batch]:
+        """Yield the batches, and add samples of them to those on which options are tried."""
         specs = list(base.inputs)
         for feeds, labels in iter_batches(specs, data, tensor_join, state, batch, limit):
             _add_trial_samples(trial_feeds, feeds, first_call_only=ordered)
@@ -171,6 +172,7 @@ class _JoinJob:
         return self._join
 
     def _join(self, batch: Batch) -> PartialJoin:
+        """Measure one batch (feeds, labels) with a join of its own."""
         tensor_join = TensorJoin(self.base, self.other)
         tensor_join.add(*batch)
         return tensor_join.partial_result
@@ -219,7 +221,7 @@ def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> 
 
 
 def _format_table(comparison: Comparison) -> str:
-    """Format the comparison as a text table with aligned columns."""
+    """Format the comparison as a text table, left-aligned, without the columns of CSV alone."""
     names = (*COLUMNS, *comparison.width_columns)
     rows = [list(names)]
     for cells in comparison.table():
@@ -244,6 +246,7 @@ def _format_csv(comparison: Comparison) -> str:
 
 
 def _format_cell(value: object) -> str:
+    """Format a cell of the text table, without spaces; None is "-"."""
     if value is None:
         return "-"
     return format_number(value) if isinstance(value, float) else str(value).replace(" ", "")

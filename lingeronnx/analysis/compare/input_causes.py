@@ -137,6 +137,7 @@ def _detect_channel_reorder(
     """
 
     def distance(order: Sequence[int]) -> float:
+        """Compute the squared distance to calibration with channels in `order`, relative to std."""
         index = list(order)
         mean_error = np.square(moments[0][index] - mean)
         std_error = np.square(moments[1][index] - std)

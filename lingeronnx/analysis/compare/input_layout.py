@@ -109,7 +109,10 @@ def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
-    """Return the BatchNormalization after the only Conv that reads input `name`, or None."""
+    """Find the BatchNormalization that alone reads the Conv that alone reads input `name`, or None.
+
+    Its variance must be constant.
+    """
     value = next((v for v in graph.graph.inputs if v.name == name), None)
     conv = None if value is None else ir.sole_consumer(value)
     if conv is None or conv.op_type != "Conv":
@@ -121,7 +124,11 @@ def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
 
 
 def _distance(base: FloatSource, norm: ir.Node, feeds: Mapping[str, np.ndarray]) -> float:
-    """Return the distance d of the first layer's outputs for `feeds` to the training data."""
+    """Compute the distance d of the first layer's outputs for `feeds` to the training data.
+
+    It compares mean (in standard deviations) and log variance of each channel with the statistics
+    that `norm` stores, and averages over the channels.
+    """
     ((_, outputs, _),) = base.session.tensors(feeds, [ir.input_name(norm)])
     train_mean = np.asarray(ir.const_value(norm.inputs[3]), np.float64)
     train_variance = np.asarray(ir.const_value(norm.inputs[4]), np.float64)

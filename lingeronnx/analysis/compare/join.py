@@ -164,7 +164,7 @@ class ComparedTensor:
         self.channels.add(*(move_channel_axis(array, factor) for array in (x, y, raw)))
 
     def merge(self, other: ComparedTensor) -> None:
-        """Merge the measures of further samples."""
+        """Merge the measures of further samples in place; the shape becomes that of `other`."""
         self.shape = other.shape or self.shape
         self.arrived.merge(other.arrived)
         self.channels.merge(other.channels)
@@ -436,7 +436,10 @@ class TensorJoin:
         return PartialJoin(self.rows, self.unpaired, self.samples, self._labelled, hits)
 
     def merge(self, other: PartialJoin) -> None:
-        """Merge the result for further samples of the same sources."""
+        """Merge the result for further samples of the same sources in place.
+
+        Rows of `other` that are new here are taken over, not copied.
+        """
         for name, row in other.rows.items():
             if name in self.rows:
                 self.rows[name].merge(row)

@@ -61,6 +61,7 @@ class LayerExaminer:
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
+        """Keep the sources, the stored forms, and a few samples of `feeds`."""
         self._base, self._other = tensor_join.base, tensor_join.other
         self._stored_forms = {
             name: row.stored_form
@@ -237,7 +238,10 @@ class LayerExaminer:
         return None
 
     def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
-        """Yield the float node that produces `name`, then the nodes folded into it, upstream."""
+        """Yield the float node that produces `name`, then the nodes folded into it, upstream.
+
+        It follows first inputs up to a tensor that the analysed model has too.
+        """
         node = self._base.node(name)
         while node is not None:
             yield node
@@ -364,7 +368,10 @@ def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> E
 
 
 def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """Return the mean offset of each channel [C], or None if it does not explain the error."""
+    """Compute the mean offset of each channel [C]; None if it does not explain the error.
+
+    It does if subtracting it improves the SQNR by _MIN_IMPROVEMENT_DB.
+    """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None

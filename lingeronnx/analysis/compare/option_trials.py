@@ -226,6 +226,7 @@ class _OptionTrial:
     def __init__(
         self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]
     ) -> None:
+        """Compute the expected outputs for `feeds`; read the analysed graph's plan and settings."""
         self._base, self._other, self._feeds = base, other, dict(feeds)
         self._values: dict[tuple[tuple[str, ...], bool], float | None] = {}
         self._plan = other.plan
@@ -238,7 +239,10 @@ class _OptionTrial:
         )
 
     def value(self, options: Sequence[str]) -> float | None:
-        """Return the worst output's SQNR in dB with options, or None if they cannot be planned."""
+        """Measure the worst output's SQNR in dB with options; None if that fails.
+
+        Results are kept by options and by `refines_weights`.
+        """
         key = tuple(options), self.refines_weights
         if key not in self._values:
             try:
@@ -323,6 +327,7 @@ class _OptionTrial:
         return self._plan_samples(self._prepare_with_options(())).plan
 
     def _prepare_with_options(self, options: Sequence[str]) -> PreparedModel:
+        """Prepare the float model with the settings, changed by options, and the samples."""
         return prepare_model(
             self._base.graph, self._feeds, None, self._settings(options), hold_out=False
         )

@@ -144,7 +144,11 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
 
 
 def _stored_range(row: ComparedTensor) -> tuple[float, float]:
-    """Return the lowest and highest stored value, including the factors of channels."""
+    """Return the lowest and highest baseline value as stored: times its channel's factor.
+
+    Values count as the consumers clip them. Without ranges of each channel the largest factor
+    applies to all. The tensor must have a stored form.
+    """
     assert row.stored_form is not None
     factor, channels = np.array(row.stored_form.factor), row.channels
     if factor.size == 1 or channels.raw_min.size != factor.size:

@@ -181,6 +181,7 @@ class _ClippedModel:
 def _has_values_out_of_range(
     stored_forms: Mapping[str, StoredForm], tensors: Mapping[str, np.ndarray]
 ) -> bool:
+    """Whether a tensor of `stored_forms` has values that its integers cannot represent."""
     for name, form in stored_forms.items():
         low, high = form.representable_range(tensors[name].ndim)
         if ((tensors[name] < low) | (tensors[name] > high)).any():
@@ -234,7 +235,10 @@ class IntegerSource:
         return self._nodes.get(self.graph_name(name))
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch."""
+        """Yield (user's name, array, stored form) of every tensor of a batch.
+
+        Copies of a tensor are left out. Shapes and types are kept for `run_isolated`.
+        """
         self._stored_types = {}
         for name, array, q in self.session.tensors(feeds):
             user_name = self.user_names.get(name)
@@ -277,7 +281,10 @@ class IntegerSource:
     def _stored_form(
         self, user_name: str, array: np.ndarray, qparams: Affine | None
     ) -> StoredForm | None:
-        """Return the stored form of a tensor of the graph with `qparams`, or None for float."""
+        """Make the stored form of a tensor of the graph with `qparams`, or None for float.
+
+        The plan's width replaces that of `qparams`, and the plan's transform gives the factors.
+        """
         if qparams is None:
             return None
         planned, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
@@ -424,7 +431,10 @@ class DumpSource:
             ) from error
 
     def renamed_for(self, source: IntegerSource) -> DumpSource:
-        """Return the dump with the user's names and the channel factors of an integer graph."""
+        """Make the same dump with the user's names and the channel factors of an integer graph.
+
+        Tensors without a user's name are left out.
+        """
         user_names = source.user_names
         dump = DumpSource(
             {user_names[name]: item for name, item in self._arrays.items() if name in user_names}

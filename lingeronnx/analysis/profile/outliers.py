@@ -140,6 +140,7 @@ def compute_outlier_rows(
 
 
 def _is_number(array: np.ndarray) -> bool:
+    """Whether an array has numbers or booleans, bfloat16 and float8 included."""
     return (
         array.dtype.kind in "fiub"
         or array.dtype.name in ("bfloat16",)

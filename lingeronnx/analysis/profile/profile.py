@@ -464,7 +464,11 @@ class Profile:
     def _iter_tagged(
         self, entries: Sequence[OperatorTensor], per_channel: bool
     ) -> Iterator[tuple[str, Distribution]]:
-        """Yield (tag, distribution) for each entry, or for each of its channels."""
+        """Yield (tag, distribution) for each entry, or for each of its channels with `per_channel`.
+
+        The tag is MODULE/ATTR/TENSOR, with /INDEX for a channel; entries without channels are
+        whole.
+        """
         for entry in entries:
             recorded = self.tensors[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"

@@ -70,6 +70,15 @@ class Journal:
         resume: bool,
         ways: ResumeHints = CLI_HINTS,
     ) -> None:
+        """Open the file for appending; start it anew unless `resume` and it has this header.
+
+        Without a path nothing is stored.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be written, or has another header.
+        """
         self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))
         self._file: IO[str] | None = None
@@ -90,12 +99,19 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the file; an error of a pending write is ignored."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # a failed write, which was reported already
                 self._file.close()
 
     def _truncate_partial_line(self, path: Path) -> bool:
-        """Remove an incomplete last line and check the header; return False without a header."""
+        """Remove an incomplete last line and check the header; return False without a header.
+
+        Raises
+        ------
+        ConfigError
+            If the header differs from this journal's.
+        """
         if not path.exists():
             return False
         with path.open("r+b") as file:
@@ -172,6 +188,7 @@ class Journal:
             ) from error
 
     def _parse_line(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
+        """Parse a line as JSON; ConfigError if it is damaged."""
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -66,7 +66,7 @@ def write_histograms(
 
 
 def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterator[Tensor]:
-    """Yield the quantized weights of a layer."""
+    """Yield (title, float values, parameters) of a layer's quantized weights."""
     for node, op in planned.partition.integer_nodes:
         if node.name not in layer.weight.weights:
             continue

@@ -128,6 +128,7 @@ def _quantized_tensors(
 def _nodes_with_quantized_weights(
     planned: PlannedModel, members: Sequence[tuple[ir.Node, Op]]
 ) -> frozenset[str]:
+    """Return the names of the nodes of which at least one weight is in the plan."""
     names: set[str] = set()
     for node, op in members:
         weights = [ir.input_name(node, index) for index in op.weight_inputs(node)]
@@ -173,7 +174,11 @@ def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
 
 
 def format_option(layer: RoundedOperator, target: Target) -> str:
-    """Return the option of `quantize` that avoids the operator's loss, or "" if there is none."""
+    """Format the option of `quantize` that avoids the operator's loss, or "" if there is none.
+
+    It is an override to the target's largest width if that is above 8 bits, else --skip. Without
+    a selector only a Quant has an option, the override.
+    """
     if not layer.selector and layer.op_type != QUANT.name:
         return ""
     max_bits = max(target.bits)
@@ -229,7 +234,10 @@ def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
 def apply_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return the rounding of all `operators` if `selected` have 16 bits, or else are skipped."""
+    """Return the rounding of all `operators` with the options for `selected`.
+
+    On targets with more than 8 bits these are rounded to the wide grid, else they are skipped.
+    """
     all_rounded = _merge_rounded(operators)
     if max(planned.target.bits) <= 8:
         return all_rounded - restored_by_options(planned, selected, operators)
@@ -308,7 +316,7 @@ def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affin
 def _iter_widened_weights(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield (name, parameters with more bits) of the weights of a node."""
+    """Yield (name, parameters with `bits` bits) of the planned weights of a node."""
     for index in op.weight_inputs(node):
         name = ir.input_name(node, index)
         q, values = planned.plan.tensors.get(name), get_weight_values(node, index)

@@ -334,7 +334,13 @@ class OperatorTrial:
 
 
 def _list_trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
-    """Return the trials of all operators; ConfigError if there are none."""
+    """List the trials of all operators: one per kind that `what` selects.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
     trials = []
     for operator in operators:
         for kind, setting in operator.trial_sets(what).items():
@@ -411,7 +417,15 @@ def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest)
 def _resolve_metrics(
     what: str, order: str | None, function: Function | None, metric: str | Sequence[str]
 ) -> list[str]:
-    """Validate the choices of a caller and return the normalized names of the metrics."""
+    """Check the choices of a caller and return the normalized names of the metrics.
+
+    With a function the only name is "value".
+
+    Raises
+    ------
+    ConfigError
+        If a choice is unknown, or both a function and a metric are given.
+    """
     _require_choice("what", what, TRIAL_KINDS)
     if order is not None:
         _require_choice("order", order, ("ascending", "descending"))

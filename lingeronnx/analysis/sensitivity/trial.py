@@ -42,6 +42,7 @@ class RoundedSet:
     wide_names: frozenset[str] = frozenset()
 
     def __or__(self, other: RoundedSet) -> RoundedSet:
+        """Round all that either of the two rounds; wide in either is wide."""
         return RoundedSet(
             self.tensors | other.tensors,
             self.weights | other.weights,
@@ -49,6 +50,7 @@ class RoundedSet:
         )
 
     def __sub__(self, other: RoundedSet) -> RoundedSet:
+        """Round without the tensors and weights of `other`; the wide names stay."""
         return RoundedSet(
             self.tensors - other.tensors, self.weights - other.weights, self.wide_names
         )
@@ -173,7 +175,10 @@ class TrialEngine:
         return max(counts, default=1)
 
     def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
-        """Run the complete model on samples that are run together, and return all tensors."""
+        """Run the complete model on samples that are run together, and return all tensors.
+
+        The tensors of `setting`, inputs included, are rounded before they are read.
+        """
         tensors = {
             name: self._round_tensor(setting, name, np.asarray(array))
             for name, array in feeds.items()
@@ -291,7 +296,11 @@ class TrialEngine:
         return self.segments.run(index, tensors, constants)
 
     def _kernel_variant(self, index: int, setting: RoundedSet) -> VariantKey | None:
-        """Return the variant of a segment's integer kernel, or None if it is computed in float."""
+        """Choose the variant of a segment's integer kernel; None if it is computed in float.
+
+        It is float if there is no kernel, if the node's weights are not rounded in `setting`, or if
+        there is no variant for the grid of the output.
+        """
         name = self.segments.segments[index].nodes[-1]
         operator = self._roundable.kernels.get(name)
         if operator is None or (name in self._roundable.weights and not setting.grid_of(name)):
@@ -378,7 +387,11 @@ class TrialModel:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _run_samples(self, samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the trial on samples, from a cached base run if there is one."""
+        """Run the trial on samples, from a cached base run if there is one.
+
+        Base runs are kept by the inputs' content; those used least recently go first when they take
+        more than _MAX_CACHE_BYTES.
+        """
         digest = hashlib.blake2b(digest_size=16)
         for name in sorted(samples):
             digest.update(np.ascontiguousarray(samples[name]).tobytes())

@@ -47,7 +47,10 @@ Function = Callable[..., float]
 
 
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
-    """Return the samples of a block: as many as have tensors that fit in memory, up to a batch."""
+    """Choose the samples of a block: as many as fit in memory, 1 to the batch size of the config.
+
+    Counted are the tensors between segments, as float32.
+    """
     stored: set[str] = set()
     for segment in segments.segments:
         stored.update(segment.outputs)
@@ -212,6 +215,7 @@ class TrialRuns:
         result = TrialValues([], 0, 0)
 
         def merge_record(record: Mapping[str, Any]) -> None:
+            """Add the measures, samples and MACs of one block's record, and report progress."""
             for measures, state in zip(measures_by_trial, record["states"], strict=True):
                 measures.merge(state)
             result.samples += record["samples"]

@@ -32,7 +32,7 @@ class Distribution:
         self.histogram = Histogram()
 
     def add(self, array: np.ndarray) -> None:
-        """Add a batch of any shape and numeric type."""
+        """Add a batch of any shape and numeric type; values that are not finite are skipped."""
         batch = Distribution()
         for start in range(0, array.size, _CHUNK):
             values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)

@@ -236,7 +236,7 @@ class Histogram:
         self._bins += np.bincount(bins, minlength=_BIN_COUNT)
 
     def _extend_bins(self) -> None:
-        """Widen the bins to cover the current range, merging neighbours."""
+        """Widen the bins to cover `low` to `high`, merging neighbours; total counts stay."""
         exponent = _bin_exponent(self.low, self.high)
         first = _bin_index(self.low, exponent)
         if (exponent, first) == (self._exponent, self._first):

@@ -31,7 +31,13 @@ _ACCURACY = ("top1", "top5")
 
 
 def normalize_metric_name(name: str) -> str:
-    """Return the name of a metric as in tables; ConfigError for an unknown one."""
+    """Return the name of a metric as in tables, whatever its case; "module:function" is unchanged.
+
+    Raises
+    ------
+    ConfigError
+        If the metric is unknown.
+    """
     known = {metric.casefold(): metric for metric in (*METRICS, *_ACCURACY)}
     if name.casefold() in known:
         return known[name.casefold()]

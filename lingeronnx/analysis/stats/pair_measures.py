@@ -189,7 +189,7 @@ class PairMeasures:
         self._out_of_range += int(np.count_nonzero((expected < low - 1) | (expected > high + 1)))
 
     def _merge_sums(self, other: PairMeasures) -> None:
-        """Merge everything but the histograms."""
+        """Merge everything but the histograms in place: sums are added, extremes compared."""
         self.x._merge_moments(other.x)
         self.y._merge_moments(other.y)
         if other.stored_form is not None:

@@ -68,7 +68,11 @@ class StoredForm:
         return (self.q.low - self.q.zero_point) / steps, (self.q.high - self.q.zero_point) / steps
 
     def clip_stored(self, array: np.ndarray, high: float) -> np.ndarray:
-        """Clip integers, or reals in stored units, to [0, high] of the user's tensor."""
+        """Clip integers, or reals in stored units, to [0, high] of the user's tensor.
+
+        `high` is in the user's units and may be infinite; integers are clipped below at the zero
+        point.
+        """
         is_integer = array.dtype.kind in "iu"
         array = np.maximum(array, array.dtype.type(self.q.zero_point if is_integer else 0))
         if not np.isfinite(high):

@@ -135,7 +135,10 @@ def _find_float_sums(nest: Sequence[str], preceding: Sequence[str]) -> list[str]
 
 
 def _find_nested_loops(nest: Sequence[str]) -> list[tuple[int, re.Match[str]]]:
-    """Return (line, match) of all loops; empty if one is not understood, or they are not nested."""
+    """Find (line index, match) of all loops, outermost first.
+
+    Empty if a loop is of an unknown form, or if they are not nested.
+    """
     loops = [(i, match) for i, line in enumerate(nest) if (match := _LOOP.fullmatch(line))]
     loop_lines = [line for line in nest if re.search(r"\b(for|while|do)\b", line)]
     if len(loops) != len(loop_lines):
@@ -146,7 +149,10 @@ def _find_nested_loops(nest: Sequence[str]) -> list[tuple[int, re.Match[str]]]:
 
 
 def _is_float_variable(name: str, preceding: Sequence[str]) -> bool:
-    """Whether the last declaration of `name` in the current function is a float."""
+    """Whether the last declaration of `name` in the current function is a float.
+
+    `preceding` are the lines before; a line that begins with "}" ends the previous function.
+    """
     declaration = re.compile(rf" +(?:const )?(\w+) {name}(?: = .*)?;")
     for line in reversed(preceding):
         if line.startswith("}"):

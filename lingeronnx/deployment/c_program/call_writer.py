@@ -74,7 +74,10 @@ class CallWriter:
         return quantized_inputs
 
     def format_pointer(self, array: ProgramTensor, const: bool = True) -> str:
-        """Return the C pointer to an input, output, state, or tensor in the arena."""
+        """Format the C pointer to an input, output, state, or tensor in the arena.
+
+        Only the cast of an arena pointer depends on `const`.
+        """
         c_type = get_c_type(array.dtype)
         if array.tensor in self.input_names:
             return self.input_names[array.tensor]
@@ -115,7 +118,11 @@ class CallWriter:
         return parameters + self._format_output_parameters()
 
     def format_arguments(self, quantized: bool) -> str:
-        """Return the arguments with which `run`, or `run_q` if `quantized`, calls that function."""
+        """Format the arguments with which `run` (`run_q` if `quantized`) calls the inner function.
+
+        That function has two pointers for an input that may be passed as integers, of which one is
+        NULL.
+        """
         arguments = []
         for array in self.program.inputs:
             name, has_both = self.input_names[array.tensor], array.tensor in self.quantized_inputs

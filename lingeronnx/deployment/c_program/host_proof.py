@@ -75,6 +75,10 @@ class LoadedProgram:
     def __init__(
         self, library: Path, program: BoardProgram, runner: PartsRunner, packages: Sequence[bytes]
     ) -> None:
+        """Load the library, copy the packages to memory aligned to 64 bytes, and call its `init`.
+
+        `status` and `executor` are the codes that `init` and the executor return.
+        """
         self._library = ctypes.CDLL(str(library))
         self.program = program
         self.observed: list[tuple[int, int, int, bytes]] = []
@@ -384,6 +388,7 @@ def make_border_inputs(
         units[name] = 2.0 ** np.floor(np.log2(max_abs / 512))
 
     def transform(function: Callable[[np.ndarray, float], np.ndarray]) -> dict[str, np.ndarray]:
+        """Make a copy of the first call with `function` of each float input and its unit."""
         changed_inputs = {
             name: function(feeds[0][name], units[name]).astype(np.float32) for name in names
         }
@@ -505,7 +510,10 @@ def _compare_host_output(
 
 
 def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
-    """Return the absolute difference of each integer of a chip part; none for a host part."""
+    """Return the absolute difference of each integer tensor of a chip part, by name.
+
+    Empty for a host part.
+    """
     if not run.part.chip:
         return {}
     integers = {name: array for name, array, _ in run.tensors if array.dtype.kind == "i"}
@@ -518,7 +526,7 @@ def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
 def _count_differences(
     proof: Proof, runs: Sequence[PartRun], references: Sequence[PartRun]
 ) -> None:
-    """Count the integers that differ from a run with onnxruntime as the host."""
+    """Count in `proof` the integers that differ from a run with onnxruntime as the host."""
     for run, reference in zip(runs, references, strict=True):
         for difference in _diff_integers(run, reference).values():
             proof.integers += difference.size

@@ -335,7 +335,27 @@ def _format_pointer(c_type: str, name: str, dims: Sequence[int]) -> str:
 def _parse_body(
     lines: Sequence[str], name: str
 ) -> tuple[dict[str, tuple[str, list[int]]], list[str]]:
-    """Split the lines of the model's function into the arrays that it declares and its calls."""
+    """Split the lines of the model's function into the arrays that it declares and its calls.
+
+    Parameters
+    ----------
+    lines
+        Lines of C without indentation.
+    name
+        Name of the model, for messages.
+
+    Returns
+    -------
+    arrays : dict
+        (C type, dimensions) by name.
+    calls : list of str
+        Calls of the operators' functions, in order.
+
+    Raises
+    ------
+    ConstraintError
+        If a line is of another form.
+    """
     arrays, calls = {}, []
     for line in lines:
         if match := _DECLARATION.fullmatch(line):

@@ -39,6 +39,7 @@ class _PerturbedHost:
     def __init__(
         self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]
     ) -> None:
+        """Make a runner for each host part, and keep all parts' outputs in `calls` by part."""
         self._tolerances = program.host_tolerances
         self._outputs_by_part = {}
         for runs in zip(*calls, strict=True):
@@ -49,6 +50,7 @@ class _PerturbedHost:
         self._rng = np.random.default_rng(0)
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run a host part on `arrays` and return its outputs, perturbed by `_perturb`."""
         feeds = dict(zip(part.inputs, arrays, strict=True))
         results = {
             name: np.asarray(array) for name, array, _ in self._runners[part.name].run(feeds)
@@ -313,7 +315,11 @@ def _make_dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
 def _get_named_ports(
     part: ChipPart | HostPart,
 ) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
-    """Return (name in dumps, shape) of a part's inputs and of its outputs."""
+    """Return (name in dumps, shape) of a part's inputs, and of its outputs.
+
+    Those of a host part begin with its name, direction and number, those of a chip part are the
+    tensor's name.
+    """
     if isinstance(part, ChipPart):
         return (
             [(port.tensor, port.shape) for port in part.inputs],

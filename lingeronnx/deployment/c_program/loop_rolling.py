@@ -76,6 +76,7 @@ def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> lis
     remaining_columns = iter(offset_columns)
 
     def replace_variable(match: re.Match[str]) -> str:
+        """Format a part's number by the loop's step, and an offset that varies by the table."""
         if match[1] is None:
             return f"SHOW({match[2]} + {period} * step,"
         column = next(remaining_columns)

@@ -391,7 +391,10 @@ def get_integer_buffer_key(part: ChipPart, index: int) -> str:
 
 
 def _iterate_part_buffers(part: ChipPart | HostPart) -> Iterator[tuple[str, int]]:
-    """Yield (buffer, bytes) that only this part uses: scratch memory or quantized inputs."""
+    """Yield (buffer key, bytes) that only this part uses.
+
+    These are the scratch memory of a host part, or the quantized inputs of a chip part.
+    """
     if isinstance(part, HostPart):
         if part.source.scratch_bytes:
             yield f"{part.name}.scratch", part.source.scratch_bytes

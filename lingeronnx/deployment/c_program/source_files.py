@@ -44,6 +44,11 @@ class StaticMemory:
     """
 
     def __init__(self, program: BoardProgram) -> None:
+        """Compute the bytes of shared memory, PSRAM and states that the program's parts need.
+
+        Parts without resident constants share the memory of the largest; each other part has its
+        own. Sizes are multiples of 64.
+        """
         self.shared_bytes_by_part = {}
         self.psram_bytes_by_part = {}
         self.common_shared_bytes = 0

@@ -143,7 +143,10 @@ def _run_session(
     inputs: Mapping[str, np.ndarray],
     states: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Run one call; update `states` in place and return the outputs of all parts."""
+    """Run one call from `states`, which are updated in place, and return the outputs of all parts.
+
+    States and outputs are by tensor name.
+    """
     outputs: dict[str, np.ndarray] = {}
     for run in session.iter_parts({**inputs, **states}):
         outputs.update(run.outputs)

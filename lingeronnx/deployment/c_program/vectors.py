@@ -99,7 +99,10 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
 def _compute_tolerances(
     program: BoardProgram, part: ChipPart | HostPart, vectors: Sequence[PartVector]
 ) -> list[float]:
-    """Return the absolute tolerance of each output of a part. vectors : of the part, by call."""
+    """Compute the absolute tolerance of each output of a part; 0 for chip parts.
+
+    `vectors` are the part's, by call; their range scales the program's relative tolerance.
+    """
     if isinstance(part, ChipPart):
         return [0.0] * len(part.targets)
     tolerances = []
