@@ -61,7 +61,11 @@ def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
 
 
 def extract_plan(graph: ir.Model) -> Plan:
-    """Read the plan back from the attributes of an integer graph."""
+    """Read the plan back from the attributes of an integer graph.
+
+    The mode is q-value if all scales are powers of two; nodes outside the integer operators are
+    float nodes.
+    """
     tensors = _read_qparams(graph)
     is_power_of_two = all(qparams.power_of_two for qparams in tensors.values())
     float_nodes = [str(node.name) for node in graph.graph if find_integer_op(node) is None]
@@ -107,7 +111,10 @@ def _read_qparams(graph: ir.Model) -> dict[str, Affine]:
 def _read_constant_qparams(
     node: ir.Node, op_format: Format, attrs: Mapping[str, AttributeValue]
 ) -> dict[str, Affine]:
-    """Read the parameters of the weights and constant operands of a node."""
+    """Read the parameters of the weights and constant operands of a node, by initializer name.
+
+    A constant second operand has the scale `scale_y` and the width of its type.
+    """
     constants = {}
     for key, index in op_format.weight_scales.items():
         if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:

@@ -108,7 +108,10 @@ class Partition:
         return frozenset(names)
 
     def wide_outputs_between_parts(self, target: Target) -> list[str]:
-        """Return the `wide_outputs` that integer nodes depend on through float nodes."""
+        """Return the `wide_outputs` that integer nodes depend on through float nodes.
+
+        The names are in reverse order of the graph.
+        """
         wide_outputs = self.wide_outputs(target)
         upstream_of_integers: set[int] = set()
         names = []
@@ -259,7 +262,10 @@ def _has_nonfinite_weight(node: ir.Node, op: Op) -> bool:
 
 
 def _data_reason(node: ir.Node, op: Op) -> str | None:
-    """Return the reason why an input of `node` cannot become integer, or None."""
+    """Return the reason why an input of `node` cannot become integer, or None.
+
+    Each data input must be float32, not constant, and have a batch axis of its own.
+    """
     for index in op.data(node):
         value = node.inputs[index]
         if value is None:
@@ -276,7 +282,11 @@ def _data_reason(node: ir.Node, op: Op) -> str | None:
 
 
 def _shape_reason(node: ir.Node, op: Op, target: Target) -> str | None:
-    """Return the reason why a shape of `node` is not supported on `target`, or None."""
+    """Return the reason why a shape of `node` is not supported on `target`, or None.
+
+    Reasons are an empty tensor, and for an operator that may emit a reshape on a chip an axis 0
+    other than one sample.
+    """
     inputs = [node.inputs[index] for index in op.data(node)]
     needs_samples_on_axis_0 = op.may_emit_reshape and target.single_sample
     for value in (*inputs, *node.outputs):

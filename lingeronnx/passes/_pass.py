@@ -135,7 +135,11 @@ class Pass(NamedTuple):
     handles_all: bool = False
 
     def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
-        """Return the first guarantee that `model` violates after the pass, or None."""
+        """Return the first guarantee that `model` violates after the pass, or None.
+
+        Besides `ensures`: no node may be skipped if the pass handles all, and each remaining
+        candidate needs a reason in `result`.
+        """
         for condition in self.ensures:
             violation = condition.find_violation(model)
             if violation is not None:
@@ -222,7 +226,11 @@ def run_passes(
 
 
 def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
-    """Run one pass and check its guarantees; `completed` lists the passes before, for messages."""
+    """Run one pass and check its guarantees; `completed` lists the passes before, for messages.
+
+    Raises PassError for an unexpected exception or a violated guarantee; errors of this package
+    pass through.
+    """
     try:
         result = step.run(model)
     except LingerOnnxError:

@@ -152,7 +152,11 @@ def _iter_stale_value_info(view: GraphView) -> Iterator[_StaleValueInfo]:
 def _check_value_info(
     scope: Scope, value: ValueInfoProto, inferred: Dims | None, kind: TensorKind
 ) -> _StaleValueInfo | None:
-    """Compare the value_info of a tensor with its inferred shape and its kind; None if it fits."""
+    """Compare the value_info of a tensor with its inferred shape and its kind; None if it fits.
+
+    `inferred` is None if the shape is not known. The correct type of the result is 0 for a wrong
+    shape, whose entry is dropped.
+    """
     if shapes_conflict(dims_of(value), inferred):
         reason = f"its shape is {list(inferred or ())}, not {list(dims_of(value) or ())}"
         return _StaleValueInfo(scope, value, reason, 0)

@@ -59,7 +59,11 @@ class Demands:
                     self.demand_of(tensor).integer_readers.append(reader)
 
     def _collect_node(self, node: NodeView) -> None:
-        """Add the demands of a node on its inputs; those on its outputs must be complete."""
+        """Add the demands of a node on its inputs; those on its outputs must be complete.
+
+        Dequants and integer operators demand integers, data movement passes on the demands on its
+        outputs, and other nodes demand real numbers, except for indices.
+        """
         if is_dequant(node):
             self._collect_dequant(node)
         elif is_quantized(node):

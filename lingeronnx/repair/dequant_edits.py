@@ -221,7 +221,10 @@ class EditPlan:
             self._insert_dequant(owner, tensor, read.scope, scale, output_name, output_name)
 
     def _rename_integers(self, owner: _EditOwner, tensor: TensorView, output_name: str) -> None:
-        """Rename an integer tensor that has the name of a graph output to ``<name>_q``."""
+        """Rename an integer tensor that has the name of a graph output to ``<name>_q``.
+
+        The edit belongs to the fault `owner`; later edits see the new name.
+        """
         integer_name = self._reserve_name(f"{output_name}_q")
         for read in tensor.reads:
             if read.node is not None:

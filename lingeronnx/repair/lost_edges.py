@@ -188,7 +188,11 @@ def _matches_integer_demand(kind: TensorKind, demand: TensorDemand) -> bool:
 def _accepts_kind(
     read: TensorRead, kind: TensorKind, root_kinds: Mapping[TensorView, TensorKind]
 ) -> bool:
-    """Return whether a node input or a graph output accepts a tensor of `kind`."""
+    """Return whether a node input or a graph output accepts a tensor of `kind`.
+
+    A Dequant accepts integers, an integer operator only on its integer inputs, a graph output
+    indices only if declared int64 or bool; other nodes accept indices where they read them.
+    """
     node = read.node
     if node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0

@@ -418,7 +418,10 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
 
 
 def read_scales(node: NodeView) -> dict[int, float]:
-    """Return the scales that the attributes of an integer node specify, by input index."""
+    """Return the scales that the attributes of an integer node specify, by input index.
+
+    From scale_x, scale_y and scale_x_<index>, and if the attributes are complete from the format.
+    """
     form, attrs = integer_operator(node), current_attributes(node)
     candidates: dict[int, AttributeValue] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
     for name, value in attrs.items():

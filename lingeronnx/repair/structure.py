@@ -140,7 +140,10 @@ def _rename_node(proto: NodeProto, name: str) -> None:
 
 
 def _iter_duplicate_producers(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yield each node that computes a tensor again, with the first node that computes it."""
+    """Yield each node that computes a tensor again, with the first node that computes it.
+
+    The first one is the node itself if it lists an output twice.
+    """
     producers: dict[str, NodeProto] = {}
     for node in graph.node:
         first = next((producers[name] for name in node.output if name in producers), None)

@@ -160,7 +160,11 @@ class KindAnalysis:
                 self.root_kinds[tensor] = kind
 
     def _input_kind(self, tensor: TensorView) -> TensorKind:
-        """Return the kind of a graph input: as declared, unless its consumers contradict that."""
+        """Return the kind of a graph input: as declared, unless its consumers contradict that.
+
+        A declared integer that is read by integer operators or Dequants is an integer tensor with
+        the scale they agree on. A contradiction is added to `retyped_inputs`.
+        """
         assert tensor.graph_input is not None
         declared = tensor.graph_input.type.tensor_type.elem_type
         is_float = declared in _FLOAT_OR_UNDEFINED
@@ -300,7 +304,11 @@ class KindAnalysis:
         return kinds
 
     def _check_node(self, node: NodeView, kinds: TensorKinds) -> None:
-        """Add the output kinds and the faults of a node other than a Dequant to `kinds`."""
+        """Add the output kinds and the faults of a node other than a Dequant to `kinds`.
+
+        Faults are integer operators that do not get integers, and real reads without a Dequant. An
+        operator that can pass integers does so only if its consumers need them, else it is float.
+        """
         sources = [None if tensor is None else kinds.resolve(tensor) for tensor in node.inputs]
         input_kinds = get_kinds(sources, kinds.kind_of)
         is_on_demand = passes_integers_on_demand(node)
@@ -355,7 +363,11 @@ class KindAnalysis:
     def _find_dequant_fault(
         self, node: NodeView, kind: TensorKind, result: TensorView
     ) -> str | None:
-        """Return the fault of a Dequant that reads a tensor of `kind`, or None if it is valid."""
+        """Return the fault of a Dequant that reads a tensor of `kind`, or None if it is valid.
+
+        The faults: "double" (real numbers), "index" (indices), "misplaced" (a consumer needs
+        integers) and "scale" (another scale than the tensor's).
+        """
         if kind.category == "missing":  # the fault is upstream
             return None
         if kind.category == "real":

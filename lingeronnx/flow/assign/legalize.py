@@ -141,7 +141,10 @@ class _ScaleLegalizer:
         return exponent
 
     def lower_exponents(self, partition: Partition) -> None:
-        """Lower exponents to the limits of the target and the operators until nothing changes."""
+        """Lower exponents to the limits of the target and the operators until nothing changes.
+
+        A tensor is lowered with its group; the reason is kept in `lowered`.
+        """
         max_exponent = self._target.exponents[1]
         target_reason = f"{self._target.name} supports scales up to 2^{max_exponent}"
         changed = True

@@ -206,7 +206,11 @@ def _affine_qparams_for_group(
     setting: TensorScalePolicy,
     consumer: ConsumerFunction | None,
 ) -> Affine | None:
-    """Choose parameters with a zero point, or return None if the group has none."""
+    """Choose parameters with a zero point, or return None if the group has none.
+
+    None if the setting or the group does not allow one, for a given scale, for more than 8 bits,
+    and without statistics or with zeros only.
+    """
     if not setting.allows_zero_point or not group.allows_zero_point:
         return None
     if setting.scale is not None or setting.bits > 8:
@@ -320,7 +324,11 @@ def _symmetric_scale_for_group(
 def _apply_bounds(
     scale: float, group: SharedScaleGroup, group_stats: TensorStats, setting: TensorScalePolicy
 ) -> float:
-    """Adapt a calibrated scale to the bounds of the group's values."""
+    """Adapt a calibrated scale (counts per unit) to the bounds of the group's values.
+
+    An output bound raises a power-of-two scale; above 8 bits a hard bound determines the scale; a
+    headroom below the values limits it.
+    """
     max_integer = (1 << (setting.bits - 1)) - 1
     if setting.power_of_two and group.output_bound is not None:
         # The bound itself saturates by one step, which costs less than one bit.

@@ -208,7 +208,10 @@ def find_softmax_inputs(partition: Partition) -> dict[str, int]:
 def _trace_data_movement(
     name: str, values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[str]:
-    """Return a tensor, and the tensors upstream that it is moved from without computation."""
+    """Return a tensor, and the tensors upstream that it is moved from without computation.
+
+    `integer_ops` maps ids of nodes to their operators. Ends at a constant or a float node.
+    """
     names = [name]
     while name in values:  # not a constant
         producer = ir.producer(values[name])

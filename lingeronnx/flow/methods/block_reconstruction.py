@@ -145,9 +145,14 @@ def _descend(
     high: int,
     steps: np.ndarray | None,
 ) -> None:
-    """Move the `integers` [O, K] of one group in place, column by column."""
+    """Minimize the block's error over the `integers` [O, K] of one group, in place by column.
+
+    `h` [K, K] are the moments of the inputs, `metric` [O, O] the weights of the outputs' errors,
+    and `steps` the distances of allowed integers (None for 1).
+    """
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
+        """Move the elements of `column` in place, one after the other, and return the changes."""
         column_steps = None if steps is None else steps[:, k]
         return _descend_column(column, slope.copy(), metric, curvature, low, high, column_steps)
 

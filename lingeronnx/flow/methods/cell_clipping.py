@@ -64,7 +64,10 @@ def format_cell_clipping(
 def _simulate_layers(
     layers: Sequence[ir.Node], partition: Partition, feed: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[ir.Node, np.ndarray]]:
-    """Yield each LSTM layer with the magnitudes of its retained cells [N, T, H]."""
+    """Yield each LSTM layer with the magnitudes of its retained cells [N, T, H].
+
+    The layers' inputs are computed in float from `feed`; optional inputs may be constants.
+    """
     names: set[str] = set()
     for node in layers:
         indices = (0, *optional_input_indices(node).values())

@@ -42,7 +42,11 @@ def apply_factors(partition: Partition, factors: Factors) -> None:
 
 
 def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: np.ndarray) -> None:
-    """Scale the weights and bias of a layer for a factor on its input and one on its output."""
+    """Scale the weights and bias of a layer for a factor on its input and one on its output.
+
+    Both have one value or one per channel. A BatchNormalization's scale, offset and mean are
+    scaled. Parameters that are not constant stay.
+    """
     if node.op_type == "BatchNormalization":
         changes = {1: f_out / f_in, 2: f_out, 3: f_in}
     else:

@@ -77,7 +77,11 @@ def insert_boundary_muls(
 def _out_of_range(
     shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
 ) -> set[str]:
-    """Return the tensors whose shared scale needs an exponent that the target does not support."""
+    """Return the tensors whose shared scale needs an exponent that the target does not support.
+
+    The scale is that of the calibrator "mse"; groups without statistics or with zeros only are
+    left out.
+    """
     min_exponent, max_exponent = target.exponents
     names: set[str] = set()
     for group in shared_groups:

@@ -251,7 +251,11 @@ def _differentiable_tensors(model: ir.Model, measured_tensors: Sequence[str]) ->
 
 
 def _backward_kind(node: ir.Node) -> str:
-    """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable."""
+    """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable.
+
+    Relu-like nodes count as Clip, all reshaping ones as Reshape. Not differentiable are weights
+    computed at run time, additions of unequal shapes and pools other than plain ones.
+    """
     kind = node.op_type
     if is_relu_like(node):
         kind = "Clip"
@@ -365,7 +369,10 @@ def _sliding_windows(
 
 
 def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Sum windows into an array of `shape`: the adjoint of `_sliding_windows`."""
+    """Sum windows into an array of `shape`: the adjoint of `_sliding_windows`.
+
+    `windows` is [N, C, positions..., kernel...]; `shape` is [N, C, ...] without padding.
+    """
     rank = len(shape) - 2
     begin, end, strides, dilations = _window_attributes(node, rank)
     padded = [b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True)]

@@ -215,7 +215,11 @@ class _NoiseMinimizer:
                 return
 
     def _optimize_group(self, group_index: int) -> None:
-        """Set the factor of one group to the candidate with the least noise."""
+        """Set the factor of one group to the candidate with the least noise.
+
+        There are `_STEPS_PER_OCTAVE` candidates from 1 to below 2, evenly spaced in log2; the noise
+        is that of the group's tensors and of the weights next to it.
+        """
         edge_indices = [
             n
             for n, edge in enumerate(self._edges)

@@ -53,7 +53,10 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
 
 
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:
-    """Insert the host's Mul nodes of the plan into `graph`; return {node: reason}."""
+    """Insert the host's Mul nodes of the plan into `graph`; return {node: reason}.
+
+    Raises ConfigError if the model does not need exactly these; empty if the plan has none.
+    """
     if not plan.scaled:
         return {}
     integer_ops = {}
@@ -147,7 +150,10 @@ def _collect_weights(
 def _check_channels(
     name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None
 ) -> None:
-    """Raise ConfigError unless the tensor is a weight with that many channels on that axis."""
+    """Raise ConfigError unless the tensor is a weight with that many channels on that axis.
+
+    `op_format` is None if the tensor is no weight.
+    """
     axis = None if op_format is None else op_format.channel_axis
     supported = "it supports one scale"
     if axis is not None and shape is not None:

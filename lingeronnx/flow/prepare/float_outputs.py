@@ -51,7 +51,10 @@ class FloatOutputCache:
     def outputs(
         self, dataset: str, index: int, feed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs for `feed`, which is batch `index` of the samples named `dataset`."""
+        """Return the outputs for `feed`, which is batch `index` of the samples named `dataset`.
+
+        Computed once, and kept while the memory budget lasts.
+        """
         # The shapes are part of the key: the last batch may be smaller.
         key = (dataset, index, *(array.shape for array in feed.values()))
         if key in self._cache:

@@ -340,7 +340,11 @@ def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
 def _rewrite_checked(
     rewriter: Rewriter, log: PassLog, partition: Callable[[RewriteResult], PreparedModel]
 ) -> PreparedModel:
-    """Rewrite and partition the model, without passes that change an output."""
+    """Rewrite and partition the model, without passes that change an output.
+
+    After each attempt the outputs for the first sample are compared with the original's; a pass
+    that changes them is excluded, and the model rewritten again.
+    """
     while True:
         prepared = partition(rewriter.run(log))
         try:

@@ -97,7 +97,7 @@ def _only_moves_data(node: ir.Node, target: Target) -> bool:
 
 
 def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[ir.Node]:
-    """Return the nodes that only move data from the input `name`."""
+    """Return the nodes that only move data from the input `name`, in graph order."""
     reached = {name}
     unpacking = []
     for node in model.graph:
@@ -113,7 +113,10 @@ def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[i
 
 
 def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[ir.Node]:
-    """Return the nodes that only move or join data, and only for the output `output`."""
+    """Return the nodes that only move or join data, and only for the output `output`.
+
+    They are in reverse graph order.
+    """
     packing_ids: set[int] = set()
     packing = []
     for node in reversed(list(model.graph)):

@@ -100,7 +100,11 @@ class Rewriter:
         self.excluded_passes: dict[str, str] = {}
 
     def run(self, observer: PassObserver | None = None) -> RewriteResult:
-        """Rewrite the graph with all passes except those that are excluded and those that fail."""
+        """Rewrite the graph with all passes except those that are excluded and those that fail.
+
+        A failing pass is added to `excluded_passes`, and all starts again from the original;
+        required passes, and all in strict mode, raise PassError instead.
+        """
         while True:
             graph = ir.clone(self._original)
             selectors = Selectors(self._original, graph)
@@ -116,7 +120,10 @@ class Rewriter:
                 self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
     def exclude_breaking_pass(self, cause: Exception) -> None:
-        """Find the pass that changes an output, and exclude it; raise `cause` if there is none."""
+        """Find the pass that changes an output, and exclude it; raise `cause` if there is none.
+
+        `cause` is raised in strict mode too, and for a pass that is required or excluded already.
+        """
         if is_strict_mode():
             raise cause
         source = self._source
@@ -142,7 +149,11 @@ class Rewriter:
     def _rewrite(
         self, graph: ir.Model, selectors: Selectors, observer: PassObserver | None
     ) -> list[AppliedRewrite]:
-        """Normalize and fit `graph` in place; return the rewrites of fitting."""
+        """Normalize and fit `graph` in place; return the rewrites of fitting.
+
+        Fitting to the target is left out if the settings or the excluded passes say so; an error of
+        it becomes PassError. `observer` is called after each pass.
+        """
         resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
         normalize(graph, observer, self.excluded_passes)
         if not is_fully_shaped(graph):

@@ -365,7 +365,11 @@ def _explain_safely(explain: Callable[[], str]) -> str:
 
 
 def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Return the feeds to measure on, and their description for the report."""
+    """Return the feeds to measure on, and their description for the report.
+
+    These are the evaluation calls of a model with states, else held-out samples, else the first
+    `_MAX_SAMPLES` of the calibration data.
+    """
     if prepared.calls is not None:
         feeds = list(prepared.calls.evaluation_calls)
         if prepared.synthetic:
@@ -501,7 +505,11 @@ class _StateRanges:
         ]
 
     def warnings(self, name: str) -> list[str]:
-        """Return a warning if elements that change in the float model are constant in integers."""
+        """Return a warning if elements that change in the float model are constant in integers.
+
+        An element changes by more than 1 % of the largest magnitude, or half of its own; the
+        warning needs a share of `_STUCK_SHARE` of such elements.
+        """
         if not self._ranges:
             return []
         (low, high), (integer_low, integer_high) = self._ranges
@@ -561,7 +569,10 @@ def _worst_input_db(node: ir.Node, sqnr_db: Mapping[str, float]) -> float:
 def measure_tensor_sqnr(
     lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed
 ) -> dict[str, float]:
-    """Measure the SQNR in dB of the tensors of `float_graph` that the integer graph contains."""
+    """Measure the SQNR in dB of the tensors of `float_graph` that the integer graph contains.
+
+    Returns it by the name in the float graph; `feed` are the inputs. Indices are left out.
+    """
     float_names = map_to_float_names(lowered)
     known = {str(value.name) for value in ir.iter_values(float_graph)}
     actual: dict[str, tuple[np.ndarray, Affine | None]] = {}

@@ -79,7 +79,10 @@ def find_merge_options(
 
 
 def _make_option(nodes: Sequence[ir.Node], target: Target) -> MergeOption:
-    """List the other chips and the substitutes for nodes of one operator type."""
+    """List the other chips and the substitutes for nodes of one operator type.
+
+    Chips must be able to lower all nodes; there are none if `target` is no chip.
+    """
     op_type = ir.base_op_type(nodes[0])
     chips = []
     for platform in PLATFORMS if target.has_packer else ():

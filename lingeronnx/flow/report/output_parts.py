@@ -215,7 +215,11 @@ def _trace_concat(
 def _trace_pad(
     node: ir.Node, data: ir.Value, value: ir.Value, placements: _AxisPlacements
 ) -> list[_TracedInput]:
-    """Trace the padded tensor of a Pad; returns an empty list if the pads are not constant."""
+    """Trace the padded tensor of a Pad; returns an empty list if the pads are not constant.
+
+    `placements` are those of the output `value`; on padded axes the start and end of `data` are
+    boundaries.
+    """
     pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     data_shape, rank = _static_shape(data), len(_static_shape(value))
     if pads is None or pads.size != 2 * rank:

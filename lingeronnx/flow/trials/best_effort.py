@@ -99,7 +99,10 @@ def _select_methods(
 
 
 def _format_regression(old: Candidate, new: Candidate) -> str:
-    """Return a note if `new` is not better than `old` on held-out samples, else an empty string."""
+    """Return a note if `new` is not better than `old` on held-out samples, else an empty string.
+
+    Better means that the lowest SQNR of the outputs does not decrease and the mean increases.
+    """
     old_min_db, old_mean_db = _min_and_mean_sqnr(old)
     new_min_db, new_mean_db = _min_and_mean_sqnr(new)
     accepted = new_min_db >= old_min_db and new_mean_db > old_mean_db

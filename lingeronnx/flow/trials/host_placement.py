@@ -92,7 +92,11 @@ class HostPlacement:
         return list(dict.fromkeys(name for name in float_nodes if name is not None))
 
     def _select_unprofitable_parts(self, max_parts: int | None) -> dict[str, str]:
-        """Return {float node: reason} of unprofitable parts, and of parts beyond `max_parts`."""
+        """Return {float node: reason} of unprofitable parts, and of parts beyond `max_parts`.
+
+        At least the part with the most MACs stays. None for `max_parts` means no limit; else the
+        smallest parts go first.
+        """
         chip = self.program.chip
         part_macs = {part.name: part.macs for part in chip}
         reasons = self._find_unprofitable_parts(part_macs)

@@ -27,7 +27,11 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_attention_masks(model: ir.Model) -> PassResult:
-    """Convert the masks of `model`."""
+    """Convert the masks of `model`.
+
+    Constant masks before a Softmax become sums; a Where after it that guards against NaN is
+    removed, and one that selects zeros becomes a product.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain:

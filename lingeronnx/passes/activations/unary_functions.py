@@ -56,7 +56,10 @@ def fuse_known_activations(model: ir.Model) -> PassResult:
 
 
 def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
-    """Fuse the regions of `model` for which `should_fuse` holds, from the outputs upstream."""
+    """Fuse the regions of `model` for which `should_fuse` holds, from the outputs upstream.
+
+    A region computes a unary function of one tensor and becomes one function call.
+    """
     changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
     for node in reversed(list(model.graph)):
         if id(node) in fused_ids:
@@ -75,7 +78,10 @@ def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
 
 
 def _explain_unfused_gate(node: ir.Node, should_fuse: _FusionPredicate) -> SkipReason | None:
-    """Return why a product of a tensor with a function of it is not fused, else None."""
+    """Return why a product of a tensor with a function of it is not fused, else None.
+
+    The function (gate) is one of `_GATE_OPS`; it is another function, or used elsewhere too.
+    """
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
         return None

@@ -138,7 +138,11 @@ class _BatchFirstRewriter:
         return FactoredView(value, axes, axes)
 
     def _register_graph_input(self, value: ir.Value) -> None:
-        """Add a view for a graph input whose batch is on another axis than 0."""
+        """Add a view for a graph input whose batch is on another axis than 0.
+
+        The view's base is a pending Transpose of the batch to axis 0. The batch must be the only
+        unknown size.
+        """
         sizes, consumers = ir.get_shape(value), [use.node for use in value.uses()]
         if not sizes or value.shape is None or not consumers:
             return
@@ -228,7 +232,10 @@ class _BatchFirstRewriter:
         return self._slice_position(node, view, int(index), axis)
 
     def _infer_split_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the positions of an axis that a Split separates, or an empty list."""
+        """Return the views of the positions of an axis that a Split separates, or an empty list.
+
+        Each output must have size 1 on the axis.
+        """
         view = self.views.get(ir.require_input(node))
         if view is None:
             return []
@@ -305,7 +312,10 @@ class _BatchFirstRewriter:
     def _infer_product_view(
         self, node: ir.Node, left: FactoredView, right: FactoredView
     ) -> FactoredView | None:
-        """Return the view of the product of two views with the same leading axes, or None."""
+        """Return the view of the product of two views with the same leading axes, or None.
+
+        None if the batch cannot be separated from the last two axes of a view.
+        """
         # the operands may be the same tensor, but rows and columns of the product are not
         columns = {factor: self._make_factor(factor.size) for factor in right.axes[-1]}
         right = substitute_factors(right, columns)

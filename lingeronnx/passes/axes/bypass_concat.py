@@ -19,7 +19,10 @@ __all__ = ["bypass_concat"]
 
 
 def bypass_concat(model: ir.Model) -> PassResult:
-    """Let consumers of single parts of a Concat read these, counted by removed nodes."""
+    """Let consumers of single parts of a Concat read these, counted by removed nodes.
+
+    The consumers are Slice, Gather and Squeeze nodes that restore a part exactly.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         part = None if node.domain else _find_concat_part(node)

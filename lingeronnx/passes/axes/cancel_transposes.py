@@ -86,7 +86,10 @@ def _sink_transposes(model: ir.Model) -> int:
 
 
 def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
-    """Merge the Transpose `node` with one before it; return the number of changes."""
+    """Merge the Transpose `node` with one before it; return the number of changes.
+
+    If both cancel, `node` is removed, unless it computes a graph output.
+    """
     producer = ir.producer(node.inputs[0])
     first, second = _get_permutation(producer), _get_permutation(node)
     if first is None or second is None or producer is None:
@@ -252,7 +255,10 @@ def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | No
 
 
 def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the pads, or the axes that they apply to."""
+    """Permute the pads, or the axes that they apply to.
+
+    Returns True, since the output must be transposed, or None if the pads are not constant.
+    """
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = ir.get_axes(node, 3)
         if axes is None:

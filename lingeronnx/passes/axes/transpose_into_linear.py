@@ -45,7 +45,10 @@ def fold_transpose_into_linear(model: ir.Model) -> PassResult:
 def _fold_into_weight(
     model: ir.Model, linear: ir.Node, flatten: ir.Node, transpose: ir.Node
 ) -> str:
-    """Permute the weight of `linear` and bypass `transpose`; return a reason if it fails."""
+    """Permute the weight of `linear` and bypass `transpose`; return a reason if it fails.
+
+    The reason is "" on success. `flatten` is the node after the Transpose.
+    """
     weight = ir.const_value(linear.inputs[1])
     perm, dims = ir.get_attr(transpose, "perm"), ir.get_shape(transpose.outputs[0])
     reason = _explain_unchanged(weight, perm, dims, ir.get_shape(flatten.outputs[0]))

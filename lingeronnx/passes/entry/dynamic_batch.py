@@ -165,7 +165,10 @@ def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> l
 
 
 def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
-    """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two."""
+    """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two.
+
+    Tried on random inputs, only if it has fixed states or Reshapes and its samples are small.
+    """
     if not _has_fixed_states(model) and not _has_fixed_reshape(model):
         return False
     if any(spec.axis is not None and not spec.shape for spec in specs):

@@ -29,7 +29,10 @@ def has_computed_target(node: ir.Node) -> bool:
 
 
 def make_targets_constant(model: ir.Model) -> PassResult:
-    """Make the targets of `model` constant if the shapes allow it."""
+    """Make the targets of `model` constant if the shapes allow it.
+
+    Targets are the computed shapes and sizes that Reshape, Resize and others read.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
         if not has_computed_target(node):

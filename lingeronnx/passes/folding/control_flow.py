@@ -42,7 +42,10 @@ def reject_control_flow(model: ir.Model) -> int:
 
 
 def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
-    """Return why `node`, which has subgraphs, cannot be inlined, and the remedy."""
+    """Return why `node`, which has subgraphs, cannot be inlined, and the remedy.
+
+    If the condition or trip count depends on one scalar input, the remedy is to fix that input.
+    """
     value, subject = None, "its condition"
     if node.op_type == "If":
         value = _find_scalar_input(node.inputs[0])

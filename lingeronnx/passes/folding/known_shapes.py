@@ -14,7 +14,10 @@ from .._pass import PassResult, SkipReason
 
 
 def fold_known_shapes(model: ir.Model) -> PassResult:
-    """Replace known sizes in `model` by constants, counted by removed nodes."""
+    """Replace known sizes in `model` by constants, counted by removed nodes.
+
+    Of a Shape with unknown sizes, only the consumers that select known ones are replaced.
+    """
     changes = 0
     for node in list(model.graph):
         if not ir.is_standard_op(node, "Shape", "Size") or node.graph is None:

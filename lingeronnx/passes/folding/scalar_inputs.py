@@ -114,7 +114,11 @@ def _format_number(number: float) -> str:
 
 
 def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
-    """Yield (number, reason) from the consumers of the scalar `value`."""
+    """Yield (number, reason) from the consumers of the scalar `value`.
+
+    The number is one to fix a scalar input to: a bound that passes, a neutral operand, a default of
+    NonMaxSuppression, or 1 for a condition.
+    """
     for use in value.uses():
         node, index = use.node, use.idx
         if index == 0 and node.op_type in _FORWARDING_OPS:

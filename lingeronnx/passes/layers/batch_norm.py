@@ -18,7 +18,10 @@ from .weight_layers import is_weight_layer, scale_layer_outputs
 
 
 def fold_batch_norm(model: ir.Model) -> PassResult:
-    """Fold the batch normalizations of `model`."""
+    """Fold the batch normalizations of `model` into the layers before them.
+
+    Skipped with a reason if there is no such layer, or if weight or bias are computed at run time.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:

@@ -20,7 +20,11 @@ _FLATTENING_OPS = ("Flatten", "Reshape")
 
 
 def fold_affine(model: ir.Model) -> PassResult:
-    """Fold per-channel arithmetic of `model`."""
+    """Fold per-channel arithmetic of `model`: Add, Sub, Mul, Div with a constant, and Neg.
+
+    It goes into weight and bias of the layer before, or becomes a BatchNormalization on a
+    four-dimensional tensor, or at least Mul or Add; else the node is skipped with a reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if ir.is_standard_op(node, "Neg"):
@@ -95,7 +99,10 @@ def _is_positive(array: np.ndarray) -> bool:
 
 
 def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert Div by several constants to Mul, and Sub to Add; return the number of changes."""
+    """Convert Div by several constants to Mul, and Sub to Add; return the number of changes.
+
+    The constant is the second operand, in floating point; a divisor without zeros.
+    """
     array = operand.array
     if operand.is_first or array.size < 2 or array.dtype.kind != "f":
         return 0

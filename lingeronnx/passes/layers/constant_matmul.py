@@ -44,7 +44,11 @@ def _as_matrix(array: np.ndarray) -> np.ndarray | None:
 
 
 def _emit_matmul(model: ir.Model, node: ir.Node, matrix: np.ndarray, is_left: bool) -> None:
-    """Replace `node`, a product with the constant `matrix` on the left or on the right."""
+    """Replace `node`, a product with the constant `matrix` on the left or on the right.
+
+    The constant becomes the right operand of two axes; for one on the left the other operand and
+    the product are transposed.
+    """
     build = SubgraphBuilder(model, node)
     result_shape = list(node.outputs[0].shape or ())
     if not is_left:

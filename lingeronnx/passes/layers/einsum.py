@@ -31,7 +31,10 @@ __all__ = ["decompose_einsum"]
 
 
 def decompose_einsum(model: ir.Model) -> PassResult:
-    """Decompose each Einsum of `model` that is a single product."""
+    """Decompose each Einsum of `model` that is a single product.
+
+    It becomes a MatMul if letters are summed, else a Mul, with Transposes and Reshapes as needed.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Einsum" or node.domain:
@@ -99,7 +102,10 @@ class _EinsumProduct:
 
 
 def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
-    """Return the product that an Einsum computes, or the reason why it is not supported."""
+    """Return the product that an Einsum computes, or the reason why it is not supported.
+
+    A constant factor becomes the right one. Supported are two factors with distinct letters.
+    """
     terms, result = _parse_equation(str(ir.get_attr(node, "equation", "")))
     has_distinct_letters = all(t.isalpha() and len(set(t)) == len(t) for t in terms)
     if len(terms) != 2 or not has_distinct_letters or not result:
@@ -217,7 +223,10 @@ def _emit_product(
 def _arrange_factor(
     build: SubgraphBuilder, factor: _EinsumFactor, groups: Sequence[str], suffix: str
 ) -> ir.Value:
-    """Return `factor` with one axis per group, of size one if it has none of the letters."""
+    """Return `factor` with one axis per group of letters, of size one if it has none of them.
+
+    A constant is rearranged itself; else a Transpose and a Reshape are added where needed.
+    """
     letters = "".join(c for group in groups for c in group if c in factor.letters)
     perm = [factor.letters.index(c) for c in letters]
     sizes = _group_sizes(factor.sizes, groups)

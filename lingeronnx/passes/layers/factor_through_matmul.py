@@ -65,7 +65,10 @@ def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 
 def _find_path_to_layer(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes from the producer of `value` upstream to a layer, or None."""
+    """Return the nodes from the producer of `value` upstream to a layer (last), or None.
+
+    Between them are data movement and matrix products, and all tensors have one consumer.
+    """
     node = value.producer()
     if node is None or ir.sole_consumer(value) is None:
         return None

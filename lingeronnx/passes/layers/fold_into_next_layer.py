@@ -71,7 +71,11 @@ def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
 
 
 def _fold_into_consumer(model: ir.Model, node: ir.Node) -> str | None:
-    """Fold a BatchNormalization into its consumer; return the reason if that fails, else None."""
+    """Fold a BatchNormalization into its consumer; return the reason if that fails, else None.
+
+    The consumer is the only one, a layer or another BatchNormalization that reads it as data; the
+    input of the graph is not folded.
+    """
     parameters = fold_batch_norm_parameters(node)
     if parameters is None or ir.get_attr(node, "training_mode", 0):
         return "its parameters are computed at run time"

@@ -73,7 +73,10 @@ class _Probe(NamedTuple):
 
 
 def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Fuse the decomposed layer normalizations of `model`."""
+    """Fuse the decomposed layer normalizations of `model`.
+
+    Around each square root, a region is run on random inputs and compared with the formula.
+    """
     changes, unmatched_roots = 0, list[ir.Node]()
     for root in list(model.graph):
         if root.graph is None or not _is_square_root(root):
@@ -265,7 +268,10 @@ def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
 
 
 def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
-    """Run a region on random inputs; the result is empty if it does not run on `source` alone."""
+    """Run a region on random inputs; the result is empty if it does not run on `source` alone.
+
+    There are `_PROBE_COUNT` inputs, repeatable, of the shape of `source`; open sizes are 2.
+    """
     if fallback.inputs != (str(source.name),):
         return _Probe([], [])
     rng = np.random.default_rng(0)
@@ -294,7 +300,11 @@ def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarr
 
 
 def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> _FittedNorm | None:
-    """Return the layer normalization with the probed results of a region, or None."""
+    """Return the layer normalization with the probed results of a region, or None.
+
+    All candidates of axes and epsilon are tried; gamma and beta are fitted to the results, and must
+    also give them for small inputs.
+    """
     name = str(region.result.name)
     feeds, results = probe.feeds, [outputs[name] for outputs in probe.results]
     pairs = list(zip(feeds, results, strict=True))

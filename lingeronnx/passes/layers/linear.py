@@ -56,7 +56,11 @@ def _explain_unchanged(node: ir.Node) -> str:
 
 
 def _match_gemm(node: ir.Node) -> _LinearMatch | None:
-    """Match a Gemm with constant operands B and C and without transA."""
+    """Match a Gemm with constant operands B and C and without transA.
+
+    The weight of the match is [outputs, inputs] with alpha, the bias a row with beta; zero without
+    C.
+    """
     weight = ir.const_value(node.inputs[1])
     bias_value = node.inputs[2] if len(node.inputs) > 2 else None
     bias = ir.const_value(bias_value)
@@ -76,7 +80,10 @@ def _match_gemm(node: ir.Node) -> _LinearMatch | None:
 
 
 def _match_matmul(node: ir.Node) -> _LinearMatch | None:
-    """Match a MatMul with a constant second operand, and an Add of a bias after it."""
+    """Match a MatMul with a constant second operand, and an Add of a bias after it.
+
+    The weight of the match is [outputs, inputs]; the bias is zero without a matching Add.
+    """
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or ir.const_value(node.inputs[0]) is not None:
         return None

@@ -84,7 +84,10 @@ def convert_to_time_first(model: ir.Model) -> int:
 def _insert_transpose_after(
     model: ir.Model, node: ir.Node, value: ir.Value, perm: Sequence[int]
 ) -> None:
-    """Let the consumers of `value`, an output of `node`, read it transposed."""
+    """Let the consumers of `value`, an output of `node`, read it transposed by `perm`.
+
+    The Transpose's output takes over the name; `value` gets a new one, and an unknown shape.
+    """
     name = str(value.name)
     value.name = ir.unique_tensor_name(model, f"{name}_time_first")
     transpose = ir.make_node(
@@ -467,7 +470,10 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
-    """Return states [D, N, H] that are constant and equal for all samples as [D, 1, H], or None."""
+    """Return states [D, N, H] that are constant and equal for all samples as [D, 1, H], or None.
+
+    Looks through Identity, a swap of batch and time, and operators that repeat a constant.
+    """
     array = ir.const_value(value)
     if array is not None:
         is_equal = array.ndim == 3 and bool((array == array[:, :1]).all())

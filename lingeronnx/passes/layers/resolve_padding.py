@@ -19,7 +19,10 @@ _WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}
 
 
 def resolve_padding(model: ir.Model) -> PassResult:
-    """Resolve auto_pad and merge Pad nodes of `model`."""
+    """Resolve auto_pad and merge Pad nodes of `model` into the windowed operators behind them.
+
+    auto_pad becomes explicit pads where the sizes are known; other nodes are skipped with a reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type not in _WINDOWED_OPS or node.domain:
@@ -57,7 +60,11 @@ def _pads_space_only(pads: list[int]) -> bool:
 
 
 def _resolve_auto_pad(node: ir.Node) -> int:
-    """Replace auto_pad by pads if all sizes are known; return the number of changes."""
+    """Replace auto_pad by pads if all sizes are known; return the number of changes.
+
+    An odd total of SAME_UPPER has its larger half at the end, of SAME_LOWER at the beginning; VALID
+    has no pads.
+    """
     mode = ir.get_attr(node, "auto_pad", "NOTSET")
     if mode == "NOTSET":
         return 0
@@ -95,7 +102,11 @@ def _total_same_padding(node: ir.Node, sizes: list[int], kernel: list[int]) -> l
 
 
 def _merge_pad(model: ir.Model, node: ir.Node, pad: ir.Node) -> bool:
-    """Merge `pad` into the windowed operator `node` after it; return whether that is possible."""
+    """Merge `pad` into the windowed operator `node` after it; return whether that is possible.
+
+    It must pad spatial axes with zeros and be read by `node` only; for pools, the mean or maximum
+    must stay the same.
+    """
     if pad.domain or ir.sole_consumer(pad.outputs[0]) is not node:
         return False
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":

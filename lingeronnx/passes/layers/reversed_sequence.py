@@ -51,7 +51,11 @@ def _explain_unchanged(y: ir.Value) -> str | None:
 
 
 def _reverse_direction(model: ir.Model, node: ir.Node, source: ir.Value) -> None:
-    """Let `node` read `source` in the other direction, and adapt the consumers of its output."""
+    """Let `node` read `source` in the other direction, and adapt the consumers of its output.
+
+    Consumers that reverse the output are bypassed; those that select a step select the mirrored
+    one.
+    """
     y = node.outputs[0]
     steps = [(use.node, _single_step(use.node)) for use in y.uses()]
     reversals = [consumer for consumer, _ in steps if _is_reversal(consumer)]

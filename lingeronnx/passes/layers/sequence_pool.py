@@ -31,7 +31,10 @@ _POOL_BY_OP = {
 
 
 def convert_sequence_pools(model: ir.Model) -> PassResult:
-    """Convert the pools of sequences in `model`, and means and maxima over one of their axes."""
+    """Convert the pools of sequences in `model`, and means and maxima over one of their axes.
+
+    They become pools over images of height 1; a sequence of unknown length is skipped.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if ir.is_standard_op(node, *_POOL_OPS):

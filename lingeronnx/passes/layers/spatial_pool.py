@@ -19,7 +19,11 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_spatial_pools(model: ir.Model) -> PassResult:
-    """Convert spatial means and maxima of `model`."""
+    """Convert spatial means and maxima of `model` to AveragePool and MaxPool.
+
+    The input has four axes with known spatial sizes. Also drops ceil_mode without an effect, and
+    makes the windows of pools full.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain:

@@ -70,7 +70,10 @@ def _conv_pads(node: ir.Node, kernel: tuple[int, ...]) -> list[int]:
 
 
 def _replace_with_conv(model: ir.Model, node: ir.Node, weight: np.ndarray) -> None:
-    """Replace `node` with the weight [I, O/G, k...] by a Conv."""
+    """Replace `node`, a ConvTranspose with the weight [I, O/G, k...] and stride 1, by a Conv.
+
+    The weight is flipped in space, and its channels are exchanged within each group.
+    """
     kernel, group = weight.shape[2:], int(ir.get_attr(node, "group", 1))
     flipped = np.flip(weight, axis=tuple(range(2, weight.ndim)))
     groups = flipped.reshape(group, -1, *flipped.shape[1:]).swapaxes(1, 2)  # [G, O/G, I/G, k...]

@@ -319,7 +319,10 @@ def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _Proj
 
 
 def _get_torch_weights(path: str, suffix: str, state: Mapping[str, Tensor]) -> _ProjectedWeights:
-    """Return the tensors of one direction of a module in layout torch; the biases are added."""
+    """Return the tensors of one direction of a module in layout torch; the biases are added.
+
+    Without biases the bias is zero. Raises ModelError for a second layer (`suffix` "_l1").
+    """
     prefix = f"{path}." if path else ""
     if not suffix.startswith("_l0"):
         raise ModelError(

@@ -368,7 +368,11 @@ def _match_names(names: Sequence[str], keys: Iterable[str]) -> tuple[str, dict[s
 
 
 def _count_prefixes(names: Sequence[str], keys: Iterable[str]) -> Counter[str]:
-    """Count by how many pairs of names and keys each prefix is supported."""
+    """Count by how many pairs of names and keys each prefix is supported.
+
+    A prefix stands before the key to give the name; one with a leading "+" before the name to give
+    the key.
+    """
     keys_by_attribute: dict[str, list[str]] = {}
     for key in keys:
         keys_by_attribute.setdefault(key.rpartition(".")[2], []).append(key)

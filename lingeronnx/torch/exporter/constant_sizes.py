@@ -117,7 +117,11 @@ def _computes_with_shapes(node: ir.Node, shape_tensors: set[ir.Value]) -> bool:
 
 
 def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
-    """Return a constant Reshape target that is equivalent to `targets` for `sources`, or None."""
+    """Return a constant Reshape target that is equivalent to `targets` for `sources`, or None.
+
+    Both are arrays of the runs. Sizes equal in all runs stay, those copied from the source's axis
+    become 0, and one other becomes -1.
+    """
     constant = []
     for axis, first in enumerate(targets[0]):
         if all(target[axis] == first for target in targets):

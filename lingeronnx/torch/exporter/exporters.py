@@ -196,7 +196,10 @@ def _export_dynamo(
 
 
 def _make_trace_error(error: Exception, inputs: Sequence[str]) -> ModelError:
-    """Return the error for a model that torch.export cannot trace."""
+    """Return the error for a model that torch.export cannot trace.
+
+    Names the input axis that the model fixes, or else the line of the call that fails.
+    """
     text = str(error)
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
     if fixed and "Constraint" in text:

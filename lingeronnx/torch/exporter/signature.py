@@ -127,7 +127,11 @@ class FlattenedModel(nn.Module):
         return tuple(outputs)
 
     def run_by_name(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of the result by their derived names, in order."""
+        """Return the tensors of the result by their derived names, in order.
+
+        `tensors` replace those of the call. Raises ModelError if the result has no tensor, or
+        values that are neither tensors nor plain ones.
+        """
         args, kwargs = self._call.build_arguments(tensors)
         outputs: dict[str, Tensor] = {}
         for path, leaf in pytree.tree_flatten_with_path(self.model(*args, **kwargs))[0]:
@@ -267,7 +271,10 @@ _MAX_ELEMENTS = 2**28
 
 
 def _make_random_tensor(shape: InputShape, generator: torch.Generator) -> Tensor:
-    """Return a random tensor; raises ConfigError for an unknown dtype or a too large shape."""
+    """Return a random tensor; raises ConfigError for an unknown dtype or a too large shape.
+
+    Floats are normally distributed; integers and booleans are 0 or 1.
+    """
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(
@@ -379,7 +386,10 @@ def _resolve_batch_axis(inputs: Mapping[str, Tensor]) -> DynamicAxes:
 
 
 def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
-    """Return the non-negative axes of a tensor with the name of each size, or None without one."""
+    """Return the non-negative axes of a tensor with the name of each size, or None without one.
+
+    `axes` is a list of axes, or a mapping axis -> name; raises ConfigError for anything else.
+    """
     if isinstance(axes, Mapping):
         pairs = list(axes.items())
     elif isinstance(axes, Sequence) and not isinstance(axes, str):

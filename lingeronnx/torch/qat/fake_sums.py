@@ -116,7 +116,7 @@ def _float_linear(
 def _affine(
     kernel: k.ChannelAffine, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Scale and shift each channel in exact arithmetic, and requantize."""
+    """Scale and shift each channel (axis 1) in exact arithmetic, and requantize."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)
@@ -176,7 +176,10 @@ def _matmul(kernel: k.MatMul, inputs: Sequence[Any], context: FakeQuantContext) 
 def _div_single(
     kernel: k.DivSingle, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Divide like the simulator; the gradient of a division by zero is zero."""
+    """Divide like the simulator; the gradient of a division by zero is zero.
+
+    Returns the simulator's counts with the gradient of the real quotient.
+    """
     x, y = (tensor.double() for tensor in inputs)
     safe = torch.where(y == 0, 1.0, y)
     smooth = torch.where(y == 0, 0.0, x / safe) * (kernel.scale_o * kernel.scale_y / kernel.scale_x)

@@ -199,7 +199,10 @@ def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: floa
 
 
 def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Divide the sum of each window by the number of its elements."""
+    """Divide the sum of each window by the number of its elements, or by the kernel's divisor.
+
+    Returns the simulator's counts with the gradient of the real mean.
+    """
     (x,) = inputs
     window = kernel._window(TensorSpec(tuple(x.shape), context.input_dtypes[0]))
     element_count = _sum_windows(
@@ -219,7 +222,10 @@ def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], context: FakeQuantContext)
 
 
 def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Requantize the inputs to a common scale where needed, and concatenate them."""
+    """Requantize the inputs to a common scale where needed, and concatenate them.
+
+    Inputs with a batch of 1 are repeated for all samples, unless axis 0 is joined.
+    """
     batch_size = max(x.shape[0] for x in inputs)
     axis = kernel.axis % inputs[0].ndim
     tensors = []
@@ -253,7 +259,10 @@ def _transpose(
 def _pick(
     kernel: k.IndexSelect, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Select indices of each axis; negative ones give the fill value."""
+    """Select indices of each axis; negative ones give the fill value.
+
+    `kernel.indices` has the indices by axis, None for all.
+    """
     (x,) = inputs
     for axis, index in enumerate(kernel.indices):
         if index is None:
@@ -319,7 +328,10 @@ def _log_softmax(
 
 
 def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any) -> tuple[Any, ...]:
-    """Compute `function` (softmax or log softmax) with the values of the simulator."""
+    """Compute `function` (softmax or log softmax) with the values of the simulator.
+
+    Runs along the axis, or over all axes from it on unless the kernel has a single axis.
+    """
     table, middle = kernel.input_table, len(kernel.input_table) // 2
     # The table has the real values of counts with 25 fractional bits.
     unit = (int(table[middle + 16]) - int(table[middle - 16])) / 32 / 2.0**25

@@ -147,7 +147,11 @@ def _get_opset_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
 
 
 def _resolve_attribute_refs(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeProto:
-    """Return a node of a function body with references to attributes replaced by values."""
+    """Return a node of a function body with references to attributes replaced by values.
+
+    References without a value in `attributes` are left out; a node without references is returned
+    itself.
+    """
     if not any(item.ref_attr_name for item in node.attribute):
         return node
     copy = onnx.NodeProto()

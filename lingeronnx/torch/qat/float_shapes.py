@@ -73,7 +73,10 @@ def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
 def _slice(
     a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
 ) -> Any:
-    """Select ranges of indices along axes."""
+    """Select ranges of indices along axes.
+
+    The default axes are the first ones, the default step is 1; negative steps reverse.
+    """
     first, last = to_int_list(starts) or [], to_int_list(ends) or []
     for begin, end, axis, step in zip(
         first,

@@ -164,7 +164,11 @@ def _max_pool(a: Attributes, x: Any) -> Any:
 
 
 def _average_pool(a: Attributes, x: Any) -> Any:
-    """Return the mean of each window, with or without the padding."""
+    """Return the mean of each window.
+
+    Padding counts as zeros with ``count_include_pad``, else not at all; the overhang of
+    ``ceil_mode`` never counts.
+    """
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     inner = tuple(range(2 + len(window.kernel), 2 + 2 * len(window.kernel)))
     total = _unfold_windows(_pad(x, window, 0.0), window).sum(inner)
@@ -218,7 +222,10 @@ class _ResizedAxis(NamedTuple):
 
 
 def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    """Resample axis by axis: nearest by selection, linear and cubic by a matrix [out, in]."""
+    """Resample axis by axis: nearest by selection, linear and cubic by a matrix [out, in].
+
+    With ``tf_crop_and_resize`` positions outside the input get ``extrapolation_value``.
+    """
     outside = []
     for resized in _resolve_resized_axes(a, x, roi, scales, sizes):
         if resized.is_identity(x):

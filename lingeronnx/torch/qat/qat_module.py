@@ -429,7 +429,10 @@ class QatModule(nn.Module):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Load a state_dict whose names may contain dots that do not separate modules."""
+        """Load a state_dict whose names may contain dots that do not separate modules.
+
+        Such keys are not reported as unexpected.
+        """
         unknown: list[str] = []
         super()._load_from_state_dict(
             state_dict, prefix, metadata, strict, missing, unknown, errors
@@ -559,7 +562,10 @@ class QatModule(nn.Module):
         return round_with_gradient(counts, qparams.low, qparams.high, log2_scale)
 
     def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
-        """Return the elements of a parameter as `source.view` arranges and pads them."""
+        """Return the elements of a parameter as `source.view` arranges and pads them.
+
+        Padding is zero. The arrangement is found once per name and shape, and differentiable.
+        """
         key = name, tuple(parameter.shape)
         if key not in self._rearrangements:
             numbers = np.arange(1, parameter.numel() + 1).reshape(parameter.shape)

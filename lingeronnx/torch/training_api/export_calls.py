@@ -347,7 +347,10 @@ def _map_io_names(
 
 
 def _rename_io(model: QuantizedModel, names: Mapping[str, str]) -> QuantizedModel:
-    """Return `model` with inputs and outputs renamed; `names` maps old names to new ones."""
+    """Return `model` with inputs and outputs renamed; `names` maps old names to new ones.
+
+    Names of other tensors are ignored. Raises ConfigError if a new name is that of another tensor.
+    """
     if not names:
         return model
     reserved_names = ir.get_tensor_names(model.graph) - names.keys()
@@ -406,7 +409,10 @@ def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
 
 
 def _without_dequants(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` without its Dequants; their consumers read the integers."""
+    """Return `model` without its Dequants; their consumers read the integers.
+
+    A graph output keeps its name, unless the integers are an output themselves.
+    """
     copy = ir.clone(model.graph)
     for node in list(copy.graph):
         if node.op_type != DEQUANT.name or node.domain != DEQUANT.domain:

@@ -115,7 +115,10 @@ class LSTMP(nn.Module):
         return y, (h[None], c[None])
 
     def _flatten_states(self, inputs: Tensor, states: States) -> States:
-        """Return initial state and cell as [N, P] and [N, C], after checking their shapes."""
+        """Return initial state and cell as [N, P] and [N, C], after checking their shapes.
+
+        They may have a leading axis of 1. Raises DataError for other shapes, except in an export.
+        """
         flattened = []
         for name, state, size in zip(
             ("state", "cell"), states, (self.hidden_size, self.cell_size), strict=True

@@ -178,7 +178,10 @@ class WrappedModule(nn.Module):
     """Mixin before the original class: computes with effective parameters and clamps the output."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the original forward; a folded batch norm returns its input."""
+        """Call the original forward with the effective parameters, and clamp its result.
+
+        A batch norm that is folded into the layer before it returns its input.
+        """
         annotations = get_annotations(self)
         if annotations.is_folded_norm:
             return args[0] if args else next(iter(kwargs.values()))

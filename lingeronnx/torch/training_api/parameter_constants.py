@@ -360,7 +360,10 @@ class PlannedConstants:
         return [name for name in self._order if name not in trained]
 
     def tensors(self, effective: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-        """Compute the constants `names` from the effective parameters, as float32 tensors."""
+        """Compute the constants `names` from the effective parameters, as float32 tensors.
+
+        Each element is a parameter's element times its factor; elements without one are zero.
+        """
         flat: Tensor | None = None
         tensors: dict[str, Tensor] = {}
         for name, (origin, factor) in self._constants.items():
