@@ -108,6 +108,7 @@ class intrinsic:
     """Decorate a function that writes LLVM code for kernels, as `numba.extending.intrinsic`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        """Queue the declaration of `function` to Numba."""
         self._function = function
         _PENDING_DECLARATIONS.append(lambda: self._numba_intrinsic)
 
@@ -133,6 +134,7 @@ class JittedFunction:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        """Wrap `function` without compiling it."""
         self.py_func = function
         update_wrapper(self, function)
 

@@ -170,6 +170,7 @@ def _link_with_lljit(
 
 @cache
 def _get_lljit() -> Any:
+    """Return the ORC JIT for the basic instructions of this processor."""
     return binding.create_lljit_compiler(_make_target_machine("", (), jit=True))
 
 

@@ -50,6 +50,7 @@ class ChannelRescale:
     rescales: tuple[Rescale, ...]
 
     def __post_init__(self) -> None:
+        """Raise ValueError unless there are rescales, all of the same width."""
         if not self.rescales or len({rescale.bits for rescale in self.rescales}) != 1:
             raise ValueError("a channel rescale needs one or more rescales of the same width")
 
@@ -129,7 +130,7 @@ def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None
 
 
 def check_channel_count(rescale: Rescale | ChannelRescale, outputs: int) -> None:
-    """Raise `SimulatorError` if the number of ratios differs from the number of outputs."""
+    """Raise `SimulatorError` if a rescale per channel does not have `outputs` ratios."""
     if isinstance(rescale, ChannelRescale):
         require(
             len(rescale.rescales) == outputs,

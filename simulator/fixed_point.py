@@ -369,6 +369,7 @@ def _output_limits(bits: int, clip: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _clamp(value: int, low: int, high: int) -> int:
+    """Limit an integer to [low, high]."""
     return min(max(value, low), high)
 
 
@@ -514,7 +515,10 @@ class LunaDivide:
     def compile_for_bound(
         self, bound: int, clip: tuple[int, int] | None = None
     ) -> ScaleForm | ReciprocalForm:
-        """Return the form for accumulators of |acc| <= `bound` < 2^31, see `Rescale`."""
+        """Return the form for accumulators of |acc| <= `bound` < 2^31, see `Rescale`.
+
+        With a negative shift all results are `underflow`, limited to the output range.
+        """
         low, high = _output_limits(self.bits, clip)
         if self.shift < 0:
             value = _clamp(self.underflow, low, high)
@@ -634,7 +638,7 @@ def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
-    """Apply a `HalfEvenShiftForm`."""
+    """Apply a `HalfEvenShiftForm` to one accumulator: limit, shift, clamp; returns the output."""
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     down = acc >> rescale.shift
     # a tie rounds up only if `down` is odd

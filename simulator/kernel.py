@@ -49,10 +49,12 @@ class TensorSpec:
     dtype: np.dtype
 
     def __post_init__(self) -> None:
+        """Convert the shape to a tuple of int, and the dtype to NumPy's."""
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
 
     def __str__(self) -> str:
+        """Format as dtype and shape, such as int8[1,3,8]."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
     @property

@@ -187,6 +187,7 @@ class _ScratchAllocator:
     """
 
     def __init__(self, memory: Array, rows: int) -> None:
+        """Start with all of `memory` (uint8) free; scratch is sized for `rows` rows."""
         self._memory, self._rows, self._first = memory, rows, 0
         self._slices: dict[int, Array] = {}
 
@@ -349,6 +350,7 @@ def _write_trampoline_ir(kinds: str) -> str:
     words = builder.inttoptr(function.args[0], _INDEX.as_pointer())
 
     def word(index: int) -> Any:
+        """Load word `index` of the record."""
         return builder.load(builder.gep(words, [ir.Constant(_INDEX, index)]))
 
     arguments: list[Any] = [builder.bitcast(builder.alloca(_POINTER), _POINTER) for _ in range(2)]

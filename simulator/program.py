@@ -352,7 +352,10 @@ class Program:
         return batch_sizes.pop()
 
     def _check_feed(self, name: str, spec: TensorSpec, x: Array) -> None:
-        """Raise `SimulatorError` unless an array is valid for the input `name` of `spec`."""
+        """Raise `SimulatorError` unless an array is valid for the input `name` of `spec`.
+
+        Shapes must be equal, apart from axis 0 if the program accepts batches.
+        """
         if x.dtype != spec.dtype:
             raise SimulatorError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
         if not self.accepts_batches and x.shape != spec.shape:
@@ -395,6 +398,7 @@ class Program:
         blocks = iter([slice(start, stop) for start, stop in itertools.pairwise(bounds)])
 
         def run_blocks() -> None:
+            """Compute blocks until none is left."""
             for block in blocks:  # shared: a thread that has finished a block takes the next one
                 self._run_block(arrays, force, block, block.stop - block.start)
 

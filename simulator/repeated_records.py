@@ -84,10 +84,12 @@ class RepeatedRecords:
 
     @cached_property
     def _repeat_runner(self) -> Callable[..., int]:
+        """Compiled function that runs repetitions."""
         return get_repeat_runner()
 
     @cached_property
     def _record_runner_address(self) -> int:
+        """Address of the compiled function that runs records."""
         return get_record_runner_address()
 
     @cached_property
@@ -226,6 +228,7 @@ def _write_repeat_runner_ir() -> str:
     zero, step = ir.Constant(_INDEX, 0), ir.Constant(_INDEX, 1)
 
     def element(base: Any, index: Any) -> Any:
+        """Return a pointer to int64 `index` of the array at address `base`."""
         return builder.gep(builder.inttoptr(base, int64_pointer), [index])
 
     builder.branch(repeat)

@@ -69,7 +69,10 @@ def read_block_qparams(
 def _has_block_shape(
     step: np.ndarray, matrix: np.ndarray | None, axis: int, block_size: int
 ) -> bool:
-    """Whether `step` has one element per block of `block_size` along `axis` of a matrix."""
+    """Whether `step` has one element per block of `block_size` along `axis` of a matrix.
+
+    The last block may be smaller. False without a matrix, or with a size below 1.
+    """
     if matrix is None or block_size <= 0:
         return False
     shape = list(matrix.shape)

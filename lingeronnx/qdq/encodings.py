@@ -150,7 +150,7 @@ class Encodings:
 
 
 def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
-    """Return the number of axes of every constant that a node of the model reads, by name."""
+    """Return {name: number of axes} of every constant that a node of the model reads."""
     ranks: dict[str, int] = {}
     for node in model.graph:
         for value in node.inputs:
@@ -182,7 +182,11 @@ def _format_first_rejection(rejections: Mapping[str, str]) -> str:
 def _resolve_tensor_name(
     entry: Encoding, nodes: Mapping[str, ir.Node], model_tensors: Container[str]
 ) -> str:
-    """Return the name in the model of an entry's tensor; the entry's name if there is no match."""
+    """Return the name in the model of an entry's tensor; the entry's name if there is no match.
+
+    If the model has no such tensor, the entry's node is searched, and its input or output at the
+    entry's position is taken if the node has as many tensors as in the file.
+    """
     node = nodes.get(entry.node)
     if entry.tensor in model_tensors or node is None:
         return entry.tensor
@@ -349,7 +353,11 @@ class _EncodingsFile:
     def _add_offset_encoding(
         self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool
     ) -> None:
-        """Add a tensor whose offsets are relative to the lowest integer."""
+        """Add a tensor whose offsets are relative to the lowest integer.
+
+        Zero points are the lowest integer minus the offset; those of a symmetric range without the
+        lowest integer become 0. One scale and offset, or one per channel (axis 0).
+        """
         low = -(1 << (bits - 1)) if signed else 0
         zeros = [-(self._check_number(name, "offset", offset)) + low for offset in offsets]
         # symmetric around 0, without the lowest integer

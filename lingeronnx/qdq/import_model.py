@@ -132,7 +132,11 @@ class _ModelImporter:
     restored_counts: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> ImportedQuantization:
-        """Remove all QDQ nodes and integer operators, and collect their scales."""
+        """Remove all QDQ nodes and integer operators, and return the float model with their scales.
+
+        The model is changed in place. Scales are recorded by tensor for activations and weights,
+        and by node for the weights that it reads.
+        """
         self._prepare()
         for node in list(self.model.graph):
             self._convert_node(node)
@@ -259,7 +263,11 @@ class _ModelImporter:
         self.integer_tensors[out] = _IntegerTensor(source, qparams)
 
     def _integer_type(self, node: ir.Node) -> ir.DataType | None:
-        """Return the integer type of a QuantizeLinear, by ONNX uint8 if nothing specifies it."""
+        """Return the integer type of a QuantizeLinear.
+
+        It is that of the zero point, else the attribute output_dtype, else that of the output, else
+        uint8, the default of ONNX.
+        """
         zero = node.inputs[2] if len(node.inputs) > 2 else None
         if zero is not None:
             return zero.dtype if zero.dtype is not None else node.outputs[0].dtype
@@ -432,6 +440,7 @@ class _ModelImporter:
             return new_nodes[-1].outputs[0]
 
         def add_constant(value: float, suffix: str) -> ir.Value:
+            """Add a float32 constant named after `suffix`, and return it."""
             constant_name = ir.unique_tensor_name(self.model, f"{name}_{suffix}")
             return ir.add_initializer(self.model, constant_name, np.array(value, np.float32))
 
@@ -481,7 +490,10 @@ class _ModelImporter:
 
 
 def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
-    """Whether a node computes the same function on integers as on float values."""
+    """Whether a node computes the same function on integers as on float values.
+
+    These are data movement, MaxPool, Resize, and Relu if the zero point is 0.
+    """
     if node.domain:
         return False
     if node.op_type == "Relu":

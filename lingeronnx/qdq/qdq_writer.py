@@ -323,7 +323,10 @@ class QdqWriter:
         return op_format.build_float_nodes(writer)
 
     def _check_input(self, value: ir.Value | None, qparams: Affine | None) -> None:
-        """Raise ModelError if an operand is a graph input that is fed in integers."""
+        """Raise ModelError if an operand is a graph input that is fed in integers.
+
+        These are inputs with declared `qparams`.
+        """
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
         raise ModelError(
@@ -332,7 +335,10 @@ class QdqWriter:
         )
 
     def _shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """Return the shape of a tensor, with 1 for unknown dimensions."""
+        """Return the shape of a tensor, inferred if not stored, with 1 for unknown dimensions.
+
+        () for an absent tensor or an unknown shape.
+        """
         if value is None:
             return ()
         shape = ir.get_shape(value)

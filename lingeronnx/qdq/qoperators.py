@@ -232,9 +232,11 @@ class _QOperatorExpander:
         return node.outputs[0]
 
     def _reserve_name(self, suffix: str) -> str:
+        """Return a new tensor name: the node's output with `suffix`."""
         return ir.reserve_name(f"{self.node.outputs[0].name}_{suffix}", self.reserved_names)
 
     def _get_input(self, index: int) -> ir.Value | None:
+        """Return input `index` of the node, None if it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def _get_scale(self, index: int) -> np.ndarray | None:

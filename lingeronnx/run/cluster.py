@@ -124,7 +124,10 @@ class _WorkerState:
     lock: Lock = field(default_factory=Lock)
 
     def run_item(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
-        """Process one item at a time, because threads must not share sessions."""
+        """Process one item at a time, because threads must not share sessions.
+
+        The function of a job is loaded at its first item, and replaces that of another job.
+        """
         with self.lock:
             if job.key not in self.functions:
                 self.functions.clear()  # jobs do not overlap, and models are large
@@ -251,6 +254,7 @@ class _ClusterJob(Generic[_Item, _Result]):
     """A job that was sent to the workers of a cluster."""
 
     def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
+        """Send the job to all workers of the cluster."""
         self._client, self._job = client, job
         self._scattered_job = self._scatter_with_retry(job, broadcast=True)
 

@@ -177,6 +177,7 @@ class _MetricJob:
         return [measure]
 
     def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the arguments only."""
         return _MetricJob, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:

@@ -71,7 +71,7 @@ class Agreement:
         return self._count, self._error, self._signal, self._other, self._cross
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Add the sums of another measure."""
+        """Add `sums` of another measure."""
         count, error, signal, other_power, cross = sums
         self._count += int(count)
         self._error += error
@@ -109,6 +109,7 @@ class TopK:
     needs_labels = True
 
     def __init__(self, k: int) -> None:
+        """Start without samples; a sample is right if its label is among the best `k` scores."""
         self.k = k
         self._hits = self._count = 0
 
@@ -190,6 +191,7 @@ class _CustomMetric:
     needs_labels = True
 
     def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]) -> None:
+        """Start without samples; function(outputs, labels) measures a batch."""
         self._function = function
         self._total, self._count = 0.0, 0
 

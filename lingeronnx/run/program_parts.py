@@ -301,4 +301,5 @@ def _extract_host_part(
 
 
 def _is_output(node: ir.Node) -> bool:
+    """Whether a node writes a graph output."""
     return any(value.is_graph_output() for value in node.outputs)

@@ -268,7 +268,7 @@ class Session:
         return self._notify_watchers(self._tensors(inputs, None, force), names)
 
     def _notify_watchers(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
-        """Call all watches with every tensor, and yield the named ones."""
+        """Call all watches with every (name, array, qparams); yield those in `names`, or all."""
         for item in tensors:
             for watch in self._watches:
                 watch(*item)
@@ -356,7 +356,7 @@ class Session:
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
-        """Raise ConfigError, with the nearest name, if the model lacks one of the tensors `names`."""
+        """Raise ConfigError, with the nearest name, if a tensor of `names` does not exist."""
         for name in names:
             if name not in self._tensor_names:
                 raise ConfigError(

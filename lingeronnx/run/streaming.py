@@ -63,6 +63,7 @@ class Stream:
         state: Mapping[str, str],
         start: Mapping[str, np.ndarray] | None = None,
     ) -> None:
+        """Check the pairs of state tensors, and restart with the values `start`."""
         self._session = session
         self._outputs = [str(v.name) for v in session.model.graph.outputs]
         self._input_by_output = _check_state_pairs(session.model, state)

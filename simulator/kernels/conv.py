@@ -106,7 +106,10 @@ def fold_zero_point_into_bias(weight: np.ndarray, bias: np.ndarray, zero: int) -
 
 
 def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
-    """Return the largest |accumulator| for inputs of `dtype`; SimulatorError beyond 62 bits."""
+    """Return the largest |accumulator| for inputs of `dtype`; SimulatorError beyond 62 bits.
+
+    It is the largest over the outputs of sum |weight| times the largest |input|, plus |bias|.
+    """
     per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
     per_output = per_output * (1 << (8 * dtype.itemsize - 1)) + np.abs(bias.astype(object))
     largest = int(per_output.max(initial=0))

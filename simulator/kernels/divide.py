@@ -82,7 +82,7 @@ class Div(Kernel):
         return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; with a negative shift a function that fills the constant result."""
+        """Return the loop; with a negative shift a function that fills the lowest int32."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
         return build_broadcast_loop(

@@ -164,6 +164,7 @@ class _BinaryKernel(ClampableKernel):
         return (TensorSpec(broadcast_shape(specs), self._output_dtype()),)
 
     def _output_dtype(self) -> np.dtype:
+        """Return the dtype of the output; defined by subclasses."""
         raise NotImplementedError
 
 
@@ -177,6 +178,7 @@ class _Sum(_BinaryKernel):
         raise NotImplementedError
 
     def _output_dtype(self) -> np.dtype:
+        """Return the dtype of the rescale of the sum."""
         return self._rescales()[2].dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
@@ -260,6 +262,7 @@ class AddScaled(_Sum):
         return cls(rescale_x=x, rescale_y=y, out=out, sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        """Return the rescales of x, y and the sum."""
         return self.rescale_x, self.rescale_y, self.out
 
 
@@ -271,6 +274,7 @@ class Mul(_BinaryKernel):
     clip_bounds: tuple[int, int] | None = None
 
     def _output_dtype(self) -> np.dtype:
+        """Return the dtype of the rescale."""
         return self.rescale.dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:

@@ -168,5 +168,6 @@ class Mean(ClampableKernel):
         )
 
     def _window(self, x: TensorSpec) -> SlidingWindow:
+        """Return the sliding window for x; without `kernel`, it is the complete image."""
         kernel = self.kernel or image_size(x.shape[2:])[4 - len(x.shape) :]
         return make_window(kernel, self.strides, self.pads, None)

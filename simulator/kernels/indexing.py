@@ -207,7 +207,7 @@ class Gather(NumpyKernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return a compiled selection along one axis if possible, else NumPy's."""
+        """Return a compiled selection if possible, else NumPy's, such as along axis 0."""
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         along: list[Any] = [None] * len(shape)
         along[axis] = self.indices.reshape(-1)

@@ -170,6 +170,7 @@ class MatMul(ClampableKernel):
         loop = NativeLoop(_matmul, (InputRef(0), InputRef(1), zero, form, OutputRef(0)))
 
         def run_expanded(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            """Run the loop on copies of the operands whose leading axes are broadcast."""
             operands = [_broadcast_batches(array, outs[0].shape[:-2]) for array in ins]
             loop(operands, [outs[0].reshape(-1, *outs[0].shape[-2:])])
 

@@ -156,6 +156,7 @@ class MaxPool(Kernel):
         )
 
     def _window(self) -> SlidingWindow:
+        """Return the sliding window, with dilations."""
         return make_window(self.kernel, self.strides, self.pads, self.dilations)
 
 
@@ -217,6 +218,7 @@ class AvgPool(ClampableKernel):
         )
 
     def _window(self) -> SlidingWindow:
+        """Return the sliding window, without dilations."""
         return make_window(self.kernel, self.strides, self.pads, None)
 
 

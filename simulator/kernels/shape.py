@@ -128,7 +128,11 @@ class Reshape(Kernel):
     is_view: ClassVar[bool] = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y from x."""
+        """Infer y from x, with 0 and -1 in the shape replaced.
+
+        If samples are independent, the shape is that of one sample (axis 0 is 1) and y keeps the
+        batch; SimulatorError if the shape would mix samples.
+        """
         (x,) = specs
         if not self.is_per_sample or not x.shape:
             return (TensorSpec(self._resolve_shape(x, x.shape), x.dtype),)
@@ -186,7 +190,7 @@ class Transpose(Kernel):
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y from x."""
+        """Infer y: axis i of y is axis perm[i] of x; perm must be a permutation."""
         (x,) = specs
         require(
             sorted(self.perm) == list(range(len(x.shape))),

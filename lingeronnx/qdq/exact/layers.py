@@ -132,7 +132,7 @@ def _write_linear(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a fully connected layer."""
+    """Write a fully connected layer: matrix product, bias, requantization."""
     weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
     acc = builder("Add", integer_matmul(builder, xs[0], weight.T, types[0], kernel.zero), bias)
@@ -232,7 +232,7 @@ def _write_requant(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a requantization."""
+    """Write a requantization; without `saturate`, a left shift wraps around."""
     right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
@@ -247,7 +247,7 @@ def _write_concat(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a concatenation of rescaled inputs."""
+    """Write a concatenation of inputs that are each requantized first."""
     operands = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)

@@ -100,7 +100,10 @@ def _write_lstm(
 
 
 def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
-    """Pack 16-bit cells [.., H] in pairs, the first one lower; the remaining elements are 0."""
+    """Pack 16-bit cells [.., H] in pairs, the first one lower; the remaining elements are 0.
+
+    Cell 2i and 2i + 1 go to element i. A last cell without partner is alone in its element.
+    """
     half = units // 2
     even = builder.gather_last(c, np.arange(0, 2 * half, 2))
     odd = builder.gather_last(c, np.arange(1, 2 * half, 2))
@@ -126,6 +129,7 @@ def _write_gru(
     new_form = kernel.rescale_o.compile_for_bound(1 << 31)
 
     def sum_states(builder: IntegerNodes, h: ir.Value, gates: slice) -> ir.Value:
+        """Return the rescaled sums of the weights of some gates (a slice of rows) and state h."""
         weight, bias = kernel.weight_h[gates], kernel.bias_h[gates]
         return _gate_sums(builder, h, weight, bias, kernel.rescale_h, dtype)
 

@@ -103,7 +103,7 @@ def _shift_left(builder: IntegerNodes, x: ir.Value, shift: ir.Value) -> ir.Value
 
 
 def _reciprocal_newton(builder: IntegerNodes, total: ir.Value) -> ir.Value:
-    """Approximate 2^31 / total with two Newton steps."""
+    """Approximate 2^31 / total, int64, with two Newton steps on `total` scaled to Q23."""
     n = builder("Sub", 32 - 9, builder.bit_length(total))
     x = _shift_left(builder, total, n)
     y = builder("Sub", NEWTON_SEED, x)
@@ -193,7 +193,11 @@ def _write_layer_norm(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a layer normalization."""
+    """Write a layer normalization over the last `row_axes` axes, with gamma and beta.
+
+    The inverse root comes from a table. With 10 fractional bits n has 16 bits; otherwise 32, and
+    the sum passes through float32.
+    """
     count, narrow = len(kernel.gamma), kernel.fraction_bits == 10
     gamma, beta = (np.asarray(v).astype(np.int64) for v in (kernel.gamma, kernel.beta))
     top = 1 << (15 if narrow else 31)

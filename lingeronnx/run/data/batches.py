@@ -79,6 +79,7 @@ class Data:
         max_samples: int | None = None,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
+        """Open the source and store the options; items are read and checked later."""
         self.advice = advice
         self.hold_out = hold_out
         self._max_samples = max_samples

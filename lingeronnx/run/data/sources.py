@@ -53,7 +53,10 @@ class ItemSource:
     remaining: Iterator[Item] | None = None
 
     def iter_items(self) -> Iterator[Item]:
-        """Yield all items; exceptions of the user's code become a DataError."""
+        """Yield all items; of a source that can be read only once, those that are not consumed yet.
+
+        Peeked items come first.
+        """
         if self.is_rereadable:
             yield from self._items()
             return

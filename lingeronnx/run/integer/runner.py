@@ -310,7 +310,11 @@ class IntegerRunner:
 
 
 def _select_outputs(binder: Binder, names: Collection[str] | None) -> list[str] | None:
-    """Return the outputs of a program; None for all tensors."""
+    """Return the outputs of a program: the tensors of `keep` that it has; None for all tensors.
+
+    Without `keep`, tensors that the graph does not have (integers before a dequantization) are left
+    out.
+    """
     if names is not None:
         return [name for name in names if name in binder.specs]
     if binder.integer_names:

@@ -23,6 +23,7 @@ class _ShapeBinder(Binder):
     """Binds the nodes that it can, whatever their scales, for shapes of incorrect graphs."""
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
+        """Bind a node as the base class does, and ignore nodes that fail."""
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
             super()._bind_node(op_format, node)
 
@@ -38,6 +39,7 @@ class _ShapeBinder(Binder):
         pass
 
     def _append_float_fallback(self) -> None:
+        """Drop the pending float nodes."""
         self._pending = []
 
 

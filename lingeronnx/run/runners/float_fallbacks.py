@@ -309,7 +309,10 @@ class FloatFallback(NumpyKernel):
         return count != 1 and not self._has_no_batch_axis and self._mixes_samples(arrays)
 
     def _mixes_samples(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether two random samples in one batch have other results than separately."""
+        """Whether two random samples in one batch have other results than separately; tried once.
+
+        `arrays` give the shapes and types of the inputs.
+        """
         if self._mixes is None:
             rng = np.random.default_rng(0)
             first = [_random_like(rng, array[:1]) for array in arrays]
@@ -395,7 +398,10 @@ class FloatFallback(NumpyKernel):
         return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
 
     def _compute_parallel(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run batches of `PARALLEL_SAMPLES` samples that are computed separately."""
+        """Run batches of `PARALLEL_SAMPLES` samples that are computed separately.
+
+        The last batch is padded.
+        """
         count, runs = len(arrays[0]), []
         for start in range(0, count, PARALLEL_SAMPLES):
             chunks = [_take_padded_chunk(array, start) for array in arrays]

@@ -57,6 +57,7 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
 
 
 def _is_size_known(value: ir.Value) -> bool:
+    """Whether a tensor has a dtype and a shape."""
     return value.dtype is not None and ir.get_shape(value) is not None
 
 

@@ -119,6 +119,7 @@ class Segments:
 
 
 def _is_constant(node: ir.Node) -> bool:
+    """Whether the first output of a node is constant."""
     return ir.find_constant(node.outputs[0]) is not None
 
 

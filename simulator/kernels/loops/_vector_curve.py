@@ -196,6 +196,7 @@ def write_curve_ir(  # noqa: C901 - one sequence of instructions in two variants
         return writer.splat(value if kind is _register_tile.INDEX else b.trunc(value, kind))
 
     def constant(value: int, kind: ir.IntType = _register_tile.DWORD) -> Any:
+        """Return a vector constant with `value` in every lane."""
         return ir.Constant(ir.VectorType(kind, lanes), [value] * lanes)
 
     zero, sum_type = constant(0), _register_tile.INDEX if wide else _register_tile.DWORD

@@ -367,6 +367,7 @@ class TrainedLstm(_TrainingRecurrentKernel):
         )
 
         def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            """Fill y, update h and c, and return final h and c (int32) with a direction axis."""
             loop([sums, lengths], [y, h, c])
             return [h[:, None], c.astype(np.int32)[:, None]]
 
@@ -413,6 +414,7 @@ class TrainedGru(_TrainingRecurrentKernel):
         )
 
         def run_steps(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            """Fill y, update h, and return the final h with a direction axis."""
             loop([sums, lengths], [y, h])
             return [h[:, None]]
 
