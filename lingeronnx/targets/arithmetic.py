@@ -71,6 +71,7 @@ class Requantization:
     bits: int | None = None
 
     def __str__(self) -> str:
+        """Describe the left shift or multiplication, unusual rounding and fixed bits."""
         phrases = [self.left.value if self.shifts else "multiplies"]
         if self.rounding is None:
             phrases.append("rounds as the node specifies")
@@ -88,6 +89,7 @@ class Arithmetic:
     requantize: Requantization = Requantization()
 
     def __str__(self) -> str:
+        """Describe the fields that are set, separated by semicolons; "exact" without any."""
         phrases = [str(self.requantize)] if type(self) is not Arithmetic else []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -161,6 +163,7 @@ class AddArithmetic(Arithmetic):
     operands: AddOperandPrecision = AddOperandPrecision.FINE
 
     def __post_init__(self) -> None:
+        """Raise a ValueError if the operands are INT8 but the rounding is not half up."""
         if (
             self.operands is AddOperandPrecision.INT8
             and self.requantize.rounding is not RoundingMode.HALF_UP

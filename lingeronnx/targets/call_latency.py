@@ -110,7 +110,10 @@ class CallLatency:
 
     @property
     def budget_finding(self) -> VerdictFinding | None:
-        """A finding that the call exceeds its budget, with the slowest layers; else None."""
+        """A finding that the call exceeds its budget (in ms), with the slowest layers; else None.
+
+        None also without a latency, a budget or a clock.
+        """
         latency = self.latency
         if latency is None or self.budget_ms is None or self.clock_mhz is None:
             return None
@@ -140,7 +143,11 @@ class CallLatency:
         return () if finding is None else (finding,)
 
     def lines(self) -> list[str]:
-        """Return the latency as sentences; nothing if the chip runs no part of the model."""
+        """Return the latency as sentences; nothing if the chip runs no part of the model.
+
+        Without a latency, the reason is the only line. A worst case beyond the budget is the last
+        line if the estimate is within it.
+        """
         latency = self.latency
         if latency is None:
             return [self.unknown_reason] if self.unknown_reason else []
@@ -204,7 +211,10 @@ class CallLatency:
         return cycles / self.clock_mhz / 1e3
 
     def _format_range(self, convert: Any, number_format: str = ".4g") -> str:  # noqa: ANN401 - a function of cycles
-        """Format the total and its bounds, each converted from cycles by `convert`."""
+        """Format the total and its bounds, each converted from cycles by `convert`.
+
+        For example "12 (10 to 15)", or "12 (at most 15)" if the lower bound is the total.
+        """
         assert self.latency is not None
         total, low, high = (
             format(convert(getattr(self.latency, name)), number_format)
@@ -215,7 +225,10 @@ class CallLatency:
 
 
 def _format_unmodeled_work(unpriced: Sequence[UnmodeledWork]) -> str:
-    """Format work without a known cost, grouped by its description."""
+    """Format work without a known cost, grouped by its description.
+
+    A group has its number of layers, bytes, and the sum of the bounds if all are known.
+    """
     works_by_description: dict[str, list[UnmodeledWork]] = {}
     for work in unpriced:
         works_by_description.setdefault(work.what, []).append(work)

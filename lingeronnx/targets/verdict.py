@@ -99,7 +99,7 @@ class GraphCost:
     largest: Mapping[str, int]
 
     def format_totals(self) -> str:
-        """Return the totals as one line."""
+        """Return the totals (MACs by width, weights, memory and DMA in bytes) as one line."""
         macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items())
         memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
         psram = f"psram {self.psram:,} of {self.psram_limit:,}"
@@ -236,7 +236,10 @@ class Verdict:
 
     @property
     def assumption_summary(self) -> str:
-        """The unmeasured facts that the verdict depends on, as one line; empty without any."""
+        """The unmeasured facts that the verdict depends on, as one line; empty without any.
+
+        At most three findings are listed; the rest is counted.
+        """
         if not self.assumptions:
             return ""
         nodes = ", ".join(f"{finding.node} ({finding.value})" for finding in self.assumptions[:3])

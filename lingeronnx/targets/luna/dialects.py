@@ -61,10 +61,12 @@ class _Conversion:
     notes: list[str] = field(default_factory=list)
 
     def add_obstacle(self, node: ir.Node, reason: str = "") -> None:
+        """Add that `node` cannot be converted, with the reason if given."""
         label = f"{node.op_type} {node.name}"
         self.obstacles.append(f"{label} ({reason})" if reason else label)
 
     def add_note(self, text: str) -> None:
+        """Add a note unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -138,6 +140,7 @@ def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _rewrite_node(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -> None:
+    """Set domain, operator and attributes of a node, in place; old attributes are removed."""
     node.domain, node.op_type = domain, op_type
     node.attributes.clear()
     for name, value in attrs.items():
@@ -148,6 +151,11 @@ def _rewrite_node(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, 
 
 
 def _convert_node_to_v3(conversion: _Conversion, form: Format, node: ir.Node) -> None:
+    """Convert a node to its v3 operator and attributes, in place, or add an obstacle.
+
+    A Requant that v3 tables absorb is left; an operator without a v3 form is an obstacle if it is
+    not a standard one.
+    """
     if form is REQUANT and _is_lut_widening(node):
         return  # its consumers absorb it
     if form.v3_name is None:
@@ -192,7 +200,10 @@ def _is_lut_widening(node: ir.Node) -> bool:
 def _absorb_requant(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> None:
-    """Read the input of a widening Requant directly, since v3 activations widen it themselves."""
+    """Read the input of a widening Requant directly, since v3 activations widen it themselves.
+
+    Without one, an input that the target's table needs in int16 gets `data_bits` 16.
+    """
     requant = ir.producer(node.inputs[0])
     if requant is None or requant.op_type != REQUANT.name or not _is_lut_widening(requant):
         if _needs_int16_input(conversion.target, form):
@@ -214,6 +225,11 @@ def _needs_int16_input(target: Target, form: Format) -> bool:
 def _convert_recurrent_to_v3(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
+    """Convert inputs and attributes of a recurrent layer; return False if there is an obstacle.
+
+    Obstacles are sequence lengths, a float output, an unknown time axis and a reset gate applied
+    before the product. The input of lengths is removed.
+    """
     weight_index = _find_first_weight_index(node)
     if weight_index > 1 and node.inputs[1] is not None:
         conversion.add_obstacle(node, "it has sequence lengths")
@@ -250,7 +266,10 @@ def _find_first_weight_index(node: ir.Node) -> int:
 def _set_batch_first(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    """Set batch_first to 1, as the training side reads [1, T, I]; False for unknown layouts."""
+    """Set batch_first to 1, as the training side reads [1, T, I]; False for unknown layouts.
+
+    Only for targets with the attribute on that node.
+    """
     if "batch_first" not in conversion.target.node_attributes.get(form.name, {}):
         return True
     if attrs.get("batch_first", 0):
@@ -270,6 +289,7 @@ def _set_batch_first(
 def _refine_beta(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
+    """Give the beta 15 fractional bits instead of 10; False if it is missing or overflows."""
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         conversion.add_obstacle(node, "it has no beta")
@@ -298,6 +318,10 @@ _V3_CONVERTERS = {
 
 
 def _convert_node_to_v1(conversion: _Conversion, form: Format, node: ir.Node) -> None:
+    """Convert a node to its v1 operator with the packer's attributes, in place, or add an obstacle.
+
+    Recurrent layers get an input of lengths, LayerNormInt a coarser beta and tables a Requant.
+    """
     if form.v3_name is None and not form.domain:
         node.domain = ""
         return
@@ -346,6 +370,7 @@ def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
 
 
 def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
+    """Round the beta to five fewer fractional bits (15 to 10), half up, and note the difference."""
     conversion.add_note(
         f"{node.op_type} {node.name}: normalized values have 10 fractional bits, not 15: the last "
         "bits differ"
@@ -365,7 +390,10 @@ def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
 def _insert_requant(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> None:
-    """Widen an int8 input if the target's table takes int16."""
+    """Widen an int8 input by a Requant (shared if there is one) if the target's table takes int16.
+
+    `attrs["scale_x"]` becomes 256 times as large.
+    """
     if not _needs_int16_input(conversion.target, form) or ir.get_attr(node, "x_bits", 8) > 8:
         return
     source = ir.require_input(node)
@@ -392,7 +420,7 @@ def _find_lut_widening(value: ir.Value) -> ir.Node | None:
 def _make_lut_widening(
     conversion: _Conversion, node: ir.Node, source: ir.Value, scale: float
 ) -> ir.Node:
-    """Create the Requant that widens `source` to int16 for `node`."""
+    """Create the Requant that widens `source` to int16 at 256 times `scale`; it is not inserted."""
     output = ir.unique_tensor_name(conversion.model, f"{source.name}_q16")
     requant = ir.make_node(
         REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"

@@ -116,6 +116,11 @@ _V3_VARIANTS = {
 def _make_v3_arithmetic(
     table: ActivationTable, activations: tuple[str, ...]
 ) -> dict[str, Arithmetic]:
+    """Return the training side's arithmetic by operator name, for a table.
+
+    `activations` are the operators that use the table at their node's format; its input wraps if it
+    has 11 fractional bits, otherwise it saturates.
+    """
     division, lstm, gru = _V3_VARIANTS[table]
     input_rule = (
         TableInputRule.WRAPPED if table.input_fraction_bits == 11 else TableInputRule.SATURATED

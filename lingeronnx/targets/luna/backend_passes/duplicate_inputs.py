@@ -28,7 +28,10 @@ _MAX_ROW_LENGTH = 512
 
 
 def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Make every node that reads a graph input as several operands read a copy of it."""
+    """Make every node that reads a graph input as several operands read a copy of it, in place.
+
+    The copy, an identity convolution, replaces all these operands, and is shared by such nodes.
+    """
     copies: dict[ir.Value, ir.Value] = {}
     rewrites = []
     for node in list(graph.graph):
@@ -59,7 +62,10 @@ def _replace_input(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
 def _insert_copy(
     graph: ir.Model, value: ir.Value, scale: float, consumer: ir.Node, target: Target
 ) -> ir.Value:
-    """Insert a copy of `value`, quantized with `scale`, before `consumer` and return it."""
+    """Insert a copy of `value`, quantized with `scale`, before `consumer` and return it.
+
+    The copy is a 1x1 identity convolution on an image, with Reshapes where the shapes differ.
+    """
     shape = [int(dim or 1) for dim in ir.get_shape(value) or ()]
     image = _choose_image_shape(shape)
     weight = np.eye(image[1], dtype=np.int8).reshape(image[1], -1, 1, 1) * IDENTITY_WEIGHT
@@ -79,7 +85,10 @@ def _insert_copy(
 
 
 def _choose_image_shape(shape: list[int]) -> list[int]:
-    """Return an image shape with as many elements and few channels; `shape` if it is one."""
+    """Return an image shape with as many elements and few channels; `shape` if it is one.
+
+    The channels are the largest of 8, 4, 2 and 1 that divides the elements.
+    """
     if len(shape) == 4 and shape[1] <= _MAX_CHANNELS:
         return shape
     count = math.prod(shape)

@@ -80,7 +80,7 @@ def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewr
 
 
 def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Remove unused graph inputs, unless all are unused."""
+    """Remove unused graph inputs, in place, unless all are unused."""
     unused = [
         value
         for value in graph.graph.inputs
@@ -96,7 +96,10 @@ def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]
 
 
 def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Insert an identity convolution after the first Quant of a graph without weights."""
+    """Insert an identity convolution after the first Quant of a graph without weights.
+
+    The Quant must have rank 2 to 4 and a known shape.
+    """
     if any(_get_weight_inputs(node) for node in graph.graph):
         return []
     for node in graph.graph:
@@ -110,7 +113,11 @@ def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 
 def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target) -> None:
-    """Insert an identity convolution after a Quant, over an image of rank 4."""
+    """Insert an identity convolution after a Quant, over an image of rank 4.
+
+    Tensors of lower rank are expanded by an Unsqueeze (axes of size 1 after the batch) and squeezed
+    again.
+    """
     source, scale = quant.outputs[0], float(ir.get_attr(quant, "scale_x"))
     shape = list(ir.require_shape(source))
     consumers = list(source.uses())
@@ -130,7 +137,7 @@ def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target
 
 
 def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Duplicate every iqPad with several consumers, one for each."""
+    """Duplicate every iqPad with several uses, in place, so that each use reads its own."""
     rewrites = []
     for node in list(graph.graph):
         if node.op_type != PAD.name:
@@ -155,7 +162,10 @@ def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewri
 
 
 def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Copy shared inputs of convolutions whose padding the packer hoists."""
+    """Copy shared inputs of convolutions whose padding the packer hoists.
+
+    The copies are identity convolutions.
+    """
     rewrites = []
     for node in list(graph.graph):
         source = node.inputs[0] if node.inputs else None
@@ -195,7 +205,10 @@ def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 
 def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
-    """Replace a convolution over a row by a Reshape, a convolution over a column and a Reshape."""
+    """Replace a convolution over a row by a Reshape, a convolution over a column and a Reshape.
+
+    The kernel and its attributes have height and width exchanged.
+    """
     source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
     shape = [int(dim or 1) for dim in ir.require_shape(source)]
     result_shape = [int(dim or 1) for dim in ir.require_shape(result)]
@@ -241,7 +254,7 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
 def _insert_reshape(
     graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str
 ) -> ir.Value:
-    """Insert a Reshape of `source` before `node` and return its output."""
+    """Insert a Reshape of `source` to `shape` before `node` and return its output, named `name`."""
     name = ir.unique_tensor_name(graph, name)
     shape_constant = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64)
@@ -274,7 +287,7 @@ def _needs_rotation(node: ir.Node) -> bool:
 def _get_2d_conv_shapes(
     node: ir.Node,
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
-    """Return the shapes of the input and the weight of a Conv2dInt, or None for other nodes."""
+    """Return the shapes of the input and the weight of a Conv2dInt, both of rank 4, or None."""
     if node.op_type != CONV2D.name:
         return None
     input_shape, weight_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.inputs[1])
@@ -372,7 +385,10 @@ def _insert_partial_softmax(
 
 
 def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Copy constants of nodes that share some of their constants, but not all."""
+    """Copy constants of nodes that share some of their constants, but not all, in place.
+
+    Nodes with equal constants share the copies.
+    """
     first_group: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
     for node in graph.graph:
@@ -397,7 +413,10 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
 
 
 def _get_weight_inputs(node: ir.Node) -> dict[int, ir.Value]:
-    """Return the inputs that the packer treats as weights, by input index."""
+    """Return the constants that the packer treats as weights, by input index.
+
+    Float nodes have none.
+    """
     if not is_quantized_domain(node):
         return {}
     return {
@@ -472,7 +491,7 @@ def _insert_after(
     suffix: str,
     shape: list[int | None] | list[int],
 ) -> ir.Value:
-    """Insert a node after `node` and return its output, a tensor of `shape`."""
+    """Insert a node after `node` and return its output, a tensor of `shape` with batch 1."""
     name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{suffix}")
     inserted = ir.make_node(
         op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0]

@@ -78,7 +78,10 @@ class _ConvShape:
         return cls((outputs, inputs, *unit), 1, (0,) * 4, unit, unit, image, (1, outputs, 1, rows))
 
     def with_zero_padding(self, rows: int, columns: int) -> _ConvShape:
-        """Extend the kernel by zeros at the bottom and right, and the pads accordingly."""
+        """Extend the kernel by rows and columns of zeros at the bottom and right.
+
+        The pads there grow by the dilation for each, so that the output size stays.
+        """
         outputs, channels, height, width = self.weight
         pad_top, pad_left, pad_bottom, pad_right = self.pads
         pad_bottom += rows * self.dilations[0]
@@ -140,7 +143,10 @@ class _ConvShape:
 
 
 def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
-    """Explain why the weights of a float node cannot have 4 bits; None if they can."""
+    """Explain why the weights of a float node cannot have 4 bits; None if they can.
+
+    Only Conv with a kernel that can be aligned and Linear can, on targets with 4-bit weights.
+    """
     if INT4_BITS not in target.get_weight_bits(CONV2D.name):
         return _NO_INT4_SUPPORT
     if node.op_type == "Conv":
@@ -152,7 +158,11 @@ def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
 
 
 def _explain_rejected_linear(node: ir.Node, target: Target) -> str | None:
-    """Explain why the weights of a fully connected layer cannot have 4 bits; None if they can."""
+    """Explain why the weights of a fully connected layer cannot have 4 bits; None if they can.
+
+    They can if the layer or the 1x1 convolution that may replace it is computed correctly, and no
+    other layer shares them.
+    """
     if len(ir.require_input(node, 1).uses()) > 1:
         return "several layers share them"
     outputs, inputs = (int(dim or 1) for dim in ir.require_shape(node.inputs[1]))
@@ -185,7 +195,10 @@ def _can_use_pointwise_conv(outputs: int, inputs: int, rows: int, target: Target
 
 
 def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Rewrite nodes with 4-bit weights, in place, so that the chip computes them correctly."""
+    """Rewrite nodes with 4-bit weights, in place, so that the chip computes them correctly.
+
+    A Conv1dInt becomes a Conv2dInt first; returned are the rewrites of the nodes that change.
+    """
     rewrites = []
     for node in list(graph.graph):
         if ir.get_attr(node, "parameter_bits") != INT4_BITS:
@@ -262,7 +275,10 @@ def _is_convertible_linear(node: ir.Node) -> bool:
 def _replace_by_pointwise_conv(
     graph: ir.Model, node: ir.Node, outputs: int, inputs: int, rows: int, target: Target
 ) -> None:
-    """Replace a LinearInt by a 1x1 convolution, with Transposes if it has several rows."""
+    """Replace a LinearInt by a 1x1 convolution, with Transposes if it has several rows.
+
+    The image is [1, inputs, 1, rows].
+    """
     arrays = [ir.require_const_value(value) for value in node.inputs[1:] if value is not None]
     arrays[0] = arrays[0][:, :, None, None]
     attribute_names = ("scale_x", "scale_w", "scale_o", "parameter_bits")

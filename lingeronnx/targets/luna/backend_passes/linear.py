@@ -189,7 +189,10 @@ def _is_mean_conv_supported(node: ir.Node, shape: LinearShape, target: Target) -
 def _replace_by_mean_conv(
     graph: ir.Model, node: ir.Node, source: ir.Value, shape: LinearShape, target: Target
 ) -> None:
-    """Replace a LinearInt with one output by a 1x1 convolution of `source`."""
+    """Replace a LinearInt with one output by a 1x1 convolution of `source`.
+
+    `source` has the inputs as channels and the rows as width.
+    """
     constants = [ir.const_value(value) for value in node.inputs[1:]]
     arrays = [array for array in constants if array is not None]
     arrays[0] = arrays[0].reshape(1, -1, 1, 1)
@@ -228,7 +231,10 @@ def _find_transposed_source(node: ir.Node) -> ir.Value | None:
 
 
 def get_linear_shape(node: ir.Node) -> LinearShape | None:
-    """Return the dimensions of a LinearInt, or None for other nodes and unknown shapes."""
+    """Return rows, inputs and outputs of a LinearInt, or None for other nodes and unknown shapes.
+
+    Rows are all positions but the batch and the last axis.
+    """
     if node.op_type != LINEAR.name:
         return None
     shape, weight = ir.get_shape(node.inputs[0]), ir.const_value(node.inputs[1])
@@ -253,7 +259,10 @@ def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:
 
 
 def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int) -> None:
-    """Replace a LinearInt by parts that compute some outputs each, and an iqCat of them."""
+    """Replace a LinearInt by parts that compute some outputs each, and an iqCat of them.
+
+    Constants that become unused are removed.
+    """
     result, scale = node.outputs[0], float(ir.get_attr(node, "scale_o"))
     part_outputs = -(-outputs // part_count)
     parts = [

@@ -61,7 +61,7 @@ def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool)
 
 
 def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units: int) -> None:
-    """Widen an output of `node` by one unit; its consumers read the first `units`."""
+    """Widen an output of `node` by one unit; its consumers read the first `units` of a Slice."""
     name, shape, consumers = str(value.name), list(ir.get_shape(value) or ()), list(value.uses())
     value.name = ir.unique_tensor_name(graph, f"{name}_even")
     value.shape = ir.make_shape([*shape[:-1], units + 1])
@@ -122,7 +122,10 @@ def _get_sequence_shape(node: ir.Node) -> list[int] | None:
 def _insert_identity_linear(
     graph: ir.Model, node: ir.Node, output_shape: list[int], target: Target
 ) -> ir.Node:
-    """Insert a LinearInt after `node` that copies its output, padded to `output_shape`."""
+    """Insert a LinearInt after `node` that copies its output, padded to `output_shape`.
+
+    The padding is zeros; the scale of the output is kept. Returns the node.
+    """
     source = node.outputs[0]
     units, outputs = get_dims(source)[-1], output_shape[-1]
     name = ir.unique_tensor_name(graph, f"{source.name}_same")

@@ -248,7 +248,10 @@ def _insert_node(
     before: ir.Node,
     used_names: set[str],
 ) -> ir.Value:
-    """Insert a node on `value` and new constants before `before` and return its output."""
+    """Insert a node on `value` and new constants before `before` and return its output.
+
+    `constants` are further inputs by suffix of their names; `used_names` is extended.
+    """
     name = ir.reserve_name(name, used_names)
     inputs = [value]
     for label, array in constants.items():

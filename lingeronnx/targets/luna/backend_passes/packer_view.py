@@ -48,6 +48,7 @@ class PackerGraphView:
         limits: NodeLimitChecker | None = None,
         ignore_node_limits: bool = False,
     ) -> None:
+        """View `graph` as the packer would; `limits` is a checker to share its cache."""
         self.graph, self.target = graph, target
         self.ignore_node_limits = ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits

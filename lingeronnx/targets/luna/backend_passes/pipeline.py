@@ -48,6 +48,11 @@ def run_backend_passes(
 
 
 def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+    """Work around faults, tile large layers and rewrite for cost.
+
+    Returns the graph and all rewrites. The fastest packer arguments are written to the graph's
+    metadata if they are known.
+    """
     workarounds = apply_fault_workarounds(graph, target)
     view, tilings = tile_large_layers(PackerGraphView(graph, target))
     rewritten, cost_rewrites, arguments = apply_cost_rewrites(view)

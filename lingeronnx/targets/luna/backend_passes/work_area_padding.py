@@ -85,7 +85,10 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 def _apply_first_safe_fix(
     graph: ir.Model, target: Target, finders: list[_DemandFinder]
 ) -> list[AppliedRewrite]:
-    """Apply the fix for one finder, or for all, that makes the graph safe; none if no one does."""
+    """Apply the fix for one finder, or for all, that makes the graph safe; none if no one does.
+
+    Each is tried on a copy. Returns the rewrites.
+    """
     candidates = [[find_demands] for find_demands in finders]
     if len(finders) > 1:
         candidates.append(finders)
@@ -109,7 +112,11 @@ def _apply_fixes(
 
 
 def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
-    """Return a lower bound of the work area in bytes that the packer plans for a node."""
+    """Return a lower bound of the work area in bytes that the packer plans for a node.
+
+    Considered are LinearInt with bias, iqCat (if the target has the fault LINEAR_AREA),
+    BatchNorm2dInt, GluInt and SoftmaxInt; 0 for others.
+    """
     linear = get_linear_shape(node)
     if linear is not None:
         if len(node.inputs) <= 2:
@@ -138,6 +145,10 @@ def _get_linear_concat_area(concat: ir.Node) -> int:
 
 
 def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
+    """Return the demand of each used LayerNormInt, of so many bytes per element of a row.
+
+    The dummy is inserted behind the node's output; one row is unverified.
+    """
     bytes_per_element, extra_bytes = get_packer_profile(target).layer_norm_scratch_bytes
     demands = []
     for node in graph.graph:
@@ -159,6 +170,7 @@ def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
 
 
 def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
+    """Return the demand of each LinearInt with several rows: the bytes it writes, on its input."""
     demands = []
     for node in graph.graph:
         linear = get_linear_shape(node)
@@ -177,6 +189,10 @@ def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDem
 
 
 def _find_softmaxes(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
+    """Return the demand of each SoftmaxInt: `SOFTMAX_WORK_BYTES` per element, on its input.
+
+    If it reads a Slice, the demand is on the Slice's input for all its consumers.
+    """
     demands = []
     for node in graph.graph:
         if node.op_type != SOFTMAX.name:
@@ -217,7 +233,10 @@ def _is_safe(graph: ir.Model, target: Target) -> bool:
 def _insert_dummy_batch_norm(
     graph: ir.Model, target: Target, demand: _WorkAreaDemand
 ) -> AppliedRewrite:
-    """Insert an identity BatchNorm2dInt that plans the demanded work area."""
+    """Insert an identity BatchNorm2dInt that plans the demanded work area, in place.
+
+    The tensor is first repeated by iqCats if it has too few elements, and sliced again behind.
+    """
     value, name, scale, axis = demand.value, str(demand.value.name), demand.scale, 1
     shape = get_dims(value)
     consumer_ids = {id(consumer) for consumer, _ in demand.consumers}
@@ -294,7 +313,10 @@ def _insert_node(
     base_name: str,
     before: ir.Node,
 ) -> ir.Value:
-    """Insert a node on `value` and new constants before `before` and return its output."""
+    """Insert a node on `value` and new constants before `before` and return its output.
+
+    `constants` are further inputs by suffix of their names.
+    """
     name = ir.unique_tensor_name(graph, base_name)
     inputs = [value]
     for label, array in constants.items():

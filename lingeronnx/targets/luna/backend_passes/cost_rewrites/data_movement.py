@@ -35,7 +35,11 @@ def get_concat_axis(node: ir.Node, rank: int) -> int:
 
 
 def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to concatenate the rows of transposed matrices, for an iqCat of short rows."""
+    """Propose to concatenate the rows of transposed matrices, for an iqCat of short rows.
+
+    The cost is of the transposes of the inputs and the result and of the iqCat on axis 0; None for
+    other nodes and unknown shapes.
+    """
     if node.op_type != CONCAT.name:
         return None
     shape = static_shape(node.outputs[0])
@@ -56,6 +60,7 @@ def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewritePr
     )
 
     def write() -> None:
+        """Write the proposed nodes."""
         inputs = [
             editor.reshape(editor.transpose(part, node), part.shape[::-1], node) for part in parts
         ]
@@ -94,7 +99,10 @@ def _match_slice(node: ir.Node) -> _SliceRange | None:
 
 
 def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to slice rows of the transposed matrix, for a Slice of short rows."""
+    """Propose to slice rows of the transposed matrix, for a Slice of short rows.
+
+    None for nodes that `_match_slice` does not match; the cost has both transposes.
+    """
     match = _match_slice(node)
     if match is None:
         return None
@@ -110,6 +118,7 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
     )
 
     def write() -> None:
+        """Write the proposed nodes."""
         transposed = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
         sliced = editor.slice_rows(transposed, start * inner, end * inner, node, str(node.name))
         editor.replace_output(editor.transpose(Matrix(sliced, sliced_shape[0]), node), node)
@@ -119,7 +128,10 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
 
 
 def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to use an input of an iqCat directly, for a Slice that selects it unchanged."""
+    """Propose to use an input of an iqCat directly, for a Slice that selects it unchanged.
+
+    The Slice must have the iqCat's axis and select exactly one input, whose scale is the output's.
+    """
     match = _match_slice(node)
     concat = ir.producer(node.inputs[0]) if node.inputs else None
     if match is None or concat is None or concat.op_type != CONCAT.name:
@@ -164,6 +176,7 @@ def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewritePr
     cycles, moves = cheapest
 
     def write() -> None:
+        """Apply the moves one after the other to the input and replace the output of the node."""
         value = ir.require_input(node)
         for move in moves:
             value = move(value, node)
@@ -286,7 +299,10 @@ def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
 def _make_batched_transpose_move(
     editor: RewriteEditor, count: int, rows: int, scale: float
 ) -> _Move:
-    """Return the move that transposes `count` consecutive matrices with `rows` rows each."""
+    """Return the move that transposes `count` consecutive matrices with `rows` rows each.
+
+    It slices them, transposes each and joins the results by an iqCat with `scale`.
+    """
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
         matrix_size = element_count(value) // count

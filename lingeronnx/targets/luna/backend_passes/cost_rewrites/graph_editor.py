@@ -71,6 +71,7 @@ class RewriteEditor:
     """
 
     def __init__(self, graph: ir.Model, target: Target, costs: NodeCostModel) -> None:
+        """Prepare to rewrite `graph` in place; `costs` estimates cycles on `target`."""
         self.graph, self.target, self.costs = graph, target, costs
         self._support_cache: dict[str, bool] = {}
         self._used_tensor_names = ir.get_tensor_names(graph)
@@ -118,7 +119,11 @@ class RewriteEditor:
     # ---- existing tensors ------------------------------------------------------------------------
 
     def _find_transposed(self, matrix: Matrix) -> ir.Value | None:
-        """Return an existing tensor with the transposed matrix, or None."""
+        """Return an existing tensor with the transposed matrix, or None.
+
+        Found are a matrix with one row or column itself, an earlier result of `transpose` on the
+        tensor or on one that it reshapes, and the input of a Transpose that made it.
+        """
         if 1 in matrix.shape:
             return matrix.value
         value: ir.Value = matrix.value
@@ -144,7 +149,11 @@ class RewriteEditor:
 
     @staticmethod
     def find_scale(value: ir.Value) -> float | None:
-        """Return the scale of a tensor, or None if no upstream node declares it."""
+        """Return the scale of a tensor, or None if no upstream node declares it.
+
+        Nodes without one are followed to their first input; a Quant declares `scale_x`, others
+        `scale_o`.
+        """
         while (producer := ir.producer(value)) is not None:
             key = "scale_x" if producer.op_type == QUANT.name else "scale_o"
             scale = ir.get_attr(producer, key)
@@ -203,6 +212,7 @@ class RewriteEditor:
         return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
+        """Create, but do not insert, a Reshape of `value` to `shape`."""
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         shape_constant = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
         node = ir.make_node(
@@ -216,7 +226,11 @@ class RewriteEditor:
         return node
 
     def transpose(self, matrix: Matrix, before: ir.Node) -> ir.Value:
-        """Return the transposed matrix [columns, rows], reusing an existing one."""
+        """Return the transposed matrix [columns, rows], reusing an existing one.
+
+        A new one is inserted before `before`; a producer of a reused tensor is moved before
+        `before` if it comes later.
+        """
         transposed = self._find_transposed(matrix)
         if transposed is not None:
             self._move_producer_before(transposed, before)
@@ -303,7 +317,10 @@ class RewriteEditor:
             value, before = ir.require_input(producer), producer
 
     def replace_output(self, value: ir.Value, node: ir.Node) -> None:
-        """Replace `node` by `value`, reshaped and renamed to the node's output."""
+        """Replace `node` by `value`, reshaped and renamed to the node's output.
+
+        Cached transposes of the old output are forgotten.
+        """
         old_output = node.outputs[0]
         reshape = self._reshape(value, static_shape(old_output) or [], f"{node.name}_back")
         self._transposed_values = {

@@ -55,7 +55,11 @@ class _PointwiseView:
 
 
 def propose_depthwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose 1x1 depthwise convolutions over all or some channels, for a BatchNorm2dInt."""
+    """Propose 1x1 depthwise convolutions over all or some channels, for a BatchNorm2dInt.
+
+    It must have batch 1 and int8 factors and int32 offsets; the cheapest supported view of its
+    channels is proposed.
+    """
     shape = static_shape(node.inputs[0]) if node.inputs else None
     if node.op_type != BATCH_NORM2D.name or shape is None or shape[0] != 1:
         return None
@@ -85,7 +89,11 @@ def _write_depthwise_convs(
     factor: np.ndarray,
     offset: np.ndarray,
 ) -> None:
-    """Replace a BatchNorm2dInt by the 1x1 depthwise convolutions of a view."""
+    """Replace a BatchNorm2dInt by the 1x1 depthwise convolutions of a view.
+
+    `factor` and `offset` become its weights and bias. Several convolutions read Slices of the
+    channels and are joined by an iqCat.
+    """
     area = math.prod(view.image)
     # One element per channel of the view; a uniform array may have more or fewer.
     factor, offset = np.resize(factor, view.channels), np.resize(offset, view.channels)
@@ -142,7 +150,10 @@ def _find_cheapest_view(
 
 
 def _list_unsplit_views(shape: Sequence[int], is_uniform: bool) -> list[_PointwiseView]:
-    """List the views with one convolution; any number of channels may be used if `is_uniform`."""
+    """List the views with one convolution; any number of channels may be used if `is_uniform`.
+
+    The numbers are that of `shape`, and those of `_CHANNEL_COUNTS` that divide its elements.
+    """
     total = math.prod(shape)
     channel_counts = [shape[1]]
     if is_uniform:
@@ -193,7 +204,7 @@ def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
 def _is_conv_supported(
     editor: RewriteEditor, image_shape: Sequence[int], weight_shape: Sequence[int], group: int
 ) -> bool:
-    """Whether the chip supports a 1x1 convolution with these shapes."""
+    """Whether the chip supports a 1x1 convolution with these shapes and this group."""
     return editor.is_layer_supported(
         CONV2D.name,
         image_shape,
@@ -227,7 +238,11 @@ def _insert_pointwise_conv(
 
 
 def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose a convolution over a 1x1 image, for a LinearInt with one row."""
+    """Propose a convolution over a 1x1 image, for a LinearInt with one row.
+
+    All widths must be 8 bits. A diagonal weight matrix becomes a depthwise convolution. None if the
+    chip does not support it.
+    """
     if node.op_type != LINEAR.name or len(node.inputs) < 2:
         return None
     bit_widths = {ir.get_attr(node, key, 8) for key in ("data_bits", "parameter_bits", "o_bits")}
@@ -248,6 +263,7 @@ def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
+        """Write the proposed nodes."""
         new_weight = editor.reshape_constant(ir.require_input(node, 1), weight_shape, kernel)
         image = editor.reshape(ir.require_input(node), image_shape, node)
         constants = [new_weight, *(value for value in node.inputs[2:] if value is not None)]

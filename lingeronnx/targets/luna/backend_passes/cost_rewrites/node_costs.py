@@ -32,7 +32,7 @@ class NodeCostModel:
         )
 
     def estimate_node_cycles(self, node: ir.Node) -> float:
-        """Estimate the cycles of an existing node; infinity if a shape is unknown."""
+        """Estimate the cycles of an existing node; infinity if a shape or dtype is unknown."""
         try:
             inputs = [_to_operand(value) for value in node.inputs if value is not None]
             outputs = [_to_operand(value) for value in node.outputs]
@@ -65,6 +65,10 @@ class NodeCostModel:
         outputs: Sequence[Operand],
         attributes: Mapping[str, Any],
     ) -> float:
+        """Estimate the most cycles that a node with these operands may take.
+
+        The axis of a Slice is the last one whose size changes.
+        """
         axis = None
         if op == SLICE.name:
             dims = enumerate(zip(inputs[0].shape, outputs[0].shape, strict=True))
@@ -77,6 +81,7 @@ class _UnsizedTensorError(Exception):
 
 
 def _to_operand(value: ir.Value) -> Operand:
+    """Convert to shape and bits (batch 1 if unknown); raises an _UnsizedTensorError if unknown."""
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:] or value.dtype is None:
         raise _UnsizedTensorError

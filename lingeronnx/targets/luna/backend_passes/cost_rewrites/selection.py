@@ -71,7 +71,11 @@ class _GraphScore:
 
     @classmethod
     def evaluate(cls, view: PackerGraphView) -> _GraphScore | None:
-        """Evaluate the chip part of a graph; return None if it is incorrect or has no latency."""
+        """Evaluate the chip part of a graph; return None if it is incorrect or has no latency.
+
+        The score holds the verdict's rank, the latencies of the first and the fastest arguments,
+        cycles for comparison and the memory in bytes.
+        """
         arguments = view.fastest_arguments
         verdict, latency = arguments.verdict, arguments.verdict.comparison_latency
         if not verdict.is_chip_ready or latency is None or verdict.memory_plan is None:
@@ -199,7 +203,10 @@ def _sum_known_cycles(editor: RewriteEditor, nodes: Iterable[ir.Node]) -> float:
 
 
 def _rewrite_nodes(editor: RewriteEditor, rewrites: Sequence[_Rewrite]) -> list[AppliedRewrite]:
-    """Apply every rewrite that saves cycles of its node, in place."""
+    """Apply every rewrite that saves cycles of its node, in place.
+
+    It must save more than the fraction `_MIN_NODE_SAVING`.
+    """
     applied = []
     for rewrite in rewrites:
         for node in list(editor.graph.graph):

@@ -25,7 +25,11 @@ _MAX_CHANNELS = 8
 
 
 def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose a transposed convolution for an iqCat that repeats one tensor by rows or elements."""
+    """Propose a transposed convolution for an iqCat that repeats one tensor by rows or elements.
+
+    Its weights are identities and its stride is the kernel size. None if the scale is unknown, the
+    chip does not support it, or the consumer repeats once more (both become one layer then).
+    """
     pattern = _match_repeating_concat(node)
     if pattern is None or _is_repeated_by_consumer(node):
         return None
@@ -54,6 +58,7 @@ def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
+        """Write the proposed nodes."""
         identity = (np.eye(channels) * IDENTITY_WEIGHT).astype(np.int8)
         weight = np.broadcast_to(identity[:, :, None, None], weight_shape)
         name = node.outputs[0].name
@@ -72,7 +77,11 @@ def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewritePropo
 
 
 def _find_upsampling(count: int, rows: Matrix) -> tuple[list[int], Matrix]:
-    """Return the kernel and the source of the upsampling whose last step repeats `rows`."""
+    """Return the kernel and the source of the upsampling whose last step repeats `rows`.
+
+    Rows of several elements are repeated `count` times by a kernel [count, 1]; single elements by
+    [1, count], or by [n, count] if they are rows repeated n times.
+    """
     if rows.columns > 1:
         return [count, 1], rows
     row_pattern = _match_repeating_concat(ir.producer(_strip_reshapes(rows.value)))

@@ -184,7 +184,11 @@ def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
 
 
 def is_tileable(node: ir.Node) -> bool:
-    """Whether rows of the output can be computed from rows of the inputs, which are known int8."""
+    """Whether rows of the output can be computed from rows of the inputs, which are known int8.
+
+    Elementwise nodes need equal shapes and constants of one element; joins an axis of channels or
+    columns and equal heights; windows must be 2-D. All tensors are 8-bit images.
+    """
     if find_integer_op(node) is None or len(node.outputs) != 1:
         return False
     tensors = [*_get_data_inputs(node), node.outputs[0]]
@@ -199,6 +203,7 @@ def is_tileable(node: ir.Node) -> bool:
 
 
 def _has_scalar_constants(node: ir.Node) -> bool:
+    """Whether the constants after the first input have at most one element (byte) each."""
     constants = [v for v in node.inputs[1:] if v is not None and ir.const_value(v) is not None]
     return all(sample_bytes(value) <= 1 for value in constants)
 
@@ -236,7 +241,10 @@ def _get_data_inputs(node: ir.Node) -> list[ir.Value]:
 def _compute_input_rows(
     node: ir.Node, rows: RowRange, axis: int
 ) -> tuple[RowRange, tuple[int, int]]:
-    """Return the input rows that `rows` of the output need, and the padding at both ends."""
+    """Return the input rows that `rows` of the output need, and the padding at both ends.
+
+    `rows` are (start, end) on `axis` (2 or 3); nodes that are no windows need the same rows.
+    """
     if node.op_type not in WINDOW_OPERATORS:
         return rows, (0, 0)
     length, spatial_axis = axis_length(_get_data_inputs(node)[0], axis), axis - 2

@@ -64,7 +64,10 @@ class _TileEmitter:
     tile_values: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def emit_layers(self, run: Cascade) -> ir.Value:
-        """Emit the layers of a cascade and return the tile's part of its result."""
+        """Emit the layers of a cascade and return the tile's part of its result.
+
+        Each layer reads the rows that the tile's plan says; constants are shared.
+        """
         for node in run.nodes:
             inputs: list[ir.Value | None] = []
             data_index = 0
@@ -101,7 +104,10 @@ class _TileEmitter:
         return slice_node.outputs[0]
 
     def _copy_layer(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
-        """Return a copy of `node` on the tile; that of the first tile keeps the layer's name."""
+        """Return a copy of `node` on the tile, with the tile's pads and shape.
+
+        The copy of the first tile keeps the layer's name.
+        """
         value, tile = node.outputs[0], self.tile
         suffix = f"_{_AXIS_NAMES[tile.axis][1]}{self.index}"
         output_name = ir.reserve_name(f"{value.name}{suffix}", self.used_names)

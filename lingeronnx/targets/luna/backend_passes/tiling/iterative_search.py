@@ -167,7 +167,10 @@ class TilingState:
         )
 
     def iterate_candidates(self) -> Iterator[ir.Node]:
-        """Yield untiled layers to tile: incorrect ones, large work areas, the most live bytes."""
+        """Yield untiled layers to tile: incorrect ones, large work areas, the most live bytes.
+
+        Work areas and live bytes count above a fraction of the goal, large first.
+        """
         net, plan = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
         assert plan is not None
@@ -229,7 +232,10 @@ def search_iteratively(
 
 
 def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
-    """Return the tiled graph and its schedules, or None if no tiling makes it ready."""
+    """Return the tiled graph and its schedules, or None if no tiling makes it ready.
+
+    Tries one memory fraction after the other, until the graph is far from fitting.
+    """
     budget = _SearchBudget(SEARCH_BUDGET_NODES)
     untiled_state = TilingState.for_untiled_graph(view, _MEMORY_FRACTIONS[0], budget)
     if untiled_state is None or untiled_state.incorrect_nodes - _get_window_names(view):
@@ -244,7 +250,10 @@ def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSched
 
 
 def _tile_until_fit(state: TilingState) -> tuple[TilingState, list[TileSchedule]]:
-    """Tile one layer after the other until the graph is ready, or no further schedule helps."""
+    """Tile one layer after the other until the graph is ready, or no further schedule helps.
+
+    Ends also after `_MAX_ROUNDS` schedules, `_MAX_FAILED_LAYERS` failures or the node budget.
+    """
     schedules: list[TileSchedule] = []
     failed_layers: set[str] = set()
     while not state.verdict.is_chip_ready and len(schedules) < _MAX_ROUNDS:

@@ -52,7 +52,10 @@ def _is_relu_of(node: ir.Node, conv: ir.Node) -> bool:
 
 
 def _get_part_count(node: ir.Node, profile: PackerProfile, options: PackerOptions) -> int:
-    """Return the number of parts into which the packer splits the weights of a node."""
+    """Return the number of parts into which the packer splits a node's weights.
+
+    It is 1 for all but a Conv2dInt with one group.
+    """
     if node.op_type != CONV2D.name or ir.get_attr(node, "group", 1) != 1:
         return 1
     weight_shape = ir.get_shape(node.inputs[1])

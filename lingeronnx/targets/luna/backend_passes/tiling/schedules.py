@@ -41,7 +41,7 @@ class TileSchedule:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """Largest input and output of a layer of a tile, without results of other tiles."""
+        """Most bytes of input and output of a layer of a tile, without other tiles' results."""
         tiled = self.tiles[0].held_rows
         peak_bytes = 0
         for node in self.run.nodes:
@@ -59,7 +59,7 @@ class TileSchedule:
         return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
 
     def describe(self) -> AppliedRewrite:
-        """Describe the tiling for the report."""
+        """Describe the tiling and the part that is recomputed (from 0.5 % on) for the report."""
         names = [str(node.name) for node in self.run.nodes]
         layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
         max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
@@ -88,7 +88,10 @@ class TileSchedule:
 
 
 def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraphView:
-    """Return a copy of the graph in which the tiles replace the cascade."""
+    """Return a view of a copy of the graph in which the tiles replace the cascade.
+
+    With strips, the cascade is split by columns first, then each strip by rows.
+    """
     graph = ir.clone(view.graph)
     clones = dict(zip(view.graph.graph, graph.graph, strict=True))
     run = Cascade(tuple(clones[node] for node in schedule.run.nodes))
@@ -145,7 +148,10 @@ def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
 
 
 def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
-    """Return the schedules in rows and columns that recompute least, for fractions of the limit."""
+    """Return the schedules in rows and columns that recompute least, for fractions of the limit.
+
+    One per fraction of `limit_bytes` that any fits; none if the cascade cannot be split by columns.
+    """
     columns_run = run.along_columns
     if columns_run is None:
         return []
@@ -164,7 +170,10 @@ def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
 
 
 def _make_tiles(run: Cascade, count: int) -> tuple[Tile, ...] | None:
-    """Split the result of a cascade into `count` tiles; return None if they would be too thin."""
+    """Split the result of a cascade into `count` tiles; return None if they would be too thin.
+
+    They are too thin if a tile has no rows or the cascade cannot compute it.
+    """
     length = axis_length(run.result, run.axis)
     if length < count:
         return None

@@ -137,7 +137,10 @@ def _has_improved(arguments: EvaluatedArguments, untiled: Collection[str | None]
 
 
 def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
-    """Return the first layer whose data exceed the shared memory or the limits of its operator."""
+    """Return the first layer whose data exceed the shared memory or the limits of its operator.
+
+    Only operators with images are checked; the limits are those of a Conv2dInt. None without one.
+    """
     shared_bytes = target.shared_memory or 0
     for node in graph.graph:
         if node.op_type not in _SPATIAL_OPERATORS:
@@ -187,7 +190,7 @@ def _find_crowded_layers(
 
 
 def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
-    """Return the nodes in descending order of the shared memory in use while they run."""
+    """Return the node names in descending order of the shared memory in use while they run."""
     assert verdict.memory_plan is not None
     assert verdict.graph is not None
     steps = verdict.graph.steps
@@ -268,7 +271,10 @@ def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
 
 
 def _list_psram_candidates(view: PackerGraphView, net: PackerGraph) -> list[set[str]]:
-    """Return the sets of tensors to try in psram: those around the tiles, also the tiles, none."""
+    """Return the sets of tensors to try in PSRAM: those around the tiles, also the tiles, none.
+
+    Around are the graph inputs, the inputs of Slices and the outputs of the graph's iqCats.
+    """
     concat_names = {
         view.node_names.get(str(node.name), node.name)
         for node in view.graph.graph

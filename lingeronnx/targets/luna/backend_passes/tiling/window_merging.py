@@ -18,7 +18,10 @@ __all__ = ["merge_tiled_windows"]
 
 
 def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
-    """Return a copy of an integer graph with tiled windows merged, or None if it has none."""
+    """Return a copy of an integer graph with tiled windows merged, or None if it has none.
+
+    A merged window replaces an iqCat and the tiles that it joins.
+    """
     copy = ir.clone(graph)
     concats = [node for node in copy.graph if node.op_type == CONCAT.name]
     merged = [concat for concat in concats if _merge_tiles(copy, concat)]
@@ -29,7 +32,10 @@ def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
 
 
 def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
-    """Replace an iqCat and its inputs by one window if they are tiles of it; return whether."""
+    """Replace an iqCat and its inputs by one window if they are tiles of it; return whether.
+
+    They are joined along rows or columns, are equal windows and read adjacent parts of one tensor.
+    """
     axis = ir.get_attr(concat, "dim")
     tiles = [ir.producer(value) for value in concat.inputs]
     if axis not in (2, 3) or not _are_similar_windows(tiles, axis):
@@ -77,10 +83,7 @@ def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: i
 
 
 def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
-    """Whether `tiles` read the same rows, with the same padding, as the tiles of `merged`.
-
-    Each is compared to the tile of `merged` that computes the same part of the output.
-    """
+    """Whether `tiles` read the parts of the input that tiles of `merged` would, with their pads."""
     cascade = Cascade((merged,), axis)
     bounds = itertools.accumulate((axis_length(tile.outputs[0], axis) for tile in tiles), initial=0)
     for node, rows in zip(tiles, itertools.pairwise(bounds), strict=True):
@@ -98,7 +101,10 @@ def _get_pads(window: ir.Node) -> list[int]:
 
 
 def _differ_only_in_position(tile: ir.Node, first: ir.Node, axis: int) -> bool:
-    """Whether two windows differ only in their position and their padding along `axis`."""
+    """Whether two windows differ only in their position and their padding along `axis`.
+
+    `tile` must have one consumer.
+    """
     if (tile.op_type, tile.domain) != (first.op_type, first.domain):
         return False
     if tile.inputs[1:] != first.inputs[1:] or len(tile.outputs[0].uses()) != 1:

@@ -34,7 +34,7 @@ _SUPPORTED_ATTRIBUTE_TYPES = [
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
     """Return the nodes in file order, without Constant nodes and without absent inputs.
 
-    Operator and attribute names of dialect v3 become those of v1; a node without a name is named by
+    Operators and attributes in `V3_ALIASES` get their v1 names; a node without a name is named by
     its operator and first output.
     """
     steps = []
