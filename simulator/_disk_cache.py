@@ -115,7 +115,10 @@ def _remove_if_owner(folder: Path, owner: int) -> None:
 
 
 def _explain_untrusted(status: os.stat_result) -> str | None:
-    """Return why another user could have written the file or folder with `status`, or None."""
+    """Return why another user could have written the file or folder with `status`, or None.
+
+    Reasons are a link, another owner, and write permission of group or others.
+    """
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():  # Windows has no user ids

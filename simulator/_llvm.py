@@ -158,7 +158,10 @@ _LINK_COUNTER = count()  # library names of a linker must be unique
 def _link_with_lljit(
     code: bytes, name: str, external_symbols: Mapping[str, int]
 ) -> tuple[Any, int]:
-    """Link with LLVM's ORC JIT; return the owner of the code and the address of `name`."""
+    """Link with LLVM's ORC JIT; return the owner of the code and the address of `name`.
+
+    external_symbols : {symbol that the code calls: its address}. The code is freed with its owner.
+    """
     builder = (
         binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
     )

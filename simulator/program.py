@@ -176,7 +176,10 @@ def _infer(
 
 
 def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tuple[TensorSpec, ...]:
-    """Return the output specs of one step; errors of its kernel gain `label` and the inputs."""
+    """Return the output specs of one step; errors of its kernel gain `label` and the inputs.
+
+    SimulatorError if the kernel does not support the inputs, or has another number of outputs.
+    """
     input_specs = [specs[name] for name in step.inputs]
     pairs = zip(step.inputs, input_specs, strict=True)
     formatted_inputs = ", ".join(f"{name} {spec}" for name, spec in pairs)

@@ -94,7 +94,11 @@ class RepeatedRecords:
 
     @cached_property
     def _runner_arguments(self) -> tuple[int, ...]:
-        """Arguments of the repeat runner after the record table."""
+        """Arguments of the repeat runner after the record table.
+
+        These are the first record, the end of the first repetition, the number of repetitions, the
+        addresses of the patched words and their values (as addresses), and the number of the words.
+        """
         return (
             self.first,
             self.first + self.records_per_repeat,

@@ -291,7 +291,10 @@ class Worker:
 def _split_segments(
     records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
 ) -> list[tuple[int, int] | RepeatedRecords]:
-    """Split records[first:last] into repeated sequences and the ranges between them."""
+    """Split records[first:last] into repeated sequences and the ranges between them, in order.
+
+    patched : (record, word) that change with every run. A range is (first, end).
+    """
     segments: list[tuple[int, int] | RepeatedRecords] = []
     for loop in find_repeats(records, patched, first, last):
         if first < loop.all_records.start:

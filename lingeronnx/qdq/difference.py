@@ -136,7 +136,10 @@ def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarr
 def _sample_input(
     rng: np.random.Generator, size: list[int], dtype: np.dtype, qparams: Affine | None
 ) -> np.ndarray:
-    """Draw one input: zeros for integers, else normal, within the range of `qparams`."""
+    """Draw one input: zeros for integers, else normal, within the range of `qparams`.
+
+    Without `qparams`, the standard deviation is 1.
+    """
     if dtype.kind != "f":
         return np.zeros(size, dtype)
     values = rng.standard_normal(size)

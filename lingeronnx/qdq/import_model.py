@@ -157,7 +157,11 @@ class _ModelImporter:
         )
 
     def _prepare(self) -> None:
-        """Reject dynamic quantization, inline functions of QDQ nodes, expand integer operators."""
+        """Reject dynamic quantization, inline functions of QDQ nodes, expand integer operators.
+
+        Also makes Constant nodes initializers, and takes the exact scales from the metadata. Raises
+        ModelError for dynamic quantization.
+        """
         model = self.model
         for node in _iter_all_nodes(model):
             if is_dynamic(node):

@@ -147,7 +147,12 @@ class QdqWriter:
         self.scales_by_y_scale: dict[str, float | Sequence[float]] = {}
 
     def run(self) -> QdqGraph:
-        """Convert every integer node, then set the opset and metadata of the model."""
+        """Convert every integer node, then set the opset and metadata of the model.
+
+        Integer nodes are removed, and older standard nodes upgraded to the opset. ModelError if
+        another node reads integers. Returns the model with the names and formats of the quantized
+        tensors.
+        """
         model, original_opset = self.model, ir.get_opset(self.model)
         converted = []
         for node in list(model.graph):

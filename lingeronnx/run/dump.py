@@ -187,7 +187,10 @@ def _dump_file_names(folder: Path) -> set[str]:
 
 
 def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
-    """Write the .npy header; numpy pads it so that a longer axis 0 does not change its size."""
+    """Write the .npy header; numpy pads it so that a longer axis 0 does not change its size.
+
+    It is written at the beginning of `file`, over the previous one.
+    """
     file.seek(0)
     np.lib.format.write_array_header_1_0(
         file,

@@ -40,7 +40,7 @@ def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx
 
 
 def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the inputs of a node, and outer tensors that its subgraphs consume."""
+    """Yield the present inputs of a node, and outer tensors that its subgraphs consume."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         subgraphs = list(attribute.graphs)

@@ -170,7 +170,10 @@ class PartsRunner:
     def _run_sample(
         self, feed: Mapping[str, np.ndarray], names: Collection[str] | None
     ) -> dict[str, tuple[np.ndarray, Affine | None]]:
-        """Return (array, qparams or None) of the tensors `names`, or of all, for one sample."""
+        """Run one sample through all parts; return {tensor: (array, qparams or None)}.
+
+        Only the tensors `names`, or all with None.
+        """
         tensors = {}
         for part_run in self.iter_parts(feed):
             for name, array, qparams in part_run.tensors:

@@ -328,7 +328,7 @@ class Session:
         yield from self._tail_runner.run(tail_feeds, tail_names, max(counts, default=1))
 
     def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-        """Check feeds and convert their types as `Data` does."""
+        """Return the feeds, checked and converted as `Data` does; DataError if they do not fit."""
         from .data import Data
 
         batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)

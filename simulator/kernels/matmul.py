@@ -146,7 +146,7 @@ class MatMul(ClampableKernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer x @ y with broadcast leading axes; SimulatorError if the inner sizes differ."""
+        """Infer x @ y with broadcast leading axes; both have two axes or more."""
         x, y = specs
         require_signed_integer(x, "MatMul")
         require_signed_integer(y, "MatMul")

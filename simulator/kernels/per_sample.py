@@ -44,7 +44,10 @@ class PerSampleKernel(Kernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Build the kernel; compiled loops reshape their arrays themselves, others are wrapped."""
+        """Build the kernel; compiled loops reshape their arrays themselves, others are wrapped.
+
+        The inner kernel is built for specs with a sample axis in front, in the plain layout.
+        """
         built = self.kernel.build(_prepend_sample_axis(specs), False)
         inner, outer = [spec.shape for spec in specs], [spec.shape for spec in self.infer(*specs)]
         runs = built if isinstance(built, tuple) else (built,)

@@ -62,7 +62,11 @@ class Concat(Kernel):
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output; other axes must be equal, except that a batch axis of 1 broadcasts."""
+        """Infer the output; other axes must be equal, except that a batch axis of 1 broadcasts.
+
+        SimulatorError if ranks or shapes differ, or there is not one rescale of the same width per
+        input.
+        """
         require(
             len(specs) == len(self.rescales),
             f"{len(self.rescales)} rescales for {len(specs)} inputs",

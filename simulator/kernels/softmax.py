@@ -86,7 +86,10 @@ def _exp_q23(d: Any, fused: Any) -> Any:
 
 @register_inline
 def _newton_reciprocal(total: Any) -> Any:
-    """Approximate 2^31 / total: `total` is scaled to [1/2, 1) in Q23, then two Newton steps."""
+    """Approximate 2^31 / total: `total` is scaled to [1/2, 1) in Q23, then two Newton steps.
+
+    `total` is a positive int64, and so is the result.
+    """
     bits = 0
     while total >> bits:
         bits += 1

@@ -44,7 +44,10 @@ class ZeroPointKernel(Kernel):
         return self.kernel.infer(*self._difference_specs(specs))
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return a function that subtracts the zero points, then runs the kernel's loops."""
+        """Return a function that subtracts the zero points, then runs the kernel's loops.
+
+        Inputs with a zero point other than 0 become int16; the kernel is built for that type.
+        """
         built = self.kernel.build(self._difference_specs(specs), channel_last)
         loops, zeros = built if isinstance(built, tuple) else (built,), self.zero_points
 

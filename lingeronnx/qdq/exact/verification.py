@@ -147,7 +147,10 @@ def compare_with_simulator(
 
 
 def output_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return the quantization parameters of graph outputs that a Dequant produces, by name."""
+    """Return {graph output: quantization parameters of the Dequant that produces it}.
+
+    Other outputs are left out.
+    """
     qparams = {}
     for value in model.graph.outputs:
         node = ir.producer(value)

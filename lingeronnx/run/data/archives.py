@@ -161,7 +161,7 @@ def _iter_archive(
 
 
 def _read_entries(archive: zipfile.ZipFile) -> dict[str, _Entry]:
-    """Return the headers of all arrays in an archive, by name."""
+    """Return {array name: header} of all arrays in an archive; other files are ignored."""
     entries = {}
     for info in archive.infolist():
         entry = _read_entry(archive, info)

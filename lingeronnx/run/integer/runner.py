@@ -90,7 +90,7 @@ class IntegerRunner:
 
     @property
     def input_qparams(self) -> dict[str, Affine | None]:
-        """Quantization parameters of each input's Quants; None if there are none or they differ."""
+        """{input: quantization parameters of its Quants, None if there are none or they differ}."""
         qparams: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
             quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
@@ -344,7 +344,7 @@ def _find_batch_axes(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, i
 
 
 def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorSpec]:
-    """Return the types of one of `count` samples that are stacked along axis 0."""
+    """Return {tensor: spec of one of `count` samples that are stacked along axis 0}."""
     specs = {}
     for name, array in feed.items():
         shape = (len(array) // count, *array.shape[1:]) if array.ndim else ()
@@ -353,7 +353,10 @@ def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorS
 
 
 def _collect_constants(model: ir.Model) -> dict[str, np.ndarray]:
-    """Return initializers and outputs of Constant nodes by name."""
+    """Return initializers and outputs of Constant nodes by name.
+
+    A graph input with a default value is not a constant.
+    """
     constants = {}
     for name, value in model.graph.initializers.items():
         array = ir.const_value(value)

@@ -110,7 +110,10 @@ def collect_inputs(
 
 
 def _list_outputs(nodes: Sequence[ir.Node], keep: Collection[str]) -> list[str]:
-    """Return the outputs of some nodes that are in `keep`, graph outputs, or consumed by others."""
+    """Return the outputs of some nodes that are in `keep`, graph outputs, or consumed by others.
+
+    The names are in the order of the nodes.
+    """
     outputs = []
     for node in nodes:
         for value in node.outputs:
@@ -289,7 +292,7 @@ class FloatFallback(NumpyKernel):
         return self._check_results(self._run(arrays))
 
     def _check_results(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Return `results`, or raise ModelError if one is text, a sequence or missing."""
+        """Return `results` as a list, or raise ModelError if one is text, a sequence or missing."""
         for name, result in zip(self.outputs, results, strict=True):
             if isinstance(result, np.ndarray) and not result.dtype.hasobject:
                 continue

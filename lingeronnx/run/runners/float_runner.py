@@ -159,7 +159,7 @@ class FloatRunner:
         self._sessions = [self._open_stage(stage) for stage in self._stages]
 
     def _open_stage(self, stage: ModelStage) -> OrtSession:
-        """Declare the outputs of a stage and open a session on it."""
+        """Open a session on a stage; its outputs and handed-on tensors become graph outputs."""
         stage.proto.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
         )

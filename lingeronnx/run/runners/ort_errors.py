@@ -86,7 +86,10 @@ def explain_ort_error(error: Exception) -> str:
 
 
 def _strip_source_location(text: str) -> str:
-    """Remove a location in onnxruntime's sources, and the function signature after it."""
+    """Remove a location in onnxruntime's sources, and the function signature after it.
+
+    The text before it is kept; a text without a location is returned unchanged.
+    """
     match = _SOURCE_LOCATION.search(text)
     if match is None:
         return text

@@ -141,7 +141,10 @@ def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
 
 
 def open_default_ort_session(content: bytes) -> OrtSession:
-    """Open a session with onnxruntime's default settings and optimizations."""
+    """Open a session with onnxruntime's default settings and optimizations, on the CPU.
+
+    content : the serialized model.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()

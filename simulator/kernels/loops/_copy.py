@@ -35,7 +35,10 @@ _AXES = 5
 
 @jit
 def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> None:
-    """Fill out [A, B, C, D, E] with x[first + i * steps[0] + j * steps[1] + ...] for flat x."""
+    """Fill out [A, B, C, D, E] with x[first + i * steps[0] + j * steps[1] + ...] for flat x.
+
+    (i, j, ...) is the index in out; the five steps are in elements.
+    """
     _, b, c, d, e = out.shape
     step_a, step_b, step_c, step_d, step_e = steps
     for i in range(out.shape[0]):
