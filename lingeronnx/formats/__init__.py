@@ -181,9 +181,7 @@ def require_integer_op(node: ir.Node) -> Format | None:
     """
     form = find_integer_op(node)
     if form is None and is_quantized_domain(node):
-        raise ModelError(
-            f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows"
-        )
+        raise ModelError(f"{node.op_type} {node.name}: not a supported integer operator")
     return form
 
 

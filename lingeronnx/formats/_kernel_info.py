@@ -107,7 +107,8 @@ class KernelInfo:
         """
         if not isinstance(self.arithmetic, kind):
             raise InternalError(
-                f"{self.label} has {type(self.arithmetic).__name__} where {kind.__name__} belongs"
+                f"{self.label} has arithmetic {type(self.arithmetic).__name__}; expected "
+                f"{kind.__name__}"
             )
         return self.arithmetic
 
@@ -154,15 +155,15 @@ class KernelInfo:
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
             raise ModelError(
-                f"{self.label}: the scales give the ratio {ratio:g}, not a power of two; this "
-                "platform shifts only"
+                f"{self.label}: the scales give the ratio {ratio:g}, which is not a power of "
+                "two, as this target requires; quantize with mode q-value"
             )
         shift = self._resolve_right_shift(1 - exponent)
         if self.rounding is not RoundingMode.HALF_UP:
             if zero:
                 raise ModelError(
-                    f"{self.label}: zero_point_o = {zero}; this platform rounds without a zero "
-                    "point"
+                    f"{self.label}: zero_point_o = {zero}; it must be 0 with rounding mode "
+                    f"{self.rounding.name.lower()}"
                 )
             return RoundedShift(shift, width, self.rounding)
         return Rescale.from_shift(shift, width, zero)
@@ -189,8 +190,8 @@ class KernelInfo:
             return self.rescale(self.output_scale_ratio(x, w))
         if self.arithmetic.requantize.shifts:
             raise ModelError(
-                f"{self.label}: scale_w is a list of {len(w)}; this platform takes one scale for a "
-                "weight"
+                f"{self.label}: scale_w is a list of {len(w)}; this target supports one scale "
+                "per weight"
             )
         if len(w) != channels:
             raise ModelError(
@@ -222,7 +223,7 @@ class KernelInfo:
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5:
             raise ModelError(
-                f"{self.label}: {key} = {scale:g} is not a power of two; this platform shifts only"
+                f"{self.label}: {key} = {scale:g} is not a power of two, as this target requires"
             )
         return exponent - 1
 

@@ -316,14 +316,14 @@ class Linear(WeightedIntegerOp):
 
         weight = info.require_constant(1, "int8 int16", "weight")
         bias, zero = info.bias(2, len(weight)), info.zero_point("x")
-        factors = self._factors(info, weight)
+        factors = self._read_factors(info, weight)
         if info.attributes["scale_o"] is None:
             scale = accumulator_scale(info.attributes)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
             return FloatLinear(weight, bias, weight_scale, zero, factors)
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
-    def _factors(self, info: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
+    def _read_factors(self, info: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
         """Return the factors of the weights [O, I], or None without groups.
 
         Raises

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from . import shape_inference as rules
 from ._base import Attr, Format, KernelInfo
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["FAMILY", "LSTM", "GRU"]
 
@@ -132,14 +129,14 @@ class RecurrentIntegerOp(Format):
         return dict(attrs)
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, where inputs, not attributes, show the given states."""
+        """Convert to dialect v1, where inputs, not attributes, show which states are present."""
         converted = super().to_v1_attributes(attrs, node)
         for name in ("has_hidden", "has_cell", "scale_c"):
             converted.pop(name, None)
         return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if state and output have different scales."""
+        """Return an obstacle if output and recurrent state have different scales."""
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
@@ -151,7 +148,7 @@ class RecurrentIntegerOp(Format):
         return dict.fromkeys(biases, ("bias", ()))
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the input, and of lengths and states that are no constants."""
+        """Return the indices of the input and of run-time lengths and states."""
         indices = [0]
         for index in _optional_input_indices(node).values():
             if ir.find_constant(node.inputs[index]) is None:
@@ -159,20 +156,20 @@ class RecurrentIntegerOp(Format):
         return indices
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the sequence."""
+        """Return the qparams of the output sequence."""
         return Affine(self.state_scale(attrs))
 
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of sequence and states, and the training side's cell."""
+        """Return the qparams of all outputs; in training software the cell has its own scale."""
         if not info.expect_arithmetic(self.kind).trained:
             return super().all_output_qparams(info, scales)
         state = Affine(recurrent_training.state_scale(info))
         return [state, state, Affine(recurrent_training.cell_scale(info), 16)]
 
     def float_outputs(self, info: KernelInfo) -> list[int]:
-        """Return the last states, which the training side outputs as float unless declared."""
+        """Return the indices of last states that the training software outputs as float."""
         if not info.expect_arithmetic(self.kind).trained:
             return []
         indices = []
@@ -336,7 +333,9 @@ class RecurrentIntegerOp(Format):
         """Return the axis of time: 1 with batch_first."""
         return 1 if info.attributes["batch_first"] else 0
 
-    def sums(self, info: KernelInfo, bits: int, allow_left_shift: bool) -> dict[str, Any]:
+    def make_sum_rescales(
+        self, info: KernelInfo, bits: int, allow_left_shift: bool
+    ) -> dict[str, Any]:
         """Return the rescalings of both accumulators to `bits` fractional bits, by field name.
 
         Without `allow_left_shift`, left shifts are omitted.
@@ -395,7 +394,7 @@ class Lstm(RecurrentIntegerOp):
         scale = self.state_scale(info.attributes)
         return Kernel(
             **arguments,
-            **self.sums(info, Kernel.fraction_bits[form.value][0], True),
+            **self.make_sum_rescales(info, Kernel.fraction_bits[form.value][0], True),
             rescale_o=Kernel.make_output_rescale(form.value, scale, bits),
             is_forward=bool(info.attributes["go_forward"]),
             arithmetic=form.value,
@@ -454,14 +453,14 @@ class Gru(RecurrentIntegerOp):
             shift = 14 - info.require_exponent("scale_o", scale)
             return ExecutorGru(
                 **arguments,
-                **self.sums(info, 11, False),
+                **self.make_sum_rescales(info, 11, False),
                 rescale_o=Rescale.from_shift(shift, bits),
                 table=arithmetic.table.value,
                 uses_state_sums=arithmetic.form is kinds.GruVariant.HALVED,
             )
         return Kernel(
             **arguments,
-            **self.sums(info, 27, True),
+            **self.make_sum_rescales(info, 27, True),
             rescale_o=Kernel.make_output_rescale(scale, bits),
             is_forward=bool(info.attributes["go_forward"]),
             reset_after=bool(info.attributes["linear_before_reset"]),

@@ -27,7 +27,9 @@ _LOG2_E = 774541002  # Q29
 _LN_2 = 45426  # Q16
 
 
-def _exponentials(row: list[int], arithmetic: SoftmaxArithmetic) -> tuple[list[int], list[int]]:
+def _compute_exponentials(
+    row: list[int], arithmetic: SoftmaxArithmetic
+) -> tuple[list[int], list[int]]:
     """Return d = x - max(x) in Q25 and e^d in Q23 for each x of a row in Q25.
 
     venusA rounds the last step of the polynomial and the shift together.
@@ -100,7 +102,7 @@ class Softmax(Integer):
     @staticmethod
     def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
         """Return the softmax of a row in Q25, in Q15."""
-        _, powers = _exponentials(row, arithmetic)
+        _, powers = _compute_exponentials(row, arithmetic)
         return _normalize_exponentials(powers, arithmetic)
 
 
@@ -112,7 +114,7 @@ class LogSoftmax(Softmax):
     @staticmethod
     def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
         """Return the log-softmax of a row in Q25, in Q15."""
-        distances, powers = _exponentials(row, arithmetic)
+        distances, powers = _compute_exponentials(row, arithmetic)
         total = int(saturate(sum(powers), 32))
         bits = total.bit_length()
         step = _floor_shift(total, 10 - bits)

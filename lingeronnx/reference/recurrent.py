@@ -135,7 +135,7 @@ class _RecurrentOpRun(Integer):
         """Return the scale of output and hidden state: scale_o, or scale_h if it is absent."""
         return float(a.get("scale_o") or a.scale("scale_h"))
 
-    def sums(
+    def compute_sums(
         self,
         a: Attributes,
         arithmetic: Arithmetic,
@@ -209,7 +209,7 @@ class Lstm(_RecurrentOpRun):
         h, c = state
         units, chip = len(h), arithmetic.table.value
         is_q11 = arithmetic.form is LstmFormat.Q11
-        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 11 if is_q11 else 27, True)
+        sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 11 if is_q11 else 27, True)
         saturates_product = arithmetic.form is not LstmFormat.WIDE or a.o_bits <= 8
         new_h, new_c = [], []
         for u in range(units):
@@ -323,7 +323,7 @@ class Gru(_RecurrentOpRun):
         """
         chip, units = arithmetic.table.value, len(h)
         ignores_state = arithmetic.form is GruVariant.HALVED_NOT_IN_GATES
-        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 11, False)
+        sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 11, False)
         ratio = self.state_scale(a) / 2**14
         new_h = []
         for u in range(units):
@@ -354,7 +354,7 @@ class Gru(_RecurrentOpRun):
         before the product (`linear_before_reset`).
         """
         units, bits = len(h), 31 if a.o_bits <= 8 else 15
-        sums_x, sums_h = self.sums(a, arithmetic, x, h, weights, 27, True)
+        sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 27, True)
 
         def gate(k: int) -> int:
             return evaluate_curve("sigmoid", "arcs", _saturate(sums_x[k] + sums_h[k], 32), bits + 1)
@@ -364,7 +364,7 @@ class Gru(_RecurrentOpRun):
             reset = [round_shift_half_up(r[u] * sums_h[2 * units + u], bits) for u in range(units)]
         else:
             gated_h = [round_shift_half_up(r[u] * h[u], bits) for u in range(units)]
-            reset = self.sums(a, arithmetic, x, gated_h, weights, 27, True)[1][2 * units :]
+            reset = self.compute_sums(a, arithmetic, x, gated_h, weights, 27, True)[1][2 * units :]
         ratio = self.state_scale(a) / 2**31
         new_h = []
         for u in range(units):

@@ -294,7 +294,7 @@ def spoilt(graph, op_type, attribute, value):
     (
         ("Conv2dInt", "scale_w", None, "attribute scale_w is missing"),
         ("Conv2dInt", "scale_x", 3.0, "reads 'x_q' at scale 3, its producer writes"),
-        ("Conv2dInt", "scale_w", 3.0, "not a power of two; this platform shifts only"),
+        ("Conv2dInt", "scale_w", 3.0, "not a power of two, as this target requires"),
         ("Conv2dInt", "scale_w", -4.0, "scale_w = -4; a scale is a positive number"),
         ("Conv2dInt", "scale_w", float("nan"), "scale_w is nan; it must be a finite number"),
         ("Conv2dInt", "scale_o", 0.0, "scale_o = 0; a scale is a positive number"),
@@ -308,13 +308,13 @@ def spoilt(graph, op_type, attribute, value):
             "Quant",
             "data_bits",
             16,
-            "data_bits = 16; a Quant of this platform writes 8 bits whatever it says",
+            "data_bits = 16; a Quant of this target always outputs 8 bits",
         ),
         (
             "Quant",
             "data_bits",
             4,
-            "data_bits = 4; a Quant of this platform writes 8 bits whatever it says",
+            "data_bits = 4; a Quant of this target always outputs 8 bits",
         ),
     ),
 )
@@ -363,9 +363,7 @@ def test_unknown_integer_operator(branches, x):
     """An operator of the format that is not known is named."""
     model = ir.to_proto(branches)
     next(n for n in model.graph.node if n.op_type == "iqMul").op_type = "iqPow"
-    with pytest.raises(
-        ModelError, match="iqPow .*: not an integer operator that this lingeronnx knows"
-    ):
+    with pytest.raises(ModelError, match="iqPow .*: not a supported integer operator"):
         Session(ir.from_proto(model)).run(None, {"x": x})
 
 
@@ -463,6 +461,7 @@ def test_known_feeds_give_the_same_and_are_checked_as_before(branches, x):
 def test_an_unknown_row_of_instructions_is_one_line(branches, monkeypatch):
     monkeypatch.setenv("LINGERONNX_SIMD", "sse9")
     with pytest.raises(
-        ConfigError, match="LINGERONNX_SIMD: unknown instruction set 'sse9'; choose from avx512-vnni"
+        ConfigError,
+        match="LINGERONNX_SIMD: unknown instruction set 'sse9'; choose from avx512-vnni",
     ):
         Session(branches)

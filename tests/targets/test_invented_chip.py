@@ -203,7 +203,7 @@ def test_what_it_has_not_is_refused():
     )
     wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
     with pytest.raises(
-        InternalError, match="Conv2dInt .* has Arithmetic where LayerArithmetic belongs"
+        InternalError, match="Conv2dInt .* has arithmetic Arithmetic; expected LayerArithmetic"
     ):
         lo.quantize(model, samples(model), platform=wrong)
 

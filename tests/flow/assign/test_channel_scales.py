@@ -341,7 +341,7 @@ def test_chips_refuse(chip):
     graph = ir.clone(result.graph)
     graph.metadata_props["lingeronnx.platform"] = chip
     with pytest.raises(
-        lo.ModelError, match="scale_w is a list of 8; this platform takes one scale for a weight"
+        lo.ModelError, match="scale_w is a list of 8; this target supports one scale per weight"
     ):
         lo.Session(graph).run(None, nets.samples(line(), 1))
 
