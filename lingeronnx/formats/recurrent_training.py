@@ -52,7 +52,7 @@ def state_scale(info: KernelInfo) -> float:
     if _is_dialect_v1(info):
         if o is None:
             raise ModelError(
-                f"{info.label}: scale_o is missing; float output sequences are not simulated"
+                f"{info.label}: it has no scale_o; float output sequences are not simulated"
             )
         return o
     if o is not None and o != h:
