@@ -144,7 +144,10 @@ class LayerAccumulators:
             )
 
     def _find_unsaturated(self, expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
-        """Return the mask of positions where neither array is at a limit; all if there are none."""
+        """Return the mask of positions where neither array is at a limit; all if there are none.
+
+        The lower limit is 0 with a Relu.
+        """
         limits = np.iinfo(self.dtype)
         low, high = (0 if self.relu else limits.min), limits.max
         unsaturated = (expected > low) & (expected < high) & (actual > low) & (actual < high)

@@ -262,7 +262,10 @@ def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict
 def _find_missing_tensors(
     graph: SimulatedGraph, run: SampleRun, matched: Mapping[str, DumpedTensor]
 ) -> tuple[str, ...]:
-    """Return integer tensors that the device could have dumped but did not."""
+    """List integer tensors that the device could have dumped but did not.
+
+    Outputs of Dequants and of Quants of graph inputs are not expected.
+    """
     dequantized = [name for name in graph.operators if graph.operators[name] == DEQUANT.name]
     expected = graph.operators.keys() - graph.quantized_inputs.keys() - set(dequantized)
     return tuple(name for name in run.integers if name in expected and name not in matched)

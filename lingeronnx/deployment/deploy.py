@@ -246,7 +246,10 @@ def _make_write_error(target: Path, error: OSError) -> ConfigError:
 
 
 def _resolve_stem(requested: str) -> tuple[str, list[str]]:
-    """Return the stem of files and prefix of C names, and a note if `requested` is reserved."""
+    """Return the stem of files and prefix of C names, and notes.
+
+    There is one note if `requested` is reserved, so that "_model" is appended.
+    """
     name = _sanitize_stem(requested)
     if name != f"{requested}_model":
         return name, []

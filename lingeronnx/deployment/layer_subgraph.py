@@ -129,7 +129,7 @@ class LayerSubgraph:
         )
 
     def for_platform(self, platform: str) -> LayerSubgraph:
-        """Return a copy with the arithmetic of another chip."""
+        """Make a copy with another chip's arithmetic, also in the nodes' attribute `platform`."""
         layer = replace(self, platform=platform, _runners={})
         for index in range(len(self.nodes)):
             if "platform" in self.attributes(index):

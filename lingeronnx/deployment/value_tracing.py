@@ -38,7 +38,10 @@ def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _is_order_preserving(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
-    """Whether a Transpose of a tensor of this shape moves only axes of size 1."""
+    """Whether a Transpose of a tensor of this shape moves only axes of size 1.
+
+    False if the shape is unknown.
+    """
     if shape is None:
         return False
     permutation = ir.get_attr(node, "perm", list(range(len(shape)))[::-1])

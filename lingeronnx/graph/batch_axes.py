@@ -260,7 +260,10 @@ def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
 
 
 def _map_gather_axis_to_input(node: ir.Node, axis: int) -> int | None:
-    """Return the axis of the input of a Gather, as `_map_axis_to_input`."""
+    """Map an output axis of a Gather to its data's axis, as `_map_axis_to_input`.
+
+    None for an axis of the indices, and if these are not constant or the axis is negative.
+    """
     indices, gather_axis = ir.const_value(_second_input(node)), int(ir.get_attr(node, "axis", 0))
     if indices is None or gather_axis < 0:
         return None

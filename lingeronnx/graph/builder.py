@@ -26,6 +26,7 @@ class SubgraphBuilder:
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, base: str = "") -> None:
+        """Prepare to replace `node`; names begin with `base`, "" for that of its first output."""
         self.model, self.node = model, node
         self.result = node.outputs[0]
         self.nodes: list[ir.Node] = []

@@ -86,7 +86,10 @@ def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | None:
-    """Return the digest of an input of a node, or None if it is not in `digests`."""
+    """Return the digest of an input of a node, or None if it is not in `digests`.
+
+    Constants are hashed by type, shape and elements; an absent input has a digest of its own.
+    """
     if value is None:
         return b"absent"
     array = ir.const_value(value)

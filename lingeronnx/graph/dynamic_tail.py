@@ -324,7 +324,7 @@ def _has_invariant_condition(node: ir.Node) -> bool:
 
 
 def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the tensors that `node` and the nodes of its subgraphs read."""
+    """Yield the tensors that `node` and the nodes of its subgraphs read, constants included."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         for graph in ir.get_subgraphs(attribute):
@@ -378,7 +378,7 @@ def _find_recomputed_nodes(
 
 
 def _is_batched_float(info: onnx.ValueInfoProto) -> bool:
-    """Whether a tensor is float32 and not a scalar."""
+    """Whether a tensor is float32 and not a scalar; an unknown shape counts as none."""
     tensor_type = info.type.tensor_type
     if tensor_type.elem_type != onnx.TensorProto.FLOAT:
         return False

@@ -59,7 +59,10 @@ class _ExpandedSize:
         )
 
     def repeat(self, trip_count: int) -> _ExpandedSize:
-        """Return the size of a loop of `trip_count` iterations whose body has this size."""
+        """Return the size of a loop of `trip_count` iterations whose body has this size.
+
+        Nodes are multiplied only up to MAX_UNROLLED_ITERATIONS, executed nodes always.
+        """
         nodes = self.nodes * trip_count if trip_count <= MAX_UNROLLED_ITERATIONS else self.nodes
         return _ExpandedSize(
             min(nodes, _SATURATED_COUNT), min(self.executed_nodes * trip_count, _SATURATED_COUNT)

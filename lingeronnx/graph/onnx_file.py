@@ -347,7 +347,7 @@ def _check_graph_io(graph: GraphProto) -> None:
 
 
 def _suggest_model_end(graph: GraphProto, output_name: str) -> str:
-    """Return how to remove the graph output `output_name`."""
+    """Suggest how to remove the graph output `output_name`, as a message's end."""
     for node in graph.node:
         if output_name in node.output and node.input:
             return f"end the model at '{node.input[0]}', the input of {node.op_type}"
@@ -407,7 +407,10 @@ def _expected_bytes(data_type: int, element_count: int) -> int:
 
 
 def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
-    """Return the number of elements in the typed data field of `tensor`."""
+    """Count the elements in the typed data fields of `tensor`.
+
+    Types below 8 bits are packed: if there are any, they count as complete.
+    """
     if type_name in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
     if type_name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):

@@ -55,7 +55,10 @@ def strip_weights(model: ModelProto) -> ModelProto | None:
 
 
 def _is_structural_constant(tensor: TensorProto) -> bool:
-    """Whether the graph structure may depend on `tensor`, so that it must keep its values."""
+    """Whether the graph structure may depend on `tensor`, so that it must keep its values.
+
+    These are single elements, and integers up to _MAX_STRUCTURE_ELEMENTS, unless in external data.
+    """
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
     count = math.prod(tensor.dims)

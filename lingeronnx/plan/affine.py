@@ -444,7 +444,7 @@ class Affine:
 
 
 def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
-    """Round a float array in place and return it."""
+    """Round a float array in place and return it: half to even, or else half up."""
     if rounding is Rounding.HALF_EVEN:
         return np.rint(counts, out=counts)
     counts += 0.5

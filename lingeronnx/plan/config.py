@@ -362,7 +362,7 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Parse several ``--override`` texts and merge them; later ones take precedence key by key."""
+    """Parse ``--override`` texts to settings by selector; later ones take precedence key by key."""
     merged: dict[str, dict[str, Any]] = {}
     for text in texts:
         selector, settings = parse_override(text)

@@ -310,7 +310,7 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _find_integer_inputs(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of integer inputs and initializers."""
+    """Return the names of graph inputs and initializers that have an integer type."""
     types = {v.name: v.type.tensor_type.elem_type for v in graph.input}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     return {name for name, elem_type in types.items() if _is_integer(elem_type)}

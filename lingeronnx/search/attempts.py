@@ -132,7 +132,7 @@ class AttemptRunner:
         return assign_scales(prepared, replace(calibration, partition=partition))
 
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
-        """Return the prepared model with the attempt's settings."""
+        """Return the base's prepared model with the attempt's settings and calibrated effort."""
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}
         )
@@ -212,6 +212,7 @@ class AttemptPrefetcher:
     def __init__(
         self, base: Candidate, goal: Goal, create_start: StartFactory | None, cluster: str | None
     ) -> None:
+        """Prepare the job for workers; without a cluster or `create_start` nothing is run ahead."""
         self._cluster = cluster
         self._job: _AttemptJob | None = None
         if create_start is not None and cluster is not None:

@@ -52,7 +52,7 @@ class AttemptCost:
 
 
 def _bit_product(width: str) -> int:
-    """Return data bits times weight bits of a width such as "8x4" or "float"."""
+    """Return data bits times weight bits of a width such as "8x4"; "float" counts as 32x32."""
     if width == "float":
         return _FLOAT_BITS * _FLOAT_BITS
     data, _, weights = width.partition("x")

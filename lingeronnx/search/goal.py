@@ -242,7 +242,11 @@ class Goal:
         )
 
     def create_measurement(self, value: float, float_value: float | None) -> Measurement:
-        """Return the measurement of a `value`, with its shortfall from the accuracy target."""
+        """Make the measurement of a `value`, with its shortfall from the accuracy target.
+
+        The target is `max_drop` below `float_value`, which it requires, else `min_sqnr`; without
+        any the shortfall is 0.
+        """
         if self.max_drop is None:
             return Measurement(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)
         assert float_value is not None

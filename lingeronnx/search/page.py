@@ -147,7 +147,7 @@ def _render_command(options: Sequence[str]) -> str:
 
 
 def _format_value_label(search: Mapping[str, Any]) -> str:
-    """Return the label of the accuracy axis and column."""
+    """Return the label of the accuracy axis and column: SQNR for a unit of dB, else the metric."""
     return (
         f"lowest SQNR, {search['unit']}"
         if search["unit"] == "dB"

@@ -76,7 +76,7 @@ class AttemptResult:
 
     @property
     def meets_goal(self) -> bool:
-        """Whether the accuracy target is reached and all limits are kept."""
+        """Whether the attempt was measured, reaches the accuracy target and keeps all limits."""
         return (
             self.measurement is not None
             and self.measurement.shortfall <= 0
@@ -267,6 +267,10 @@ class _Search:
         prefetcher: AttemptPrefetcher,
         progress: Progress | None,
     ) -> None:
+        """Start the clock, and read the journal's complete records of earlier attempts.
+
+        `minutes` is the time budget; None: unlimited.
+        """
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
         self._runner, self._prefetcher = runner, prefetcher
         self._target = base.planned.target
@@ -319,6 +323,11 @@ class _Search:
         """Try the user's options, then higher efforts, which cost nothing when the model runs.
 
         Returns the first attempt that meets the goal, else the best one.
+
+        Raises
+        ------
+        ConstraintError
+            If the user's own options cannot be measured.
         """
         user_effort = self._base.planned.config.effort
         higher_efforts = EFFORTS[EFFORTS.index(user_effort) + 1 :]
@@ -415,6 +424,8 @@ class _Search:
     def _run_attempt(self, attempt: Attempt, likely_next: Iterable[Attempt] = ()) -> AttemptResult:
         """Return the result of an attempt: from memory, from the journal, or by running it.
 
+        Before it runs, the budget is checked, which may end the search. The result is added to
+        `trials`, a new one to the journal too, and the candidate is kept if it is the best so far.
         A cluster computes the attempts of `likely_next` in parallel.
         """
         if attempt in self.trials:

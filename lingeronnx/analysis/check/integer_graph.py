@@ -116,7 +116,7 @@ class _GraphChecker:
                     self._qparams[str(value.name)] = output_qparams
 
     def _is_integer_node(self, node: ir.Node) -> bool:
-        """Whether a node is a quantized operator, or a standard one on integers."""
+        """Whether a node is of the quantized domain, or its first input contains integers."""
         if is_quantized_domain(node):
             return True
         first = node.inputs[0] if node.inputs else None
@@ -143,7 +143,10 @@ _INTEGER_TYPES = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violation]:
-    """Return the violated limits of an integer node's operator; none if they cannot be checked."""
+    """List the violated limits of an integer node's operator; none if they cannot be checked.
+
+    They cannot if the target does not run the operator, or the node lacks what they need.
+    """
     lowering = get_rule_for_integer_op(integer_node.form)
     if lowering is None or not target.can_run(integer_node.form.name):
         return []

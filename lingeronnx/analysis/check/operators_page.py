@@ -73,7 +73,10 @@ def _render_operator_table() -> list[str]:
 
 
 def _format_support(name: str, op: Op | None, target: Target) -> str:
-    """Return the support of an operator on a target as a word of the legend."""
+    """Return the support of an operator on a target: "yes", "limits", "composed" or "no".
+
+    "composed" is for an operator that the target runs as several others.
+    """
     if not target.can_run(name):
         return "composed" if op is not None and op.is_available(target) else "no"
     return "limits" if op is not None and _format_limits(op, target) else "yes"

@@ -92,7 +92,7 @@ def check_packed(
 
 
 def _parse_packer_args(packer_args: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return packer arguments as a tuple, or None for the default ones."""
+    """Split packer arguments, one text or several words, to a tuple; None: the default ones."""
     if packer_args is None:
         return None
     return tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)

@@ -108,7 +108,10 @@ class Check(Sequence[Violation]):
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        """The verdict on the graph, or those on each chip part of an integer graph."""
+        """The verdict on the graph, or those on each chip part of an integer graph.
+
+        Empty for a float graph without a choice of packer arguments.
+        """
         if self.choice is not None:
             return (self.choice.verdict,)
         return self.program.verdicts if self.kind == "integer" else ()

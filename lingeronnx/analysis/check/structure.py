@@ -153,7 +153,7 @@ def _live_node_ids(model: ir.Model) -> set[int]:
 
 
 def _count_live_consumers(value: ir.Value, live_ids: set[int]) -> int:
-    """Return the number of consumers of a value that are live or in control-flow bodies."""
+    """Count the uses of a value by nodes in `live_ids` or in control-flow bodies."""
     return sum(
         id(use.node) in live_ids or use.node.graph is not value.graph for use in value.uses()
     )
@@ -183,6 +183,7 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
     """
 
     def describe(name: str, qparams: Affine | None) -> str:
+        """Describe how the scale of tensor `name` was chosen; "-" for float."""
         if qparams is None:
             return "-"
         if policy is None:

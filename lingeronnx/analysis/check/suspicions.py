@@ -225,7 +225,11 @@ def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iter
 
 
 def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]:
-    """Yield the integer layers with their weights, output channels on axis 0."""
+    """Yield the integer layers with their weights, output channels on axis 0.
+
+    Layers are nodes of operators with a channel axis whose second input is a constant of two axes
+    or more.
+    """
     for node in graph.graph:
         op = find_integer_op(node) if is_quantized_domain(node) else None
         array = ir.const_value(node.inputs[1]) if op is not None and len(node.inputs) > 1 else None
@@ -283,7 +287,10 @@ def _dead_channel_suspicion(
 
 
 def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarray | None:
-    """Return which channels have nonzero weights, on the first axis of length `channel_count`."""
+    """Return which channels have nonzero weights, bool [channel_count].
+
+    The channels are on the first axis of that length; None if there is none.
+    """
     for axis, length in enumerate(weight.shape):
         if length == channel_count:
             by_channel = np.moveaxis(weight, axis, 0).reshape(channel_count, -1)
@@ -410,7 +417,11 @@ def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _is_integer_output(value: ir.Value, node: ir.Node, op: Format) -> bool:
-    """Whether an integer operator writes a graph output as integers."""
+    """Whether an integer operator writes a graph output as integers.
+
+    The type decides if it is known; else all quantized operators do that may not write wide
+    outputs.
+    """
     if value.dtype is not None:
         return value.dtype.name in ("INT8", "INT16", "INT32")
     if not is_quantized_domain(node):

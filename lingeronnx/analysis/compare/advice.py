@@ -107,7 +107,10 @@ class _Diagnosis:
             self.findings[name] = finding
 
     def diagnose_large_values(self) -> None:
-        """Find tensors whose range is set by a few channels or values."""
+        """Add findings about tensors whose range is set by a few channels or values.
+
+        Tensors with a finding, or with a serious one on a parent, are skipped.
+        """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
                 continue
@@ -137,7 +140,7 @@ class _Diagnosis:
                 self.findings[name] = finding
 
     def _is_explained_by_few_bits(self, name: str, row: ComparedTensor) -> bool:
-        """Whether the layer or one upstream loses bits to large values or weights."""
+        """Whether the layer or a parent has a finding, or the layer has uneven weights."""
         if name in self.findings or self._is_explained_upstream(name, 2):
             return True
         return self._diagnose_uneven_weights(name, row) is not None
@@ -279,7 +282,9 @@ def _group_findings(
 ) -> Iterator[LayerFinding]:
     """Yield one finding for each group of tensors that share a scale and a problem.
 
-    The finding is about the Concat of the group, or about its first tensor.
+    The finding is about the Concat of the group, or about its first tensor; the others are in
+    `also`. It has the largest weight of the group, reduced if a tensor directly upstream has a
+    finding of the same kind. `parents` maps a tensor to those that its layer reads.
     """
     position = {name: i for i, name in enumerate(rows)}
     for names in _group_layers(by_layer, rows, parents):

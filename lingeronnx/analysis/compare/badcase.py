@@ -177,7 +177,15 @@ def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpe
 
 
 def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
-    """Return the name of the output to compare and its sample axis."""
+    """Return the name of the output to compare and its sample axis.
+
+    `output` None is the default output.
+
+    Raises
+    ------
+    ConfigError
+        If the baseline is a dump, or there is no such output.
+    """
     if base.graph is None:
         raise ConfigError("the baseline is a dump, which cannot be run: pass a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}

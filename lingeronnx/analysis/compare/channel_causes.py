@@ -183,14 +183,17 @@ def _make_uneven_finding(
 
 
 def _abs_quantile_99(row: ComparedTensor) -> float:
-    """Return the 0.99 quantile of |x|, estimated from quantiles of x."""
+    """Estimate the 0.99 quantile of |x|: the largest of |q(0.995)|, |q(0.005)| and q(0.99) of x."""
     histogram = row.effective.x.histogram
     tails = abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005))
     return max(*tails, histogram.quantile(0.99))
 
 
 def _equalization_options(row: ComparedTensor, tensor_join: TensorJoin) -> tuple[str, ...]:
-    """Return the option to equalize channel ranges, or to use more bits if they are equalized."""
+    """Return the option to equalize channel ranges, or 16 bits for a graph that is equalized.
+
+    Empty if it is equalized and the platform has no 16 bits.
+    """
     plan = getattr(tensor_join.other, "plan", None)
     if plan is None or all(len(set(t.factor)) <= 1 for t in plan.transforms.values()):
         return ("--effort normal",)

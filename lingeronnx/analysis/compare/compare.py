@@ -151,7 +151,7 @@ def _build_comparison(
 
 
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
-    """Return the bits of weights by node of an integer graph, or nothing if all have 8 bits."""
+    """Return the bits of weights by node name of an integer graph; empty if all have 8 bits."""
     bits_by_node: dict[str, int] = {}
     for node in () if graph is None else graph.graph:
         bits = ir.get_attr(node, "parameter_bits")
@@ -181,9 +181,10 @@ class _JoinJob:
 def _add_trial_samples(
     trial_feeds: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], first_call_only: bool
 ) -> None:
-    """Add the first samples of a batch to `trial_feeds`, up to `_MAX_TRIAL_SAMPLES` in total.
+    """Add the first samples of a batch to `trial_feeds`, up to `_MAX_TRIAL_SAMPLES` per input.
 
-    With `first_call_only`, only samples of the first batch are added.
+    With `first_call_only`, only samples of the first batch are added. Scalars keep their first
+    value, and samples of another shape are left out.
     """
     for name, array in feeds.items():
         if name not in trial_feeds or not array.ndim:
@@ -253,7 +254,7 @@ def _format_cell(value: object) -> str:
 
 
 def _format_csv_cell(value: object) -> object:
-    """Return a cell of the CSV file; floats are written so that they read back exactly."""
+    """Format a cell of the CSV file: floats exactly, lists joined by "x", None as ""."""
     if isinstance(value, float):
         return repr(float(value))
     if isinstance(value, list):

@@ -115,7 +115,7 @@ def format_distinct_from(
 
 
 def format_override(row: ComparedTensor, setting: str) -> str:
-    """Return the option of `quantize` that gives the tensor of `row` its own setting."""
+    """Format, for a shell, the option of `quantize` that gives the tensor its own setting."""
     argument = f"{row.name}={setting}"
     escaped = escape_invisible(argument)
     if escaped != argument:  # $'...' lets a shell interpret the escapes

@@ -63,9 +63,11 @@ def diagnose_inputs(
 def _compare_with_calibration(
     row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Return a finding if an input differs from the calibration data.
+    """Find out whether an input differs from the calibration data; None if not.
 
-    `mean` and `std` are those of calibration, [C], or [1] for the entire tensor.
+    Tried in this order: 2 to 4 channels in another order, another mean or deviation ("input not
+    normalised"), channel means that moved against each other. The first and the last require a
+    number of samples. `mean` and `std` are those of calibration, [C], or [1] for the entire tensor.
     """
     moments = row.channels.mean, row.channels.std
     if len(moments[0]) != len(mean):

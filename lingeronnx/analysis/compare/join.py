@@ -233,6 +233,10 @@ class TensorJoin:
         local: bool = True,
         state: Mapping[str, str] | None = None,
     ) -> None:
+        """Start without any samples; a dump gets the names of an integer baseline.
+
+        Local errors are measured only if the analysed model's layers can be computed one by one.
+        """
         if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
             other = other.renamed_for(base)
         self.base, self.other, self._local = base, other, local and other.has_isolated_layers
@@ -395,7 +399,8 @@ class TensorJoin:
     ) -> None:
         """Run each layer of the analysed model on the baseline's values and add the local errors.
 
-        `clipped` has the expected tensors that differ from `real` because inputs are clipped.
+        Tensors without a row, or of another size in `real`, are skipped. `clipped` has the expected
+        tensors that differ from `real` because inputs are clipped.
         """
         for name, array, form in self.other.run_isolated(feeds, real):
             row = self.rows.get(name)
@@ -419,7 +424,8 @@ class TensorJoin:
     ) -> None:
         """Count correct top-1 classes in both models' scores [N, classes].
 
-        Batches without class labels are ignored.
+        Ignored are batches without class labels (integers [N] below the number of classes) and
+        scores of another rank.
         """
         if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1:
             return
@@ -556,7 +562,7 @@ def _consumed_range(
     """Return the range that all consumers of a tensor clip it to.
 
     The consumers must be Relus or Clips from 0 with the same range; None if there is another
-    consumer.
+    consumer, for a graph output, and without a graph.
     """
     if graph is None or node is None:
         return None

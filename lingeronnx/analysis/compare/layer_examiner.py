@@ -87,7 +87,10 @@ class LayerExaminer:
 
     @cached_property
     def _arrived_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the analysed model, run from its inputs."""
+        """The tensors of the analysed model as real values, run from its inputs.
+
+        Also stores the feeds that the model has inputs for.
+        """
         known = {spec.name for spec in self._other.inputs}
         self._other_feeds = {name: array for name, array in self._feeds.items() if name in known}
         return _dequantize_items(self._other.run(self._other_feeds))
@@ -269,7 +272,7 @@ def _clip_to_consumed_range(
 
 
 def _iter_input_relus(node: ir.Node) -> Iterator[ir.Node]:
-    """Yield the Relus and Clips that produce inputs of a node."""
+    """Yield the Relus and Clips that produce inputs of a node, without those further upstream."""
     for value in node.inputs:
         producer = None if value is None else value.producer()
         if producer is not None and _is_clipping(producer):

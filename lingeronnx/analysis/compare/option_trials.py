@@ -175,7 +175,8 @@ def _find_best_options(
 ) -> OptionTrialResult | None:
     """Measure the effect of options, those of `single_options` one by one.
 
-    Returns None if nothing can be tried.
+    The best are chosen greedily, or all `options` if these gain MIN_GAIN_DB more; none if the gain
+    is not certain. Returns None if nothing can be tried.
     """
     baseline_sqnr = trial.graph if trial.recorded_settings is None else trial.value(())
     all_options_sqnr = None if baseline_sqnr is None else trial.value(options)
@@ -283,7 +284,11 @@ class _OptionTrial:
         return trial
 
     def _build_source(self, planned: PlannedModel) -> TensorSource:
-        """Return the source of a planned model, with refined weights if requested."""
+        """Make the source of a planned model.
+
+        It is computed in float with fake quantization; with `refines_weights` the weights are
+        refined and the simulator runs the lowered graph.
+        """
         if not self.refines_weights:
             return PlannedSource(planned.graph, planned.plan)
         lowered = lower(

@@ -19,6 +19,7 @@ class RealValues:
     """Converts tensors as `Session.tensors` yields them to the user's float values."""
 
     def __init__(self, session: Session) -> None:
+        """Read the channel factors of an integer graph's tensors; a float model has none."""
         transforms = extract_plan(session.model).transforms if session.is_integer else {}
         user_names = session.floats if session.is_integer else {}
         graph_names = {user_name: name for name, user_name in user_names.items()}
@@ -29,7 +30,11 @@ class RealValues:
         }
 
     def __call__(self, name: str, array: np.ndarray, qparams: Affine | None) -> np.ndarray:
-        """Return the float values of a batch of tensor `name`, of the same shape."""
+        """Convert a batch of tensor `name` to float values of the same shape.
+
+        `array` is returned as it is without `qparams`; otherwise the factors of channels are
+        divided out.
+        """
         if qparams is None:
             return array
         factor = matching_factors(self._factors.get(name, (1.0,)), array)

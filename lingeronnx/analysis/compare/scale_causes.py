@@ -63,10 +63,12 @@ def diagnose_scale(
 def _scale_finding(
     row: ComparedTensor, shared_kinds: Collection[str], fixed: bool
 ) -> LayerFinding | None:
-    """Return a finding about the tensor's own scale.
+    """Find out whether the tensor's own scale is too large or too small; None if neither.
 
-    `shared_kinds` are the kinds of findings of parents with the same scale: values that the scale
-    clips there are clipped by this tensor's scale too, even if its layer adds no error.
+    Too large: too many values are clipped, and the SQNR is not full or a parent with the same scale
+    has this finding. Too small: too few integers are used, and the SQNR is poor (with `fixed`: not
+    full). `shared_kinds` are the kinds of findings of parents with the same scale, `fixed` tells
+    that the user set it.
     """
     pair = row.effective
     clipped, used = pair.clipped_fraction, pair.used_fraction

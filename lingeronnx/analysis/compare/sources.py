@@ -204,6 +204,10 @@ class IntegerSource:
     has_isolated_layers = True
 
     def __init__(self, session: Session) -> None:
+        """Map the graph's tensors to the user's names; of a tensor's copies only one is kept.
+
+        A tensor that is a float copy of an integer one is left out.
+        """
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
         self.plan = extract_plan(self.graph)
@@ -272,7 +276,10 @@ class IntegerSource:
     def _run_forced(
         self, feeds: Mapping[str, np.ndarray], forced: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as computed with the consumers of `forced` reading these values."""
+        """Yield every tensor as computed with the consumers of `forced` reading these values.
+
+        `forced` has arrays as stored, by the graph's tensor name.
+        """
         for name, array, q in self.session.tensors(feeds, force=forced):
             if name in self.user_names:
                 user_name = self.user_names[name]
@@ -309,6 +316,7 @@ class PlannedSource:
     has_isolated_layers = True
 
     def __init__(self, graph: ir.Model, plan: Plan) -> None:
+        """Build the graph with fake quantization, which `run` computes in float."""
         self.plan = plan
         self.graph: ir.Model = graph
         fake_quantized, self.user_names = build_fake_quantized_graph(graph, plan)
@@ -325,7 +333,10 @@ class PlannedSource:
         return self._nodes.get(name)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every planned tensor of a batch, and the float tensors between them."""
+        """Yield every planned tensor of a batch, and the float tensors between them.
+
+        The items are (user's name, float array, stored form or None).
+        """
         for name, array, _ in self._session.tensors(feeds):
             if name in self.user_names:
                 yield self.user_names[name], array, self._stored_form(self.user_names[name])
@@ -415,6 +426,13 @@ class DumpSource:
     def __init__(
         self, dump: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]
     ) -> None:
+        """Take (array, parameters or None) by tensor name, or load them from the folder of a dump.
+
+        Raises
+        ------
+        DataError
+            If the folder has no readable dump.
+        """
         self._arrays: dict[str, tuple[np.ndarray, Affine | None]] = {}
         self._factors: dict[str, tuple[float, ...]] = {}
         self._position = 0

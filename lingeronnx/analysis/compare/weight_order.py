@@ -80,7 +80,7 @@ def _max_abs_per_row(magnitudes: np.ndarray) -> np.ndarray:
 
 
 def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.ndarray:
-    """Return c of all pairs of rows, [O, O]."""
+    """Return |cosine| of all pairs of rows, [integer row, float row]."""
     directions = []
     for weight in (integer_weight, float_weight):
         rows = weight.reshape(len(weight), -1)

@@ -87,7 +87,7 @@ def _encode_histogram(distribution: Distribution) -> bytes:
 
 
 def _encode_field(number: int, value: int | float | bytes) -> bytes:
-    """Encode one field in protobuf's wire format."""
+    """Encode field `number` in protobuf's wire format: bytes, double or varint, by the type."""
     if isinstance(value, bytes):
         return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
     if isinstance(value, float):

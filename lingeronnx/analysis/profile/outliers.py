@@ -180,7 +180,10 @@ class OutputCollector:
         self._distributions: dict[str, Distribution] = {}
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Add a batch of tensor `name`, as `Session.tensors` yields it."""
+        """Add the absolute real values of a batch of tensor `name`, as `Session.tensors` yields it.
+
+        Tensors that `layers` does not map to a layer, and those without numbers, are left out.
+        """
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
@@ -197,7 +200,11 @@ class OutputCollector:
 
 
 def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
-    """Create the row of a distribution of absolute values."""
+    """Create the row of a distribution of absolute values.
+
+    With skipped values mean and quantile are NaN and the maximum is infinite; without any values
+    all three are NaN.
+    """
     if distribution.skipped:
         return OutlierRow(name, math.nan, math.inf, math.nan)
     if not distribution.count:

@@ -227,6 +227,7 @@ class Recorder:
         per_channel: bool = False,
         on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
     ) -> None:
+        """List the tensors of the model's operators; nothing is recorded yet."""
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = RealValues(session)
         self.entries = list_operator_tensors(session.model)
@@ -239,7 +240,10 @@ class Recorder:
         return bool(self._recorded)
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Record a batch of tensor `name`."""
+        """Record a batch of tensor `name`, whose channels are on axis 1.
+
+        Tensors of no operator, or without numbers, are only passed to `on_tensor`.
+        """
         if self._on_tensor is not None:
             self._on_tensor(name, array, qparams)
         if name in self._tensor_names and array.dtype.kind in "fiub":
@@ -291,9 +295,10 @@ class Recorder:
 
 
 def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return the quantization parameters of the integer weights and biases of a model.
+    """Return the parameters of the integer weights and biases of a model, by tensor name.
 
-    The scale of a bias is that of the accumulator: the input's scale times the weight's.
+    Weights have 8 bits here. The scale of a bias is that of the accumulator: the input's scale
+    times the weight's.
     """
     qparams: dict[str, Affine] = {}
     for node in model.graph:

@@ -129,7 +129,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    """Create a recorded tensor from its JSON object and the arrays of its distributions."""
+    """Create a recorded tensor from its JSON object and the arrays of its distributions.
+
+    The first of its "spreads" is that of the tensor, the others are those of its channels.
+    """
     distribution, *channels = [_load_distribution(numbers, arrays) for numbers in stored["spreads"]]
     scale = tuple(stored["scale"]) if isinstance(stored["scale"], list) else stored["scale"]
     return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), distribution, channels)

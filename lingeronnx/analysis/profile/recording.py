@@ -147,6 +147,15 @@ class RecordedSession(Session):
     """
 
     def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
+        """Read the tensors recorded in the folder `path`, instead of computing them later.
+
+        Samples are found by a digest of their inputs, which must be recorded along axis 0.
+
+        Raises
+        ------
+        DataError
+            If the profile is of another model, or lacks the inputs.
+        """
         vars(self).update(vars(session))  # the same model, without compiling it again
         self._watches = []
         self._folder = Path(path)

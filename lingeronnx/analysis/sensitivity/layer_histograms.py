@@ -80,7 +80,10 @@ def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterato
 def _iter_output_pages(
     planned: PlannedModel, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yield the rounded outputs of a layer."""
+    """Yield (title, values, parameters) of the outputs of a layer that it rounds, by name.
+
+    Tensors without values in `outputs` are left out.
+    """
     for name in sorted(layer.activation.tensors):
         if name in outputs:
             yield f"{layer.op_type} {layer.name}: {name}", outputs[name], planned.plan.tensors[name]

@@ -281,7 +281,7 @@ def _code_bytes(code: CodeType) -> bytes:
 
 
 def _constant_bytes(value: object) -> bytes:
-    """Return bytes of a constant that are the same in every process."""
+    """Convert a constant of a function's code to bytes that are the same in every process."""
     if isinstance(value, frozenset):  # iterates in a different order in every process
         return b"\0".join(sorted(map(_constant_bytes, value)))
     return _code_bytes(value) if isinstance(value, CodeType) else repr(value).encode()
@@ -405,7 +405,10 @@ def _run_and_rank(
 
 
 def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:
-    """Return the indices of trials, most sensitive first by the first metric of `values`."""
+    """Return the indices of trials, most sensitive first by the first metric of `values`.
+
+    With `all_but_one` the order is reversed: the best value is that of the worst operator.
+    """
     sign = -1 if request.all_but_one else 1
     keys = [
         worst_first_key(request.metrics[0], trial_values[0], request.order) * sign
@@ -460,10 +463,11 @@ def _advice_candidates(
     worst: Sequence[RoundedOperator],
     max_float_macs: float,
 ) -> list[list[RoundedOperator]]:
-    """Return the worst 1, 2, 3 ... operators that an option can exempt from rounding.
+    """Return groups of the worst operators that an option can exempt from rounding.
 
-    On an 8-bit platform these run in float; together they may have at most the fraction
-    `max_float_macs` of the multiply-accumulates.
+    The sizes of the groups are _ADVICE_SIZES, as far as there are operators. On an 8-bit platform
+    these run in float; together they may have at most the fraction `max_float_macs` of the
+    multiply-accumulates.
     """
     target = planned.target
     remaining_macs = math.inf

@@ -126,6 +126,7 @@ class TrialEngine:
     """
 
     def __init__(self, roundable: RoundableModel) -> None:
+        """Split the model into segments at the tensors that trials round or that kernels read."""
         self._roundable = roundable
         model = ir.from_bytes(roundable.model)
         self.inputs = {spec.name: spec for spec in get_input_specs(model)}
@@ -226,8 +227,9 @@ class TrialEngine:
         changed: Mapping[str, np.ndarray],
         count: int,
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a segment that differ from the base, running it if necessary.
+        """Return the rounded outputs of a segment that differ from the base; run it if necessary.
 
+        If it need not run, these are the outputs that `setting` rounds and the base does not.
         `changed` has the tensors upstream that differ from the base, and `count` is the number of
         samples.
         """
@@ -338,12 +340,13 @@ class TrialModel:
     def __init__(
         self, engine: TrialEngine, base: RoundedSet, setting: RoundedSet | None = None
     ) -> None:
+        """Take the rounding `setting`; None: that of the base."""
         self._engine, self._base, self._setting = engine, base, base if setting is None else setting
         self._base_runs: OrderedDict[bytes, BaseRun] = OrderedDict()
         self.inputs = list(engine.inputs.values())
 
     def with_setting(self, setting: RoundedSet) -> TrialModel:
-        """Return the model with another rounding and the same cache."""
+        """Make the model with another rounding; it shares the cache of base runs."""
         trial = TrialModel(self._engine, self._base, setting)
         trial._base_runs = self._base_runs
         return trial

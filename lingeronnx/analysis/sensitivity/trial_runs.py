@@ -111,6 +111,10 @@ class TrialRuns:
         execution: tuple[int | None, str | None],
         progress: Progress | None,
     ) -> None:
+        """Choose the size of blocks, and compute the digest `key` of model and plan.
+
+        `execution` are the number of processes and the cluster, as `map_jobs` takes them.
+        """
         self.planned, self._metric_names = planned, metric_names
         self._roundable, self._data, self._function = roundable, data, function
         self._execution, self._progress = execution, progress
@@ -243,6 +247,11 @@ class TrialRuns:
         """Yield the blocks without a stored result, and append their digests to `digests`.
 
         Stored results are passed to `merge_record`.
+
+        Raises
+        ------
+        ConfigError
+            If a stored result is of other data, or there are more results than blocks.
         """
         stored_records = journal.records(part)
         for batch in self._data.batches(self.block_size):
@@ -291,7 +300,7 @@ def _are_classes(labels: object) -> bool:
 
 
 def _batch_digest(feeds: Mapping[str, np.ndarray], labels: object) -> str:
-    """Return a digest of a batch."""
+    """Return a digest of a batch: types, shapes and elements of all inputs and of the labels."""
     parts: list[bytes] = []
     for name in sorted(feeds):
         parts += _array_bytes(feeds[name])
@@ -359,7 +368,7 @@ class FunctionTrials:
     function: Function
 
     def start(self) -> Callable[[RoundedSet], float]:
-        """Return the function that evaluates a trial."""
+        """Make the function of a setting that runs the user's function on the rounded model."""
         trials = TrialModel(self.rounding.create_engine(), self.base)
         return lambda setting: call_user_function(
             "the evaluation function", self.function, trials.with_setting(setting)

@@ -53,6 +53,7 @@ class Histogram:
     """Frequencies of values whose range is only known at the end."""
 
     def __init__(self) -> None:
+        """Start empty, with exact values instead of bins."""
         self.low, self.high = math.inf, -math.inf
         self.count = 0
         self.zeros = 0  # number of values that are 0, such as those clipped by a Relu

@@ -82,6 +82,7 @@ class MeasureFactory:
     """Creates `Measures` of the metrics `names`; loads user functions once."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        """Normalize the names, and resolve those metrics that need labels."""
         self.names = [normalize_metric_name(name) for name in names]
         self.label_metrics: dict[str, Callable[[], Any]] = {
             name: resolve_metric(name)[0] for name in self.names if name not in METRICS

@@ -149,7 +149,7 @@ class PairMeasures:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> PairMeasures:
-        """Create measures from a `state`."""
+        """Create measures from a `state`; it has no stored form, saturation or used range."""
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
@@ -299,7 +299,10 @@ class _StoredSteps:
     def of(
         cls, x: np.ndarray, y: np.ndarray, stored_form: StoredForm, unclipped: np.ndarray | None
     ) -> _StoredSteps:
-        """Convert both to steps; y is integers or reals in stored units."""
+        """Convert both to steps, [n]; y is integers or reals in stored units.
+
+        `unclipped` is taken instead of x unless it is None.
+        """
         actual = y.reshape(-1)
         if y.dtype.kind not in "iu":
             actual = np.rint(stored_form.q.counts(actual)) + stored_form.q.zero_point

@@ -64,6 +64,9 @@ def _block_nest(
 ) -> list[str] | None:
     """Return a nest of loops with its sums in blocks, or None if it is not changed.
 
+    It is changed if it adds to a float variable more than _MAX_UNBLOCKED_TERMS times. A block has
+    about the square root of that number of terms.
+
     preceding : lines of the file before the nest. sizes : values of named loop bounds.
     """
     sums, loops = _find_float_sums(nest, preceding), _find_nested_loops(nest)

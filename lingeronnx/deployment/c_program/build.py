@@ -178,7 +178,7 @@ def build_stub_containers(
 
 
 def _pack_port(port: Port) -> bytes:
-    """Return type, rank, seven dimensions and scale of a port."""
+    """Pack type, rank, seven dimensions and shift of a port; the shift is -1 if it has none."""
     scale = -1.0 if port.shift is None else float(port.shift)
     dims = [*port.shape, *([0] * (7 - len(port.shape)))]
     return struct.pack("<II7If", _DTYPE_CODES[port.dtype], len(port.shape), *dims, scale)

@@ -207,7 +207,10 @@ class CallWriter:
 
 
 def _get_quantized_type(part: ChipPart | HostPart, index: int) -> tuple[str, int] | None:
-    """Return (integer type, shift) of a part's input, or None if it is not quantized."""
+    """Return (integer type, shift) of input `index` of a part; None if it is not quantized there.
+
+    Host parts quantize nothing.
+    """
     if not isinstance(part, ChipPart) or not part.quantized[index]:
         return None
     port = part.inputs[index]

@@ -493,6 +493,8 @@ def _compare_host_output(
 ) -> str | None:
     """Compare an output in all calls; return an error, or None if it is within its tolerance.
 
+    The relative error of a float is also noted in `proof.host`.
+
     tolerance : of a float as a fraction of its range in all calls; None for types that must be
     equal.
     """

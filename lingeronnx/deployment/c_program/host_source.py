@@ -205,7 +205,10 @@ def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
 
 
 def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) -> None:
-    """Clear inputs of a Resize that are in `empty`, and regions that it does not read."""
+    """Clear inputs of a Resize that are in `empty`, and regions that it does not read, in place.
+
+    Regions (input 1) are read with tf_crop_and_resize only.
+    """
     uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
     for index, name in enumerate(node.input):
         if name in empty or (index == 1 and not uses_regions):

@@ -62,7 +62,11 @@ class _PerturbedHost:
         return perturbed
 
     def _perturb(self, name: str, array: np.ndarray, golden: Sequence[np.ndarray]) -> np.ndarray:
-        """Add the perturbation to a float output. golden : its values in all calls."""
+        """Add or subtract at random a multiple of the tolerance of a float32 output.
+
+        `golden` has its values in all calls, whose largest magnitude scales the tolerance. Other
+        types are unchanged.
+        """
         if array.dtype != np.float32:
             return array
         step = PERTURBATION_FACTOR * self._tolerances[name]
@@ -125,7 +129,7 @@ def _run_stream(
 
 
 def _has_host_upstream_of_chip(program: BoardProgram) -> bool:
-    """Whether a chip part runs after a host part."""
+    """Whether a chip part runs after a host part; the program must have a host part."""
     is_chip = [isinstance(part, ChipPart) for part in program.parts]
     first_host = is_chip.index(False)
     return any(is_chip[first_host:])

@@ -409,7 +409,8 @@ def _plan_buffers(
 ) -> tuple[dict[str, int], int]:
     """Plan the arena: tensors between parts, quantized inputs of chip parts, scratch of host parts.
 
-    external : tensors that have memory elsewhere. Returns (offset by buffer, arena bytes).
+    external : tensors that have memory elsewhere. state : fed input by output; such an output lives
+    to the end of the call. Returns (offset by buffer, arena bytes).
     """
     lifetimes: dict[str, BufferLifetime] = {}
     for step, part in enumerate(parts):

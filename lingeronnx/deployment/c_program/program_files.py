@@ -36,7 +36,7 @@ __all__ = [
 
 
 def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
-    """Return the package files that `init` takes."""
+    """List the package files that `init` takes: one, or one per unique chip part if separate."""
     if separate_packages and len(program.unique_chip_parts) > 1:
         return [f"{program.stem}_{part.name}.pkg" for part in program.unique_chip_parts]
     return [f"{program.stem}.pkg"]
