@@ -235,7 +235,7 @@ def _check_iterable(items: object, label: str) -> Iterable[object]:
 def _split_item(item: object, names: Collection[str]) -> Item:
     """Return (feeds, labels) of an item: a dict, an array, or a pair as data loaders yield it.
 
-    Labels are the second of a pair, or what `_separate_labels` finds in a dict; else None.
+    Labels are the second of a pair, or the labels in a dict (see `_separate_labels`); else None.
     """
     if isinstance(item, tuple | list) and len(item) == 2:
         feeds, labels = item
