@@ -86,7 +86,10 @@ class Demands:
             self.demand_of(tensor).dequant_scales.append(node.attributes.get("scale_o"))
 
     def _add_integer_demands(self, node: NodeView) -> None:
-        """Add an integer reader to each activation of an integer node, with scale and bits."""
+        """Add an integer reader to each activation of an integer node, with scale and bits.
+
+        Bits are known for input 0 only, from `data_bits`. A Quant has none.
+        """
         if is_quant(node):
             return
         scales, data_bits = read_scales(node), current_attributes(node).get("data_bits")

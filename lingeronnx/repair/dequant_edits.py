@@ -396,7 +396,10 @@ class EditPlan:
     # ---- invalid Dequants that are not reused ----
 
     def _bypass_removed_dequants(self, rewired: set[tuple[NodeView, int]]) -> None:
-        """Let consumers of invalid Dequants that are not in `rewired` read the integers instead."""
+        """Let consumers of invalid Dequants that are not in `rewired` read the integers instead.
+
+        `rewired` has the node inputs (node, index) that are planned already.
+        """
         for node in self.view.nodes:
             if self._is_removed(node):
                 continue

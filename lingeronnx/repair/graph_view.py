@@ -190,7 +190,10 @@ class GraphView:
                     self._register_scope(subgraph)
 
     def _connect_reads(self, scope: Scope) -> None:
-        """Record each node input and graph output of a scope as a read of its tensor."""
+        """Record each node input and graph output of a scope as a read of its tensor.
+
+        A name without a tensor becomes an undefined one.
+        """
         for node in scope.nodes:
             for index, name in enumerate(node.proto.input):
                 tensor = self._find_or_add_undefined(scope, name) if name else None
@@ -235,7 +238,11 @@ class GraphView:
         return any(read.output is not None for read in tensor.reads)
 
     def rename(self, tensor: TensorView, name: str) -> None:
-        """Rename a node output for all its consumers, except for outputs of its own graph."""
+        """Rename a node output for all its consumers, except for outputs of its own graph.
+
+        Changes the model in place, also its value_info; outputs of subgraphs that pass it on
+        follow.
+        """
         assert tensor.producer is not None
         tensor.producer.proto.output[tensor.index] = name
         for read in tensor.reads:

@@ -182,7 +182,11 @@ class KindAnalysis:
     def _find_contradicting_kind(
         self, tensor: TensorView, declared: int, demand: TensorDemand
     ) -> TensorKind | None:
-        """Return the kind of a graph input if its consumers contradict its declared type."""
+        """Return the kind of a graph input if its consumers contradict its declared type, else None.
+
+        A float input that is only read as integers is an integer tensor of their largest width
+        (default 8); an int8 input that is certainly read as real numbers is float.
+        """
         if declared in _FLOAT_OR_UNDEFINED and demand.integer_readers and not demand.real:
             bits = [reader.bits for reader in demand.integer_readers if reader.bits]
             return TensorKind("integer", _unique_scale(demand), max(bits, default=8))
@@ -463,7 +467,11 @@ def _float_output_kind(
 def _unknown_operator_kind(
     attrs: Mapping[str, Any], input_kinds: Sequence[TensorKind], bits: int
 ) -> TensorKind:
-    """Return the output kind of an operator of the quantized domains that has no format."""
+    """Return the output kind of an operator of the quantized domains that has no format.
+
+    Integer with a valid `scale_o`; float if it has other scales only; else integer of unknown scale
+    if an input is integer.
+    """
     if is_scale(attrs.get("scale_o")):
         return TensorKind("integer", float(attrs["scale_o"]), bits)
     if any(name.startswith("scale_") for name in attrs):

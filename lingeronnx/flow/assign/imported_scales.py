@@ -201,7 +201,11 @@ def _convert_activation_qparams(
 
 
 def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
-    """Return the power of two next to `scale` that is better for the values."""
+    """Return the power of two next to `scale` that is better for the values.
+
+    The one with less quantization error over `stats`; without statistics the upper one, if that
+    clips no more than `_MAX_CLIPPED_SHARE` of the range. `zero` is the zero point.
+    """
     lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
@@ -342,7 +346,11 @@ def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
 def _accept_if_on_grid(
     values: np.ndarray, qparams: Affine | None, config: QuantConfig
 ) -> Affine | None:
-    """Return `qparams` if `values` lie on its integers and the mode supports its scales."""
+    """Return `qparams` if `values` lie on its integers and the mode supports its scales, else None.
+
+    Counts may differ from integers by less than `_GRID_TOLERANCE`; all must be in range, and in
+    mode q-value all scales powers of two.
+    """
     if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
         return None
     counts = values * qparams.broadcast(values.shape)

@@ -175,7 +175,10 @@ def _symmetric_scales(grid: Affine) -> list[float]:
 
 
 def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: QuantConfig) -> float:
-    """Return `scale`, or in mode "q-value" the better of the two nearest powers of two."""
+    """Return `scale`, or in mode "q-value" the better of the two nearest powers of two.
+
+    Better means a higher SQNR of `values` rounded at `bits`; else the scale is rounded to float32.
+    """
     if config.mode != "q-value":
         return float(np.float32(scale))
     lower = floor_power_of_two(scale, imported=True)

@@ -120,7 +120,7 @@ class _ScaleLegalizer:
         self.lowered: dict[str, tuple[float, str]] = {}
 
     def unify_shared_scales(self) -> None:
-        """Set tensors that share a scale to the smallest of their scales."""
+        """Set tensors that share a scale to the smallest of their scales, and to its zero point."""
         for name, group in self._group_of.items():
             current = self.tensors[name]
             smallest = min(

@@ -190,7 +190,10 @@ class _OutputNoise:
 
     @property
     def has_sparse_output_power(self) -> bool:
-        """Whether some output has half of its power in few of its elements."""
+        """Whether some output has half of its power in few of its elements.
+
+        Few are less than `_SPARSE_SHARE` of the elements of all batches.
+        """
         for name in self._names:
             arrays = [outputs[name].astype(np.float64) for outputs in self._float_outputs]
             squares = [np.square(array).reshape(-1) for array in arrays]

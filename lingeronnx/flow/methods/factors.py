@@ -29,7 +29,10 @@ def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
 
 
 def apply_factors(partition: Partition, factors: Factors) -> None:
-    """Scale parameters and clip bounds in place so that each tensor is multiplied by its factor."""
+    """Scale parameters and clip bounds in place so that each tensor is multiplied by its factor.
+
+    Layers absorb the factors of input and output in their parameters; a Clip scales its bounds.
+    """
     model = partition.graph
     for node, op in partition.integer_nodes:
         f_in = factors.get(ir.input_name(node), _ONE)

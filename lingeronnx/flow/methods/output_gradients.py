@@ -163,7 +163,10 @@ def compute_output_moments(
 def _random_projection(
     rng: np.random.Generator, tensors: _Arrays, power: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
-    """Return random gradients, float32, at the tensors of nonzero `power`, relative to it."""
+    """Return random gradients, float32, at the tensors of nonzero `power`, relative to it.
+
+    Normally distributed, divided by the root of the tensor's power.
+    """
     gradients = {}
     for name, tensor_power in power.items():
         if tensor_power:
@@ -402,7 +405,7 @@ def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
 
 
 def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through a convolution."""
+    """Backpropagate through a convolution; returns {input name: its gradient}."""
     name, weight = ir.input_name(node), _weight_array(node)
     group = _group_count(node)
     transposed = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)
@@ -425,7 +428,7 @@ def _linear_backward(
 def _average_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through an average pooling."""
+    """Backpropagate through an average pooling; returns {input name: its gradient}."""
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     element_gradient = (gradient / np.float32(math.prod(kernel))).reshape(
         *gradient.shape, *[1] * len(kernel)

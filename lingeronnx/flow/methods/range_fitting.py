@@ -142,7 +142,7 @@ def _clamp_exponents(
 def _group_stats(
     group: _RangeGroup, stats: Stats, policy: ScalePolicy
 ) -> list[tuple[TensorStats, int]]:
-    """Return the statistics and bits of each shared scale of a group that is not all zero."""
+    """Return the statistics and bits of each shared scale of a group, unless it is all zero."""
     group_stats = []
     for shared_group in group.shared_scales:
         merged = shared_group.merged_stats(stats)
@@ -245,7 +245,10 @@ class _NoiseMinimizer:
         return self._group_noise_cache[key]
 
     def _weight_noise(self, edge_index: int) -> float:
-        """Return the relative noise of a weight with the current factors around it."""
+        """Return the relative noise of a weight with the current factors around it.
+
+        It depends on the ratio of the factors within one octave only, and is cached by that.
+        """
         edge = self._edges[edge_index]
         ratio = self._factors[edge.output_group] / self._factors[edge.input_group]
         octave_fraction = round(math.log2(ratio) % 1.0, 9)

@@ -95,7 +95,11 @@ class RefinementOptions:
         return cls(True, True, True)
 
     def for_weight(self, qparams: Affine) -> RefinementOptions:
-        """Return the methods for a weight; one with few bits gets those of `all` as well."""
+        """Return the methods for a weight; one with few bits gets those of `all` as well.
+
+        Above `_LOW_BITS` bits only the gradients of the outputs are left out; with them, few-bit
+        weights use no block reconstruction.
+        """
         if qparams.bits > _LOW_BITS:
             return replace(self, outputs=False)
         # The gradients of the outputs include the effect on the next layer.

@@ -53,7 +53,7 @@ class ConstantInputDetector:
             yield feeds, labels
 
     def _add(self, name: str, array: np.ndarray) -> None:
-        """Add one array of an input."""
+        """Add one array of an input to its range and count; an empty one does not count."""
         if not array.size:
             return
         low, high = float(array.min()), float(array.max())

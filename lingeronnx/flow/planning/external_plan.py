@@ -195,7 +195,11 @@ def _check_groups(
 
 
 def _check_values(plan: Plan, graph: ir.Model, target: Target) -> None:
-    """Raise ConfigError if a width is not supported or a transform does not match its tensor."""
+    """Raise ConfigError if a width is not supported or a transform does not match its tensor.
+
+    Activations have the platform's widths, weights its weight widths; the widths of outputs and of
+    curves are accepted too.
+    """
     values = {str(value.name): value for value in ir.iter_values(graph)}
     for name, qparams in plan.tensors.items():
         widths = target.bits if name in values else target.all_weight_bits

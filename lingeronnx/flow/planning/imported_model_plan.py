@@ -174,7 +174,10 @@ def _calibrated_tensors(
     policy: ScalePolicy,
     target: Target,
 ) -> set[str]:
-    """Return the tensors whose scale is given by a Clip or an override of their group."""
+    """Return the tensors whose scale is given by a Clip or an override of their group.
+
+    Their imported scale does not count.
+    """
     clip_bounds = find_saturated_clip_bounds(partition, target)
     tensors: set[str] = set()
     for group in shared:

@@ -71,7 +71,10 @@ def plan_without_range_transforms(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> PlannedModel:
-    """Plan a model without range transforms; `previous` is as in `calibrate_model`."""
+    """Plan a model without range transforms; `previous` is as in `calibrate_model`.
+
+    Planned without effort; the result has the settings of `prepared` all the same.
+    """
     fast = prepared.without_effort
     planned = assign_scales(fast, calibrate_model(fast, progress, previous))
     plan = replace(planned.plan, settings=prepared.conf.of_scales)

@@ -139,7 +139,10 @@ def _find_axis(
     batch_sizes: Collection[int],
     default: int | None,
 ) -> int | None:
-    """Return the first open axis whose size in `shape` is a batch size, or `default`."""
+    """Return the first open axis (None in `declared`) whose size in `shape` is a batch size.
+
+    Returns `default` if there is none.
+    """
     for axis, dim in enumerate(declared):
         if dim is None and shape[axis] in batch_sizes:
             return axis

@@ -157,7 +157,10 @@ def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node
 
 
 def select_tensors(model: ir.Model, selector: str) -> list[str]:
-    """Return the tensors that a selector selects: graph inputs, or the outputs of nodes."""
+    """Return the tensors that a selector selects: graph inputs, or the outputs of nodes.
+
+    Inputs that match as a pattern take precedence; raises ConfigError if no node matches either.
+    """
     inputs = [str(value.name) for value in model.graph.inputs]
     selected_inputs = [name for name in inputs if fnmatch.fnmatchcase(name, selector)]
     if selected_inputs:

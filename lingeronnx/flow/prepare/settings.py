@@ -46,7 +46,10 @@ def resolve_target(config: QuantConfig) -> Target:
 def adapt_config_to_import(
     config: QuantConfig, target: Target, imported: ImportedQuantization
 ) -> QuantConfig:
-    """Set mode and weight scales so that imported scales are kept, unless the user set them."""
+    """Set mode and weight scales so that imported scales are kept, unless the user set them.
+
+    The mode becomes max-value if the platform has it and a scale is no power of two.
+    """
     user_set = config.model_fields_set
     changes: dict[str, Any] = {}
     may_change_mode = "mode" not in user_set and "max-value" in target.modes
@@ -58,7 +61,10 @@ def adapt_config_to_import(
 
 
 def _choose_weight_scales(target: Target, imported: ImportedQuantization) -> dict[str, str]:
-    """Return the setting `weight_scales` that keeps imported scales; empty for the default."""
+    """Return the setting `weight_scales` that keeps imported scales; empty for the default.
+
+    Groups of the most common size come first, then one scale per channel, if the platform has them.
+    """
     weights = imported.weights.values()
     group_sizes = [
         weight.granularity.size for weight in weights if isinstance(weight.granularity, PerGroup)

@@ -298,7 +298,10 @@ def _squared_error_per_row(expected: np.ndarray, actual: np.ndarray, rows: int) 
 
 
 def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, float]) -> list[str]:
-    """Format a warning for the worst part of each output that hides it in a good overall SQNR."""
+    """Format a warning for the worst part of each output that hides it in a good overall SQNR.
+
+    A part is bad below `_MIN_SQNR_DB`, the output good from that on (`output_sqnr`, in dB).
+    """
     worst: dict[str, OutputPart] = {}
     for part in parts:
         if part.sqnr >= _MIN_SQNR_DB or not output_sqnr[part.output] >= _MIN_SQNR_DB:
@@ -320,7 +323,7 @@ class _VariationCheck:
         self._varies = False
 
     def add(self, array: np.ndarray) -> None:
-        """Add a batch with samples on axis 0."""
+        """Add a batch with samples on axis 0; note whether any differs from the first sample."""
         samples = array if array.ndim else array[None]
         if self._varies or not len(samples):
             return
@@ -589,7 +592,11 @@ def measure_tensor_sqnr(
 def _compare_with_float(
     actual: dict[str, tuple[np.ndarray, Affine | None]], float_graph: ir.Model, feed: _Feed
 ) -> dict[str, float]:
-    """Return the SQNR in dB of tensors against the float graph; consumes `actual`."""
+    """Return the SQNR in dB of tensors against the float graph; consumes `actual`.
+
+    `actual` maps the float name to the array and its parameters (None for float). Tensors of
+    another shape and those that are all zero are left out.
+    """
     sqnr_db = {}
     for name, expected, _ in FloatRunner(float_graph, set(actual)).run(feed):
         array, qparams = actual.pop(name)

@@ -277,7 +277,7 @@ def _layer_bytes(layer: LayerCost) -> int:
 
 
 def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartReport:
-    """Report on a host part."""
+    """Report on a host part; its work are the float operations of `nodes`."""
     float_operations = count_float_operations(nodes)
     return PartReport(
         part.name,
@@ -299,7 +299,10 @@ def count_float_operations(nodes: Iterable[ir.Node]) -> int:
 
 
 def _count_written_elements(node: ir.Node) -> int:
-    """Count the output elements of a node for one sample; 0 if it only moves data."""
+    """Count the output elements of a node for one sample; 0 if it only moves data.
+
+    Unknown dimensions count as 1.
+    """
     is_standard = not node.domain
     if node.op_type == "Constant" or (is_standard and node.op_type in operators.DATA_MOVEMENT_OPS):
         return 0

@@ -123,7 +123,10 @@ class CrossValidation:
     def evaluate_baseline(
         self, planned: PlannedModel, options: RefinementOptions, progress: Progress | None = None
     ) -> CrossValidatedPlan:
-        """Refine and measure the first candidate on all folds, as the reference for others."""
+        """Refine and measure the first candidate on all folds, as the reference for others.
+
+        The result has a refined graph and the errors of each fold.
+        """
         results = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
         return CrossValidatedPlan(
             planned,

@@ -377,7 +377,10 @@ def _is_square(node: ir.Node) -> bool:
 def _extend_to_layers(
     nodes: Iterable[ir.Node], front: set[int], get_op_types: Callable[[ir.Node], set[str]]
 ) -> set[int]:
-    """Extend `front` by all nodes computed from it alone, up to layers and activations."""
+    """Extend `front` by all nodes computed from it alone, up to layers and activations.
+
+    `nodes` are in topological order; ids of nodes are returned.
+    """
     extended = set(front)
     for node in nodes:
         producers = _producers(node)

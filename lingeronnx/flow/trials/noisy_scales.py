@@ -82,7 +82,10 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
 
 
 def _is_applicable(candidate: Candidate) -> bool:
-    """Whether scales may change, samples can decide, and some output is far from float."""
+    """Whether scales may change, samples can decide, and some output is far from float.
+
+    Scales may change in mode q-value with the calibrator "mse", and without recurrent states.
+    """
     prepared, fidelity = candidate.prepared, candidate.fidelity
     policy = candidate.planned.basis.policy
     if policy is None or policy.mode != "q-value" or policy.calibrator != "mse":

@@ -130,7 +130,10 @@ def _plan_without_transforms(
 
 
 def _prefer_if_better(best: Candidate, alternative: Candidate, label: str) -> Candidate:
-    """Return `alternative` with a note that begins with `label` if it is better, else `best`."""
+    """Return `alternative` with a note that begins with `label` if it is better, else `best`.
+
+    It must also not lose the chip.
+    """
     accepted = is_better(best, alternative) and not _loses_chip(best, alternative)
     gain_db = mean_sqnr_gain_db(best, alternative)
     measured = {"gain_db": gain_db}

@@ -126,7 +126,11 @@ def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
 
 
 def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
-    """Return the computed operand of a Where, and its constant one as a mask to add, or None."""
+    """Return the computed operand of a Where, and its constant one as a mask to add, or None.
+
+    The mask is 0 where the operand is selected; the constant must be low enough for a mask
+    everywhere else.
+    """
     choice = _match_constant_choice(node)
     if choice is None:
         return None

@@ -43,7 +43,10 @@ def simplify_clip(model: ir.Model) -> PassResult:
 
 
 def _simplify_lower_bound(model: ir.Model, node: ir.Node, low: float) -> int:
-    """Remove a Clip with a lower bound <= 0 only, or convert it to Relu; return the changes."""
+    """Remove a Clip with a lower bound <= 0 only, or convert it to Relu; return the changes.
+
+    Removed if its input is not negative; Relu needs the bound 0.
+    """
     source = ir.require_input(node)
     if _is_input_nonnegative(node) and ir.can_bypass_node(node, source):
         ir.bypass_node(model, node, source)

@@ -188,7 +188,10 @@ class _BatchFirstRewriter:
         return rules.get(op_type, self._infer_unary_view)(node, view)
 
     def _infer_unary_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of an elementwise or last-axis operator on one view, or None."""
+        """Return the view of an elementwise or last-axis operator on one view, or None.
+
+        All other operands must be constant.
+        """
         operands = [value for value in node.inputs[1:] if value is not None]
         if any(ir.const_value(value) is None for value in operands):
             return None
@@ -202,7 +205,11 @@ class _BatchFirstRewriter:
         return None
 
     def _get_source_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of input 0, or a new one if a subgraph starts at `node`, else None."""
+        """Return the view of input 0, or a new one if a subgraph starts at `node`, else None.
+
+        A subgraph starts at a Reshape that folds windows into the batch, and at a Transpose that
+        moves the batch.
+        """
         source = node.inputs[0] if node.inputs else None
         if source is None:
             return None
@@ -297,7 +304,10 @@ class _BatchFirstRewriter:
         return (*BATCH_AXIS, *axes, *view.axes[leading_count:])
 
     def _infer_matmul_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of a MatMul with a constant weight, or of two views, or None."""
+        """Return the view of a MatMul with a constant weight of two axes, or of two views, or None.
+
+        Two views need the same rank of at least 3 and the same leading axes.
+        """
         weight = ir.const_value(node.inputs[1])
         if weight is not None:
             if weight.ndim != 2:
@@ -453,7 +463,10 @@ class _BatchFirstRewriter:
     # ---- creating nodes ----
 
     def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> None:
-        """Create the tensor that `view` describes and let the consumers of `value` read it."""
+        """Create the tensor that `view` describes and let the consumers of `value` read it.
+
+        The new tensor takes over the name of `value`; a graph output gets an Identity if needed.
+        """
         new_value = self._materialize_view(view, view.axes, node)
         if value.is_graph_output() and new_value not in self._unnamed_values:
             new_value = self._add_node("Identity", [new_value], {}, view.axes, node, node)

@@ -22,7 +22,10 @@ _Perm = tuple[int, ...]
 
 
 def cancel_transposes(model: ir.Model) -> PassResult:
-    """Cancel Transposes of `model`, counted by changed nodes."""
+    """Cancel Transposes of `model`, counted by changed nodes.
+
+    They are moved down the graph on a copy first, and in `model` only if that leaves fewer.
+    """
     changes = _drop_transposes_before_reshape(model)
     count = len(_find_remaining_transposes(model))
     if not count:
@@ -241,7 +244,10 @@ def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> No
 
 
 def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a reduction; without keepdims, the remaining axes must stay in order."""
+    """Permute the axes of a reduction; without keepdims, the remaining axes must stay in order.
+
+    Returns whether the output must be transposed, or None if the node cannot be changed.
+    """
     axes = ir.get_axes(node)
     if not axes:
         return None
@@ -284,7 +290,11 @@ def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axis of a Gather; if it removes the axis, the others must stay in order."""
+    """Permute the axis of a Gather; if it removes the axis, the others must stay in order.
+
+    Returns whether the output must be transposed, or None if the node cannot be changed: indices
+    that are computed or have more than one axis.
+    """
     indices, axis = ir.const_value(node.inputs[1]), perm[ir.get_attr(node, "axis", 0)]
     if indices is None or indices.ndim > 1:
         return None

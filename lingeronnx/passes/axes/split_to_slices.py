@@ -29,7 +29,7 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
 
 
 def _replace_with_slices(model: ir.Model, node: ir.Node, sizes: list[int], axis: int) -> None:
-    """Replace each used output of a Split, which keeps its name, by a Slice."""
+    """Replace each used output of a Split by a Slice that keeps its name."""
     names = {}
     start = 0
     for output, size in zip(list(node.outputs), sizes, strict=True):

@@ -31,7 +31,11 @@ class _Part(NamedTuple):
 
 
 def slice_before_transpose(model: ir.Model) -> PassResult:
-    """Rewrite the parts of transposed tensors of `model`, counted by removed Transposes."""
+    """Rewrite the parts of transposed tensors of `model`, counted by removed Transposes.
+
+    The parts are selected one by one from an axis that the Transpose moves to the front; they are
+    sliced before it instead.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         reshape = _match_split_reshape(node)

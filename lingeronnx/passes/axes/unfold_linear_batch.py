@@ -37,7 +37,10 @@ def unfold_linear_batch(model: ir.Model) -> PassResult:
 
 
 def _unfold_chains(model: ir.Model, fold: ir.Node, chains: list[list[ir.Node]]) -> None:
-    """Let the layers of each chain work on the input of `fold`, or on that as [N, T, K]."""
+    """Let the layers of each chain work on the input of `fold`, or on that as [N, T, K].
+
+    The former if the chain keeps the leading axes, so that no Reshape is needed.
+    """
     direct = [chain for chain in chains if _keeps_leading_axes(fold, chain)]
     for chain in direct:
         _apply_unfolded(model, ir.require_input(fold), chain)

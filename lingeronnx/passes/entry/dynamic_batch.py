@@ -150,7 +150,10 @@ def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
 
 
 def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> list[SkipReason]:
-    """Return a reason for each input if only some have a fixed batch size, or different ones."""
+    """Return a reason for each input if only some have a fixed batch size, or different ones.
+
+    Empty if all agree.
+    """
     sizes = _batch_sizes(specs)
     if len(set(sizes.values())) < 2:
         return []

@@ -99,7 +99,10 @@ def _get_split_sizes(node: ir.Node) -> list[int] | None:
 
 
 def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
-    """Replace the selection of a constant element of a SequenceConstruct by that element."""
+    """Replace the selection of a constant element of a SequenceConstruct by that element.
+
+    Returns the number of changes (0 or 1).
+    """
     construct, index = ir.producer(node.inputs[0]), _constant_index(node)
     if construct is None or construct.op_type != "SequenceConstruct" or index is None:
         return 0

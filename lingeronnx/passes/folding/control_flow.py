@@ -93,7 +93,7 @@ _UNSUPPORTED_REASONS = {
 
 
 def _inline_if(model: ir.Model, node: ir.Node) -> int:
-    """Replace an If on a constant by its branch; return the number of changes."""
+    """Replace an If on a constant by its branch; return the number of changes (0 or 1)."""
     condition = ir.const_value(node.inputs[0])
     if condition is None or condition.size != 1:
         return 0

@@ -48,7 +48,11 @@ def _get_returned_input(node: ir.Node) -> ir.Value:
 
 
 def _is_no_op(node: ir.Node) -> bool:
-    """Whether `node` returns its input unchanged."""
+    """Whether `node` returns its input unchanged.
+
+    Tested by operator: no effect by its attributes, a neutral constant operand, or a reshape to the
+    same shape.
+    """
     if node.domain not in ("", "ai.onnx"):
         return False
     op_type = node.op_type
@@ -105,7 +109,10 @@ def _slices_nothing(node: ir.Node) -> bool:
 
 
 def _has_identity_operand(node: ir.Node, identity: int) -> bool:
-    """Whether one operand is `identity` throughout and does not broadcast the other."""
+    """Whether one operand is `identity` throughout and does not broadcast the other.
+
+    It may be the first one for Add and Mul only, and has the element type of the other.
+    """
     operand = ir.match_constant_operand(node)
     if operand is None or (operand.is_first and node.op_type not in ("Add", "Mul")):
         return False

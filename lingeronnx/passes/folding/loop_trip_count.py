@@ -40,7 +40,10 @@ def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
 
 
 def _has_true_condition(body: ir.Graph) -> bool:
-    """Whether the condition that `body` returns for the next iteration is always true."""
+    """Whether the condition that `body` returns for the next iteration is always true.
+
+    It is a true constant, or the incoming condition itself, possibly through Identity and Cast.
+    """
     value = body.outputs[0]
     producer = value.producer()
     while producer is not None and producer.op_type in ("Identity", "Cast") and producer.inputs[0]:
@@ -86,7 +89,11 @@ def _simulate_trip_count(
 def _get_initial_arrays(
     node: ir.Node, body: ir.Graph, sources: set[ir.Value]
 ) -> dict[ir.Value, np.ndarray] | None:
-    """Return the arrays of `sources` in the first iteration of a Loop, or None if not constant."""
+    """Return the arrays of `sources` in the first iteration of a Loop, or None if not constant.
+
+    `sources` are inputs of the body or tensors outside it; the iteration number is 0, the condition
+    true.
+    """
     initial = dict(zip(body.inputs[2:], node.inputs[2:], strict=True))
     arrays = {body.inputs[0]: np.array(0, np.int64), body.inputs[1]: np.array(True)}
     for value in sources - arrays.keys():
@@ -134,7 +141,10 @@ def _collect_condition_dependencies(
 def _collect_dependencies(
     body: ir.Graph, targets: Sequence[ir.Value]
 ) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nodes of `body` that compute `targets`, in order, and the tensors they read."""
+    """Return the nodes of `body` that compute `targets`, in order, and the tensors they read.
+
+    Tensors that these nodes compute themselves are left out.
+    """
     nodes = find_ancestors(body, {str(value.name) for value in targets})
     sources = set(targets)
     for node in nodes:

@@ -96,7 +96,10 @@ class _Suggestion(NamedTuple):
 
 
 def _choose_suggestion(value: ir.Value) -> _Suggestion:
-    """Return the first suggestion for `value`; one without effect is the last choice."""
+    """Return the first suggestion for `value`; one without effect is the last choice.
+
+    An integer input takes whole numbers only. Without any the suggestion has no number.
+    """
     is_integer = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
     fallback = _Suggestion(None, "whole number" if is_integer else "number")
     no_effect = None

@@ -93,7 +93,10 @@ def fuse_layer_norm(model: ir.Model) -> PassResult:
 
 
 def _is_square_root(node: ir.Node) -> bool:
-    """Whether `node` may take the square root of a variance."""
+    """Whether `node` may take the square root of a variance.
+
+    That is a Sqrt, a power of 0.5 or -0.5, or a BatchNormalization with computed statistics.
+    """
     if node.domain:
         return False
     if node.op_type == "BatchNormalization":
@@ -152,7 +155,10 @@ def _is_affine(node: ir.Node) -> bool:
 
 
 def _iter_source_candidates(root: ir.Node, positions: dict[int, int]) -> Iterator[ir.Value]:
-    """Yield the float tensors that alone determine the input of `root`, nearest first."""
+    """Yield the float tensors that alone determine the input of `root`, nearest first.
+
+    Goes back at most `_MAX_NODES_AROUND_ROOT` nodes; `positions` maps ids of nodes to graph order.
+    """
     sources = _computed_inputs(root)
     for _ in range(_MAX_NODES_AROUND_ROOT):
         if len(sources) == 1 and _is_float_matrix(sources[0]):
@@ -336,7 +342,10 @@ def _candidate_axes(rank: int) -> list[tuple[int, ...]]:
 def _fit_gamma_beta(
     normalized: Sequence[np.ndarray], results: Sequence[np.ndarray], axes: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return gamma and beta of the least-squares fit, with size 1 on axes other than `axes`."""
+    """Return gamma and beta of the least-squares fit, with size 1 on axes other than `axes`.
+
+    `normalized` are the inputs with zero mean and unit variance, `results` the values to fit.
+    """
     n, y = np.stack(normalized), np.stack(results).astype(np.float64)
     sample_axes = tuple(axis for axis in range(n.ndim) if axis - 1 not in axes)
     mean_n, mean_y = n.mean(sample_axes, keepdims=True), y.mean(sample_axes, keepdims=True)
@@ -347,7 +356,10 @@ def _fit_gamma_beta(
 
 
 def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
-    """Return 0, 1 or a constant of `nodes` that equals `values` up to rounding, else `values`."""
+    """Return 0, 1 or a constant of `nodes` that equals `values` up to rounding, else `values`.
+
+    The result is float32 in the shape of `values`.
+    """
     tolerance = _RELATIVE_TOLERANCE / 10 * max(float(np.abs(values).max()), 1.0)
     candidates = [np.zeros(1), np.ones(1)]
     for node in nodes:

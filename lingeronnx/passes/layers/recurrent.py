@@ -181,7 +181,11 @@ class _RecurrentRewriter:
         self._model.graph.remove(node, safe=True)
 
     def _last_states(self, directions: Sequence[_Direction]) -> list[ir.Value]:
-        """Return the last state [N, 1, H] of each direction."""
+        """Return the last state [N, 1, H] of each direction.
+
+        With lengths it is an output of the call, else a slice of y: the last step, or the first in
+        reverse.
+        """
         if "lengths" in self._optional_inputs:
             return [direction.layer.outputs[1] for direction in directions]
         length = int(self._sizes[0] or 0)
@@ -223,7 +227,11 @@ class _RecurrentRewriter:
         return self._add_node("Transpose", [value], suffix, sizes, {"perm": _BATCH_TIME_PERM})
 
     def _batch_first_input(self) -> ir.Value:
-        """Return the input of the node as [N, T, I]."""
+        """Return the input of the node as [N, T, I].
+
+        A Transpose that swaps batch and time is bypassed, or moved up through operators on the last
+        axis; else one is added.
+        """
         source = ir.require_input(self._node)
         chain = _collect_last_axis_chain(source)
         if chain:
@@ -526,7 +534,10 @@ def _flattens_last_axes(node: ir.Node) -> bool:
 
 
 def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
-    """Return the tensors [T, N, H] that `node` selects from Y [T, D, N, H], with the direction."""
+    """Return the tensors [T, N, H] that `node` selects from Y [T, D, N, H], with the direction.
+
+    `node` is a Gather of one direction, or selects parts that are squeezed; `count` is D.
+    """
     if ir.is_standard_op(node, "Gather"):
         index = ir.const_value(node.inputs[1])
         if index is None or index.ndim or ir.get_attr(node, "axis", 0) not in (1, -3):

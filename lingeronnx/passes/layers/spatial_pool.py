@@ -74,7 +74,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
 
 
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
-    """Return keepdims of a mean or maximum over space, or None for other nodes."""
+    """Return keepdims of a mean or maximum over space (axes 2 and 3), or None for other nodes."""
     source = node.inputs[0] if node.inputs else None
     if source is None or source.dtype is None or source.dtype.name != "FLOAT":
         return None
@@ -89,7 +89,7 @@ def _match_spatial_reduction(node: ir.Node) -> bool | None:
 
 
 def _drop_ceil_mode(node: ir.Node) -> int:
-    """Remove ceil_mode if the windows fit exactly; return the number of changes."""
+    """Remove ceil_mode if the windows fit exactly; return the number of changes (0 or 1)."""
     shape = ir.get_shape(node.inputs[0])
     if not ir.get_attr(node, "ceil_mode", 0) or shape is None or None in shape[2:]:
         return 0

@@ -410,7 +410,10 @@ def _convert_layer(layer: _ProjectedLayer, target_layout: str) -> tuple[str, dic
 
 
 def _get_target_module(layer: _ProjectedLayer, target_layout: str) -> tuple[str, str]:
-    """Return the path of a layer's module in another layout, and the suffix of torch's keys."""
+    """Return the path of a layer's module in another layout, and the suffix of torch's keys.
+
+    In "asr" and "plain" the backward direction has a "2" at the end; the suffix is for torch only.
+    """
     prefix = f"{layer.base}." if layer.base else ""
     if target_layout == "torch":
         if layer.kind == "ub":

@@ -86,7 +86,10 @@ def clean_graph(
 
 
 def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
-    """Merge shared parameters into one initializer under the first name."""
+    """Merge shared parameters into one initializer under the first name.
+
+    `parameters` maps each name to the first name of the same tensor.
+    """
     for name, value in list(model.graph.initializers.items()):
         first = parameters.get(name, name)
         if first == name:

@@ -93,7 +93,7 @@ def _is_model_source(value: Any) -> bool:
 
 
 def _import_file(path: Path) -> Any:
-    """Import a Python file as a module."""
+    """Import a Python file as a module; raises ConfigError if it is missing or no Python file."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     name = f"lingeronnx_source_{path.stem}"

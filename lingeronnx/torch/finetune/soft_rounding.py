@@ -74,12 +74,16 @@ class SoftRounding:
         return rule
 
     def _get_round_up_fraction(self, name: str) -> Any:
-        """Return h of the formula above for a weight."""
+        """Return h of the formula above for a weight: the soft fraction, from 0 (down) to 1."""
         stretched = _STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2
         return torch.clamp(stretched, 0.0, 1.0)
 
     def compute_penalty(self, progress: float) -> Any:
-        """Return the penalty at a point of the training, from 0 (start) to 1 (end)."""
+        """Return the penalty at a point of the training, from 0 (start) to 1 (end).
+
+        It is 0 during the warm-up, then draws the fractions to 0 or 1, more sharply towards the
+        end.
+        """
         if progress < _WARMUP_FRACTION:
             return 0.0
         remaining = 1 - (progress - _WARMUP_FRACTION) / (1 - _WARMUP_FRACTION)
@@ -91,7 +95,10 @@ class SoftRounding:
         return _PENALTY_WEIGHT * penalty
 
     def finalize(self) -> None:
-        """Round each weight up or down and move the parameters onto the grid."""
+        """Round each weight up or down and move the parameters onto the grid.
+
+        Up from a fraction of 0.5 on. Ends the soft rounding of the module.
+        """
         with torch.no_grad():
             for name in self.rounding_logits:
                 parameter = self._module.parameter_of[name]

@@ -118,7 +118,10 @@ class Tuner:
     # ---- block by block -------------------------------------------------------------------------
 
     def reconstruct_blocks(self) -> None:
-        """Train each block towards the tensor of the float model at its end."""
+        """Train each block towards the tensor of the float model at its end.
+
+        Blocks that the checkpoint contains are left out; it is saved after each block.
+        """
         ends = self._find_block_ends()
         for number, (start, end) in enumerate(zip([None, *ends], ends, strict=False), 1):
             if number <= self._saved.get("blocks", 0):
@@ -460,7 +463,10 @@ class Tuner:
         return state
 
     def _load_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore parameters and scales, and the history if there is one."""
+        """Restore parameters and scales, and the history if there is one.
+
+        `saved["state"]` has entries "parameter <name>" and "scale <index>".
+        """
         state = saved["state"]
         with torch.no_grad():
             for name, parameter in self.module.parameter_of.items():

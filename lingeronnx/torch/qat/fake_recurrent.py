@@ -214,7 +214,10 @@ def _gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
 
 
 def _executor_gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
-    """Compute a step of the executor's GRU; arguments as of `_gru_step`."""
+    """Compute a step of the executor's GRU; arguments as of `_gru_step`.
+
+    Its gates r, z, n leave out the state sums of r and z unless the kernel uses them.
+    """
     scale = 2.0**14 * get_multiplier(kernel.rescale_o)
     state_sums = F.linear(h, weights.weight_h, weights.bias_h) * weights.state_sum_scale
     r, z, n = a.chunk(3, -1)

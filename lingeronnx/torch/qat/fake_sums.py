@@ -134,7 +134,7 @@ def _affine(
 def _add_shift(
     kernel: k.AddShift, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Requantize both operands by shifts, and add or subtract them."""
+    """Requantize both operands by shifts, and add or subtract them, with saturation."""
     shifts = (kernel.shift_x, kernel.shift_y)
     operands = [
         requantize(x, Rescale.from_shift(shift, kernel.bits), context.max_abs(index))

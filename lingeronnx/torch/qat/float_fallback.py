@@ -82,7 +82,10 @@ class TorchFallback:
     def _run_samples(
         self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Run all nodes; `floats` replace constants by name."""
+        """Run all nodes; `floats` replace constants by name.
+
+        Returns the outputs in the order of `kernel.outputs`, on the device of the first input.
+        """
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         tensors = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
         for name, array in self._initializers.items():

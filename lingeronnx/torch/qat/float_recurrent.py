@@ -180,7 +180,10 @@ def _clip_gate_sums(a: Attributes, sums: Any) -> Any:
 
 
 def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Compute a step of an LSTM and return state and cell."""
+    """Compute a step of an LSTM and return state and cell.
+
+    `sums` are the gates' sums of the inputs, in the order i, o, f, c; peepholes are i, o, f.
+    """
     (h, c), (f, g, output_activation) = states, layer.activations
     i_sum, o_sum, f_sum, c_sum = (sums + F.linear(h, layer.r, layer.bias)).chunk(4, -1)
     if layer.peepholes is not None:
@@ -194,7 +197,10 @@ def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
 
 
 def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Compute a step of a GRU and return the state."""
+    """Compute a step of a GRU and return the state, in a tuple.
+
+    `sums` are the gates' sums of the inputs, in the order z, r, h.
+    """
     (h,), (f, g), units = states, layer.activations, layer.r.shape[-1]
     gate_sums = F.linear(h, layer.r[: 2 * units], layer.bias[: 2 * units])
     z, reset = f(_clip_gate_sums(a, sums[:, : 2 * units] + gate_sums)).chunk(2, -1)

@@ -205,7 +205,10 @@ def _gather_elements(a: Attributes, x: Any, index: Any) -> Any:
 
 
 def _gather_nd(a: Attributes, x: Any, index: Any) -> Any:
-    """Select slices by index tuples."""
+    """Select slices of `x` by the index tuples on the last axis of `index`.
+
+    The first `batch_dims` axes of both are common.
+    """
     batch, depth = a.get("batch_dims", 0), index.shape[-1]
     groups = math.prod(x.shape[:batch])
     inner = x.reshape(groups, *x.shape[batch:])
@@ -234,7 +237,10 @@ def _scatter_elements(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
 
 
 def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
-    """Write slices at index tuples."""
+    """Write slices `updates` at the index tuples on the last axis of `index`.
+
+    The attribute `reduction` adds or otherwise combines them instead.
+    """
     depth = index.shape[-1]
     sizes = x.shape[:depth]
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(depth)], device=x.device)

@@ -549,7 +549,10 @@ class QatModule(nn.Module):
         }
 
     def _quantize_parameter(self, name: str, source: ConstantSource) -> Any:
-        """Return the counts of an integer initializer, by lowering or by the rounding rule."""
+        """Return the counts of an integer initializer, by lowering or by the rounding rule.
+
+        A bias (more than 16 bits) uses neither a rounding rule nor a learned scale.
+        """
         parameter, qparams = self.parameter_of[source.name], source.qparams
         is_bias = qparams.bits > 16
         rule = self.rounding_rules.get(source.name)

@@ -133,7 +133,10 @@ def get_scale_factor(qparams: Affine, like: Any) -> Any:
 
 
 def get_multiplier(rule: RequantizationRule) -> Any:
-    """Return the real factor of a requantization: a number, or float64 [channels]."""
+    """Return the real factor of a requantization: a number, or float64 [channels].
+
+    Rounding and clipping do not count; the factors of a chain are multiplied.
+    """
     if isinstance(rule, ChannelRescale):
         multipliers = [get_multiplier(rescale) for rescale in rule.rescales]
         return torch.tensor(multipliers, dtype=torch.float64)

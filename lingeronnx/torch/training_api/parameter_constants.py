@@ -130,7 +130,10 @@ def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
 
 
 def _find_foldable_layer(node: ir.Node) -> ir.Node | None:
-    """Return the layer that `node`, if it is a batch norm, can be folded into, or None."""
+    """Return the layer that `node`, if it is a batch norm, can be folded into, or None.
+
+    The layer and its weight have no other consumer, nor have the statistics of the batch norm.
+    """
     if node.op_type != "BatchNormalization" or node.domain:
         return None
     layer = ir.producer(node.inputs[0])

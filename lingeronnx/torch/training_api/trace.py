@@ -371,7 +371,10 @@ def _get_planning_array(tensor: Tensor) -> np.ndarray:
 
 
 def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `quantize` for the settings of `init`."""
+    """Return the settings of `quantize` for the settings of `init`.
+
+    Without calibration data the calibrator is "max".
+    """
     config = {
         "platform": settings.platform,
         "mode": settings.mode,
