@@ -63,7 +63,11 @@ def reshape_activation_to_rows(
 
 
 def _count_parts(size: int, target: Target) -> int:
-    """Return the number of parts so that the work area leaves enough memory for the data."""
+    """Return the number of parts so that the work area leaves enough memory for the data.
+
+    It is 1 if twice the work area of `size` elements fits in shared memory, otherwise so many that
+    four times a part's does.
+    """
     memory_bytes = target.shared_memory
     if memory_bytes is None or target.sigmoid_limits is None:
         return 1

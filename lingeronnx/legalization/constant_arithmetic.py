@@ -89,7 +89,10 @@ def _find_last_varying_axis(array: np.ndarray) -> int:
 
 
 def _get_channel_values(array: np.ndarray, sizes: list[int], channels: int) -> np.ndarray:
-    """Broadcast an array to a sample and return its value in each channel, float32 (channels,)."""
+    """Broadcast an array to a sample; return its first value per channel, float32 (channels,).
+
+    `sizes` is the shape of a sample.
+    """
     spread = np.broadcast_to(array, sizes)
     if not spread.size:
         return np.zeros(0, np.float32)
@@ -160,10 +163,12 @@ def is_between_layers(node: ir.Node) -> bool:
 
 
 def _get_producers(node: ir.Node) -> list[ir.Node | None]:
+    """Return the producers of the inputs, None for graph inputs and constants."""
     return [ir.producer(value) for value in node.inputs]
 
 
 def _get_consumers(node: ir.Node) -> list[ir.Node | None]:
+    """Return the nodes that read the outputs."""
     return [use.node for value in node.outputs for use in value.uses()]
 
 

@@ -320,6 +320,7 @@ def _interpolation_matrix(
 
 
 def _is_identity(matrix: np.ndarray) -> bool:
+    """Whether a matrix is square and the identity."""
     return np.array_equal(matrix, np.eye(len(matrix)))
 
 
@@ -330,7 +331,10 @@ def _emit_interpolation(
     shape: Sequence[ir.Dim],
     suffix: str,
 ) -> ir.Value:
-    """Append the product of axis 1 with a matrix; return `value` for the identity."""
+    """Append the product of axis 1 with a matrix by a 1x1 Conv; return `value` for the identity.
+
+    `shape` is that of the result.
+    """
     if _is_identity(matrix):
         return value
     weight = builder.constant(matrix[:, :, None, None], "shares")

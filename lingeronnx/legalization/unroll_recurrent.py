@@ -189,7 +189,7 @@ class _UnrolledLayerBuilder:
     def weight(
         self, array: np.ndarray, suffix: str, bias: np.ndarray | None = None
     ) -> _WeightAndBias:
-        """Return a weight [O, I] and a bias [O], zero by default, that all steps share."""
+        """Add a weight [O, I] and a bias [O], zero by default, as constants; return both."""
         bias_array = np.zeros(len(array)) if bias is None else bias
         return (
             self.builder.constant(np.ascontiguousarray(array, np.float32), f"{suffix}_weight"),
@@ -224,14 +224,17 @@ class _UnrolledLayerBuilder:
         return self.linear(x, first_weights, suffix)
 
     def scale_gate(self, gate: ir.Value, factor: np.ndarray, suffix: str) -> ir.Value | None:
-        """Append the product of a gate with a constant vector or matrix; None if it is 0."""
+        """Append the product of a gate with a constant vector or matrix; None if that is 0.
+
+        A vector multiplies elementwise.
+        """
         if not np.any(factor):
             return None
         matrix = np.diag(factor) if factor.ndim == 1 else factor
         return self.linear(gate, self.weight(matrix, suffix), suffix)
 
     def linear(self, x: ir.Value, weights: _WeightAndBias, suffix: str) -> ir.Value:
-        """Append a fully connected layer."""
+        """Append a fully connected layer with (weight, bias) `weights` and return its output."""
         units = int((ir.get_shape(weights[0]) or (0,))[0] or 0)
         return self.add_node(
             "Linear", [x, *weights], suffix, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN
@@ -303,7 +306,7 @@ class _UnrolledLayerBuilder:
                 model.graph.remove(step_node, safe=True)
 
     def _bypass_step_slices(self) -> None:
-        """Let consumers of a Slice of one step use the state after that step."""
+        """Let consumers of a Slice of one step of the sequence use the state after that step."""
         for use in list(self.node.outputs[0].uses()):
             t = _get_single_step(use.node) if use.idx == 0 else None
             if t is not None and ir.can_bypass_node(use.node, self.states[t]):

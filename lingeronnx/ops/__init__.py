@@ -146,7 +146,10 @@ def is_table_only(op_type: str) -> bool:
 
 
 def add_lowering_rule(op: Op) -> None:
-    """Register a rule, after the existing ones."""
+    """Register a rule, after the existing ones for its float operators.
+
+    Unless it is a composition, it also becomes the rule of its integer operator.
+    """
     if not op.composition_name:
         _RULES_BY_INTEGER_OP[op.integer_op] = op
     for key in op.floats:
@@ -154,7 +157,7 @@ def add_lowering_rule(op: Op) -> None:
 
 
 def remove_lowering_rule(op: Op) -> None:
-    """Undo `add_lowering_rule`."""
+    """Undo `add_lowering_rule`; a rule that is not registered changes nothing."""
     if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
         del _RULES_BY_INTEGER_OP[op.integer_op]
     for key in op.floats:

@@ -45,6 +45,7 @@ class Violation:
     remedy: str
 
     def __str__(self) -> str:
+        """Format as "place: brief; remedy"."""
         return f"{self.place}: {self.brief}; {self.remedy}"
 
     @property

@@ -38,10 +38,12 @@ _UNIT_EXPONENT = 6  # a factor of 1 is stored as 2^6
 
 
 def _computed_inputs(node: ir.Node) -> list[int]:
+    """Return the index of the first input that is not constant, in a list; empty without one."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is None][:1]
 
 
 def _constant_inputs(node: ir.Node) -> list[int]:
+    """Return the indices of the constant inputs."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is not None]
 
 
@@ -51,7 +53,10 @@ def _lowers_to_batch_norm(form: BinaryIntegerOp, target: Target) -> bool:
 
 
 def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that a masked tensor keeps its scale; none for other sums."""
+    """Return the constraint that a masked tensor keeps its scale, by its own statistics.
+
+    None (an empty list) for sums that add no constant mask of a Softmax.
+    """
     if masked_row_length(node) is None:
         return []
     x, y = ir.input_name(node, _computed_inputs(node)[0]), ir.output_name(node)

@@ -66,6 +66,7 @@ def _have_equal_samples(left: _Shape, right: _Shape) -> bool:
 
 
 def _format_shape(shape: tuple[int | None, ...]) -> str:
+    """Format as "[N,3,4]"; unknown sizes are N."""
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
@@ -103,7 +104,7 @@ class BinaryOp(Op):
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
-    """Return the operands whose only consumer is `node` and that are no copies."""
+    """Return the names of both operands that only `node` reads and that are no copies."""
     names = []
     for value in node.inputs[:2]:
         if value is not None and ir.sole_consumer(value) is node and not is_repeated_tensor(value):

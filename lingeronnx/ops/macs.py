@@ -121,6 +121,7 @@ def _sample_shape(value: ir.Value | None) -> list[int] | None:
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
+    """Return the input at `index`, or None if the node has fewer."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -137,6 +138,7 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
     """
 
     def count(node: ir.Node) -> int | None:
+        """Count output elements times the elements of a filter."""
         output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
         if output is None or weight is None:
             return None
@@ -232,6 +234,7 @@ def _count_projected_attention(node: ir.Node) -> int | None:
 
 
 def _count_linear_model(node: ir.Node) -> int | None:
+    """Return the number of the attribute's coefficients, or None without any."""
     return len(ir.get_attr(node, "coefficients") or ()) or None
 
 

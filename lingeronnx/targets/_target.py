@@ -312,9 +312,11 @@ class Target:
     vendor: Vendor = field(default_factory=Vendor)
 
     def __init_subclass__(cls) -> None:
+        """Raise a TypeError: the class is final."""
         raise TypeError("Target is final: add data as a column, and code to a subclass of Vendor")
 
     def __str__(self) -> str:
+        """Return the name."""
         return self.name
 
     @property

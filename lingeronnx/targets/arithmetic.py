@@ -370,6 +370,7 @@ class LstmArithmetic(RecurrentArithmetic):
     gates: str = "ifgo"
 
     def __post_init__(self) -> None:
+        """Check that `gates` is a permutation of "ifgo"."""
         _check_gates(self.gates, "ifgo")
 
 
@@ -384,6 +385,7 @@ class GruArithmetic(RecurrentArithmetic):
     gates: str = "rzn"
 
     def __post_init__(self) -> None:
+        """Check that `gates` is a permutation of "rzn"."""
         _check_gates(self.gates, "rzn")
 
 

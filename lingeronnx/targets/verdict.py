@@ -38,6 +38,7 @@ class VerdictFinding:
     remedy: str
 
     def __str__(self) -> str:
+        """Format as "node: rule; here value; remedy"."""
         return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
 
 

@@ -145,6 +145,7 @@ def _split_groups(
     group_outputs = geometry.outputs // geometry.group
 
     def is_supported(groups: int) -> bool:
+        """Whether a part of so many groups meets all limits."""
         inputs, outputs = groups * group_inputs, groups * group_outputs
         return _is_part_supported(target, geometry, inputs, outputs, groups)
 

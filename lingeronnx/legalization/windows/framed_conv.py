@@ -71,6 +71,7 @@ def _is_single_channel_1d(geometry: ConvGeometry) -> bool:
 
 
 def _get_batch(geometry: ConvGeometry) -> ir.Dim:
+    """Return the batch size of the result, "N" if it has no shape."""
     return (geometry.result or ["N"])[0]
 
 
@@ -150,7 +151,7 @@ def _emit_frame_product(
 
 
 def collect_host_reasons(model: ir.Model) -> dict[str, str]:
-    """Return the reasons why rewrites assign nodes to the host, by node name."""
+    """Return the reasons why rewrites assign nodes to the host, by name of these nodes."""
     return {
         str(node.name): node.metadata_props[HOST_REASON_KEY]
         for node in model.graph

@@ -103,6 +103,7 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
 
 
 def _format_part(part: tuple[_KernelPart, ...]) -> str:
+    """Format the sizes of a part's axes as "3x3"."""
     return format_sizes([axis.size for axis in part])
 
 

@@ -76,6 +76,7 @@ def _get_windows(node: ir.Node) -> list[_AxisWindow]:
 
 
 def _format_kernel(windows: Sequence[_AxisWindow]) -> str:
+    """Format the kernel of these windows as "3x3"."""
     return format_sizes([window.kernel for window in windows])
 
 

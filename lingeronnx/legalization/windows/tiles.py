@@ -93,7 +93,10 @@ class _TiledWindow:
 
 
 def _get_kernel(node: ir.Node) -> Sequence[Any]:
-    """Return the kernel shape of a Conv or pool; empty if it is unknown."""
+    """Return the kernel shape of a Conv or pool; empty if it is unknown.
+
+    The attribute `kernel_shape` counts, otherwise the weights of a Conv.
+    """
     kernel: Sequence[Any] | None = ir.get_attr(node, "kernel_shape")
     if not kernel and node.op_type == "Conv":
         kernel = (ir.get_shape(node.inputs[1]) or ())[2:]
@@ -101,6 +104,7 @@ def _get_kernel(node: ir.Node) -> Sequence[Any]:
 
 
 def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
+    """Convert dimensions to integers; they must be known."""
     return tuple(int(dim) for dim in dims)
 
 
@@ -194,6 +198,7 @@ def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
 
 
 def _get_attributes(node: ir.Node) -> dict[str, AttributeValue]:
+    """Return all attributes of the node."""
     return {name: ir.get_attr(node, name) for name in node.attributes}
 
 

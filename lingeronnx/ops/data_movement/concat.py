@@ -22,7 +22,10 @@ def mark_shared_scale_parts(node: ir.Node) -> None:
 
 
 def is_repeated_tensor(value: ir.Value | None) -> bool:
-    """Whether `value` concatenates copies of one tensor, possibly reshaped, at its scale."""
+    """Whether `value` concatenates copies of one tensor, possibly reshaped, at its scale.
+
+    Only Concats that a rewrite has marked (`_PARTS_KEY`) count.
+    """
     node = ir.producer(value)
     while node is not None and node.op_type == "Reshape":
         node = ir.producer(node.inputs[0])
@@ -37,6 +40,7 @@ def check_computed_inputs(node: ir.Node, target: Target) -> object:
 
 
 def _computed_input_indices(node: ir.Node) -> list[int]:
+    """Return the indices of the inputs that are not constant."""
     return [i for i, value in enumerate(node.inputs) if ir.const_value(value) is None]
 
 

@@ -167,7 +167,10 @@ def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
 
 
 def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
-    """Whether iqPad of `target` supports the mode of `node` and `rank` axes."""
+    """Whether iqPad of `target` supports the mode of `node` and `rank` axes.
+
+    True without limits.
+    """
     limits = target.get_limits(formats.PAD.name, PadLimits)
     return limits is None or (
         ir.get_attr(node, "mode", "constant") in limits.modes and rank == limits.rank
@@ -288,6 +291,7 @@ class Pad(SameRankRule):
 def _add_reshape_target(
     node: ir.Node, low: LoweringContext, suffix: str, shape: Sequence[int]
 ) -> ir.Value:
+    """Add the constant target of a Reshape to [1, *shape]."""
     return low.array(f"{node.outputs[0].name}_{suffix}_sizes", np.array([1, *shape], np.int64))
 
 

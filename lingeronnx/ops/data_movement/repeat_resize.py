@@ -20,7 +20,7 @@ class SameRankRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject a change of rank or of the batch axis."""
+        """Reject unknown shapes, and a change of rank or of the batch axis."""
         source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
         if source is None or result is None or len(source) != len(result):
             return "it adds axes" if source and result else "its shape is not known before the run"

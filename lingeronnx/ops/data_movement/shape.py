@@ -25,7 +25,10 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return why axis 0 of the output is not the batch, or None if it is."""
+    """Return why axis 0 of the output is not the batch, or None if it is.
+
+    It is if both first sizes are equal; unknown other sizes are a reason, too.
+    """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
         return "its shape is not known before the run"

@@ -58,7 +58,7 @@ def get_clip_bounds(node: ir.Node) -> tuple[float, float] | None:
 
 
 def _emit_clip(node: ir.Node, low: LoweringContext, bounds: tuple[int, int]) -> None:
-    """Emit Clip with integer bounds."""
+    """Emit Clip with the integer bounds (low, high) as constants of the output's width."""
     dtype = np.int8 if low.output_qparams(node).bits <= 8 else np.int16
     constants = [
         low.array(f"{node.outputs[0].name}_{key}", np.array(bound, dtype))
@@ -130,7 +130,7 @@ class Relu(Op):
     preserves_integers = True
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Relu, or Clip from the zero point on."""
+        """Emit Relu, or Clip from the zero point to the largest integer if it is not 0."""
         q = context.output_qparams(node)
         if q.zero_point:
             _emit_clip(node, context, (q.zero_point, q.high))

@@ -37,7 +37,7 @@ _WEIGHT_QPARAMS = Affine(2.0**6)
 
 
 def _gate_factor(node: ir.Node) -> float:
-    """Return the factor of x in the gate."""
+    """Return the factor of x in the gate: 1.702 of a Gelu, `alpha` of a Swish, otherwise 1."""
     op_type = ir.base_op_type(node)
     if op_type == "Gelu":
         return 1.702
@@ -67,7 +67,7 @@ class GatedActivation(Op):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes and factors that do not fit a weight."""
+        """Reject unknown shapes, and factors that are not between 0 and 1.98, as a weight needs."""
         shape = ir.get_shape(node.inputs[0])
         if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
@@ -78,7 +78,10 @@ class GatedActivation(Op):
         return SIGMOID.is_available(target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit a table, or the composition that the target supports."""
+        """Emit iqTable if the target has it; otherwise the composition that the target supports.
+
+        It is x times an iqSigmoid if that is exact there, otherwise LinearInt and GluInt.
+        """
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
         elif SIGMOID.has_exact_table(context.target):
@@ -184,4 +187,5 @@ def _emit_scaled_input(
 
 
 def _reshape_target(shape: list[int], low: LoweringContext) -> np.ndarray:
+    """Return the target of a Reshape to `shape`, its batch 1 on single-sample targets, else -1."""
     return np.array([1 if low.target.single_sample else -1, *shape[1:]], np.int64)

@@ -56,7 +56,7 @@ class HardSigmoid(Op):
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes, and slopes or offsets out of range."""
+        """Reject unknown shapes, slopes outside 0 to 64, and offsets outside 0 to 1."""
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         alpha, beta = _gate_coefficients(node)

@@ -117,7 +117,7 @@ class Table(Op):
     scale_constraints = TABLE_SCALE_CONSTRAINTS
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the index of the operand that is no constant."""
+        """Return the index of the first operand that is no constant, in a list; [0] without one."""
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is None:
                 return [index]
@@ -139,7 +139,10 @@ class Table(Op):
         return None
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason, with a remedy for affine functions, which layers can absorb."""
+        """Explain that the target lacks the operator.
+
+        For affine functions of a computed operand, the remedy (a BatchNormalization) is added.
+        """
         reason = f"{target.name} has no operator for {ir.display_op_type(node)}"
         is_reciprocal = node.op_type == "Div" and ir.const_value(node.inputs[0]) is not None
         if node.op_type not in operators.AFFINE_OPS or is_reciprocal:

@@ -49,7 +49,10 @@ def check_glu_axis(node: ir.Node, target: Target) -> object:
 
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
-    """Return the input fraction bits of a table that needs int16 inputs, else None."""
+    """Return the input fraction bits of a table that needs int16 inputs, else None.
+
+    It needs them if `form` is computed correctly and its input is only shifted right.
+    """
     if not target.is_computed_correctly(form.name):
         return None
     arithmetic = target.get_arithmetic(form.name, LutArithmetic)

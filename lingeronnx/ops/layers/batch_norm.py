@@ -208,7 +208,10 @@ def emit_channel_affine(
 
 
 def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the real values of weight input `index`, folded for a batch normalization."""
+    """Return the real values of weight input `index`, or None if they are not constant.
+
+    Those of a float BatchNormalization are its folded factors, whatever the index.
+    """
     if node.op_type == "BatchNormalization" and not node.domain:
         folded = fold_batch_norm_parameters(node)
         return None if folded is None else folded[0]

@@ -153,6 +153,7 @@ class LayerNorm(Op):
         norm_shape, value = [*row_shape[:2], copies * size], low.get_integer_input(node, 0)
 
         def add_shape(suffix: str, dims: list[int]) -> ir.Value:
+            """Add a constant target of a Reshape."""
             return low.array(f"{base}_{suffix}_shape", np.array(dims, np.int64))
 
         if shape != row_shape:
@@ -211,7 +212,7 @@ def _row_repeats(size: int, target: Target) -> int:
 
 
 def has_short_rows(node: ir.Node, target: Target) -> bool:
-    """Whether the rows of `node` are shorter than `target` supports."""
+    """Whether the rows of `node` are shorter than `target` supports, so that they are repeated."""
     gamma = ir.get_shape(node.inputs[1])
     if gamma is None:
         return False

@@ -93,7 +93,7 @@ class Linear(WeightLayer):
 
 
 def _is_diagonal(node: ir.Node) -> bool:
-    """Whether the weight is a diagonal matrix: elementwise factors written as a product."""
+    """Whether the weight is a square diagonal matrix of at least 2 rows (elementwise factors)."""
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
         return False

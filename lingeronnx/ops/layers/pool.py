@@ -62,7 +62,11 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
 
 
 def _is_exact_global_average(height: int, width: int, channels: int, target: Target) -> bool:
-    """Whether the executor computes a global average over height x width correctly."""
+    """Whether the executor computes a global average over height x width correctly.
+
+    With a limit per channel, the area must not be a power of two and not exceed that times
+    `channels`.
+    """
     limits = target.pool_limits
     area_per_channel = None if limits is None else limits.max_global_area_per_channel
     if area_per_channel is None:
@@ -72,6 +76,7 @@ def _is_exact_global_average(height: int, width: int, channels: int, target: Tar
 
 
 def _is_power_of_two(number: int) -> bool:
+    """Whether a positive number is a power of two."""
     return number & (number - 1) == 0
 
 
@@ -156,13 +161,18 @@ def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool,
 
 
 def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number in ascending order."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _plan_last_step(
     height: int, width: int, channels: int, target: Target
 ) -> tuple[bool, int, int] | None:
-    """Return the step (is convolution, height, width) that averages a whole input, if possible."""
+    """Return the step (is convolution, height, width) that averages a whole input, if possible.
+
+    It is an average pool if exact, otherwise a convolution if the area is a power of two and the
+    kernel within the limit; else None.
+    """
     if _is_exact_global_average(height, width, channels, target):
         return False, height, width
     limits = target.conv_limits

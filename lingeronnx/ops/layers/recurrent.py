@@ -237,7 +237,7 @@ class _RecurrentRule(Op):
         return explain_unsupported(node) or "it was not converted to one direction"
 
     def macs(self, node: ir.Node) -> int:
-        """Return the number of steps times the size of both weights."""
+        """Return the number of steps (axis 1 of the input) times the elements of both weights."""
         steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
         count = 0
         for value in node.inputs[1:3]:
@@ -370,7 +370,7 @@ class _RecurrentRule(Op):
 
     @staticmethod
     def _emit_lengths(node: ir.Node, low: LoweringContext, index: int) -> ir.Value:
-        """Return the sequence lengths, input `index`, as they are or as an int64 constant."""
+        """Return the sequence lengths, input `index`: the tensor itself, or an int64 constant."""
         lengths = ir.const_value(node.inputs[index])
         if lengths is None:
             return low.real(node, index)
@@ -380,7 +380,13 @@ class _RecurrentRule(Op):
     def _emit_state(
         node: ir.Node, low: LoweringContext, index: int, qparams: Affine | None
     ) -> ir.Value:
-        """Return an initial state with `qparams`, or an initial cell if they are None."""
+        """Return an initial state with `qparams`, or an initial cell if they are None.
+
+        The cell has `_CELL_QPARAMS`.
+
+
+        Constants are quantized, tensors requantized where they have other qparams.
+        """
         if ir.const_value(node.inputs[index]) is not None:
             return low.add_quantized_constant(node, index, qparams or _CELL_QPARAMS)
         if qparams is None:
@@ -472,7 +478,10 @@ class Lstm(_RecurrentRule):
     onnx_gate_order = "iofg"
 
     def max_cell_magnitude(self, target: Target) -> float | None:
-        """Return the largest product of forget gate and cell on `target`, or None if unlimited."""
+        """Return the largest product of forget gate and cell on `target`, or None if unlimited.
+
+        It is 2 if the target's LSTM saturates the cell (Q27 or WIDE).
+        """
         arithmetic = target.get_arithmetic(self.name, kinds.LstmArithmetic)
         if arithmetic is None:
             return None

@@ -66,6 +66,7 @@ def _is_global_pool(node: ir.Node) -> bool:
 
 
 def _count_rows(node: ir.Node) -> int:
+    """Return the number of rows of the output, all positions but the batch and the last axis."""
     return math.prod(int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:-1])
 
 

@@ -21,6 +21,7 @@ class LunaFault(Enum):
     """
 
     def __init__(self, key: str, text: str) -> None:
+        """Set the key and the text of the member."""
         self.key, self.text = key, text
 
     CLIP = "clip", "Clip does not load: ReLU6 is computed by saturation"
@@ -234,7 +235,7 @@ _OPERATOR_DISABLED_BY = {
 
 
 def build_unsupported_reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
-    """Return the operators that a chip with these faults does not support, with the reason."""
+    """Return the reasons by operator, of those that a chip with these faults does not support."""
     reasons = {
         _OPERATOR_DISABLED_BY[fault]: fault.text
         for fault in faults

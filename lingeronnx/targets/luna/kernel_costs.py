@@ -112,6 +112,7 @@ class KernelCosts:
 
 
 def _make_start_cycles(*cycles: int) -> dict[tuple[int, int], int]:
+    """Return the cycles by (in bits, out bits), given in the order 8-8, 8-32, 32-8, 32-32."""
     return dict(zip(((8, 8), (8, 32), (32, 8), (32, 32)), cycles, strict=True))
 
 
@@ -123,6 +124,7 @@ _COPY_SIZES = (256, 512, 784, 1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536
 
 
 def _make_copy_cost(cycles: Sequence[int], fit: Sequence[float]) -> CopyCost:
+    """Make the cost of copies: `cycles` measured for `_COPY_SIZES` bytes, and the fit."""
     return CopyCost(tuple(zip(_COPY_SIZES, cycles, strict=False)), fit)
 
 

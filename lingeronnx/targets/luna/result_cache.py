@@ -22,6 +22,7 @@ class ResultCache(Generic[_Result]):
     """The most recent results, by graph and chip."""
 
     def __init__(self) -> None:
+        """Make an empty cache."""
         self._entries: deque[tuple[bytes, Target, _Result, int]] = deque()
 
     def get_or_compute(

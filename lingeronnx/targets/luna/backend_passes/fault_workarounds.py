@@ -303,7 +303,10 @@ _MAX_UNSPLIT_WEIGHT_BYTES = 32768
 
 
 def has_hoisted_padding(node: ir.Node) -> bool:
-    """Whether the packer moves the padding of a convolution into an iqPad before it."""
+    """Whether the packer moves the padding of a Conv2dInt into an iqPad before it.
+
+    It does if the channels are fewer than the kernel's height or the height smaller than its width.
+    """
     shapes = _get_2d_conv_shapes(node)
     if shapes is None or not any(ir.get_attr(node, "pads") or [0]):
         return False
@@ -502,6 +505,7 @@ def _insert_after(
 
 
 def _make_value_like(graph: ir.Model, value: ir.Value, name: str) -> ir.Value:
+    """Make a tensor with shape and type of `value` and a unique name like `name`."""
     return ir.Value(name=ir.unique_tensor_name(graph, name), shape=value.shape, type=value.type)
 
 

@@ -133,7 +133,7 @@ def _get_largest_planned_area(graph: ir.Model, linears: Mapping[ir.Node, LinearS
 
 
 def _find_part_count(shape: LinearShape, counts: range, area_bytes: int) -> int | None:
-    """Return the first of `counts` whose parts stay within the work area, or None."""
+    """Return the first of `counts` whose parts write at most `area_bytes`, or None."""
     for count in counts:
         if shape.split(count).written_bytes <= area_bytes:
             return count
@@ -250,7 +250,10 @@ def _has_8bit_output(node: ir.Node) -> bool:
 
 
 def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:
-    """Return the work area in bytes that the packer plans for a LinearInt, GluInt or SoftmaxInt."""
+    """Return the work area in bytes that the packer plans for a LinearInt, GluInt or SoftmaxInt.
+
+    `linear` are the dimensions of a LinearInt, None for other nodes; the rest has 0.
+    """
     if linear is not None:
         return linear.planned_bytes
     if node.op_type not in (GLU.name, SOFTMAX.name) or ir.get_shape(node.inputs[0]) is None:

@@ -61,6 +61,7 @@ class PackerGraphView:
 
     @cached_property
     def _names(self) -> NameMapping:
+        """The names that the packer accepts, by the graph's names."""
         return build_safe_names(self.graph)
 
     @property

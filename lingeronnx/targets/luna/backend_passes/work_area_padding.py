@@ -103,7 +103,10 @@ def _apply_first_safe_fix(
 def _apply_fixes(
     graph: ir.Model, target: Target, finders: list[_DemandFinder]
 ) -> list[AppliedRewrite]:
-    """Insert an identity BatchNorm2dInt for the largest demand of each finder."""
+    """Insert an identity BatchNorm2dInt for the largest demand of each finder, in place.
+
+    Returns these rewrites and those that copy graph inputs which are then read twice.
+    """
     rewrites = []
     for find_demands in finders:
         largest = max(find_demands(graph, target), key=lambda demand: demand.required_bytes)

@@ -80,7 +80,10 @@ def _compute_layer_cost(
 
 
 def _get_accessed_bytes(net: PackerGraph, step: PackerStep) -> dict[str, int]:
-    """Return the bytes of each activation that a step reads or writes."""
+    """Return the bytes of each activation, by name, that a step reads or writes.
+
+    An operator that reads a part of its inputs reads as many bytes as it writes at most.
+    """
     outputs = {name: net.tensors[name].size_bytes for name in step.outputs}
     inputs = {tensor.name: tensor.size_bytes for tensor in net.data(step)}
     if step.op in _PARTIAL_READ_OPERATORS:
@@ -106,7 +109,10 @@ def _count_macs(net: PackerGraph, step: PackerStep) -> int:
 
 
 def _format_mac_width(net: PackerGraph, step: PackerStep) -> str:
-    """Return the operand widths of the multiplications, such as "8x8"; empty if there are none."""
+    """Return the operand widths of the multiplications, such as "8x8"; empty if there are none.
+
+    Constant operands have the bits of the weights.
+    """
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
     if len(widths) > 1 and net.tensors[step.inputs[1]].is_constant:
         widths[1] = min(widths[1], step.weight_bits)

@@ -276,6 +276,7 @@ class NodeLimitChecker:
     """
 
     def __init__(self, target: Target) -> None:
+        """Check the limits of `target`, with an empty cache."""
         self._target = target
         self._violations_by_key: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 

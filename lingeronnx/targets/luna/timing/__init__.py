@@ -179,6 +179,7 @@ def _bound_unmodeled_work(
 
 
 def _to_operand(tensor: PackerTensor) -> Operand:
+    """Convert to shape, bits and scale."""
     return Operand(tensor.shape, tensor.width * 8, tensor.scale)
 
 
@@ -259,6 +260,7 @@ def sum_cycles_by_family(
 
 
 def _format_arguments(call: KernelCall) -> str:
+    """Format as "n 8, in_bits 32"."""
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
 
 

@@ -110,6 +110,7 @@ def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
 
 
 def _count_elements(shape: str) -> int:
+    """Return the elements of a shape as printed in a log, sizes separated by commas or spaces."""
     return math.prod(int(size) for size in shape.replace(",", " ").split())
 
 
@@ -232,4 +233,5 @@ def _match_lines(
 
 
 def _find_step(steps: Sequence[_LoggedStep], line: ProfileLine, start: int) -> int | None:
+    """Return the index of the first step from `start` on that matches the line, or None."""
     return next((index for index in range(start, len(steps)) if steps[index].matches(line)), None)

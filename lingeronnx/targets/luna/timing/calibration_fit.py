@@ -101,6 +101,7 @@ def _estimate_common_factor(measured: np.ndarray, by_formulas: np.ndarray) -> fl
 
 
 def _sum_formula_cycles(node: MeasuredNode) -> float:
+    """Return the node's cycles of all kernel families according to the formulas."""
     return sum(sum(cost) for cost in node.cycles_by_family.values())
 
 

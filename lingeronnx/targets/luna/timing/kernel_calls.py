@@ -139,14 +139,17 @@ def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _vector_call(kernel: str, n: int, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
+    """Make `count` calls of a vector kernel on `n` elements."""
     return KernelCall(kernel, {"n": n, "in_bits": in_bits, "out_bits": out_bits}, count)
 
 
 def _copy_call(size_bytes: int, count: int = 1) -> KernelCall:
+    """Make `count` copies of so many bytes."""
     return KernelCall("memcpy", {"n": size_bytes}, count)
 
 
 def _memset_call(n: int, bits: int) -> KernelCall:
+    """Make a call that fills `n` elements of `bits` bits."""
     return KernelCall("memset", {"n": n, "in_bits": bits, "out_bits": bits})
 
 
@@ -350,6 +353,7 @@ def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
     weight_bits = node.get("parameter_bits", 8)
 
     def row_call(kernel: str, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
+        """Make `count` calls of a vector kernel per row."""
         return _vector_call(kernel, length, in_bits, out_bits, count * rows)
 
     calls = [
@@ -398,6 +402,7 @@ def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
     def step_call(
         kernel: str, n: int, count: int, out_bits: int = 32, in_bits: int = 32
     ) -> KernelCall:
+        """Make `count` calls of a vector kernel on `n` elements per time step."""
         return _vector_call(kernel, n, in_bits, out_bits, count * steps)
 
     return [
@@ -543,10 +548,12 @@ def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCa
 
 
 def _list_no_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List nothing, for operators without kernels."""
     return []
 
 
 def _list_flatten_calls(node: TimingNode) -> Sequence[KernelCall]:
+    """List one copy of the whole input."""
     return [_copy_call(node.inputs[0].size_bytes)]
 
 

@@ -65,6 +65,7 @@ CopyEstimator = Callable[[KernelCosts, str, int], float]
 
 
 def _interpolate_copy_cycles(prices: KernelCosts, route: str, size: int) -> float:
+    """Estimate a copy of `size` bytes on `route` from the measured sizes."""
     return prices.copies[route].cycles(size)
 
 
@@ -153,6 +154,7 @@ def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
 
 
 def _make_window(arguments: Mapping[str, Any]) -> Window:
+    """Make the window of a call's arguments, `pads_are` left out."""
     return Window(**{key: value for key, value in arguments.items() if key != "pads_are"})
 
 
@@ -187,6 +189,7 @@ def _estimate_memset_cycles(
 
 
 def _estimate_div_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+    """Estimate `n` divisions, or return None unless both widths are 32 bits."""
     return 900 + 5 * n if in_bits == out_bits == 32 else None
 
 
@@ -216,6 +219,7 @@ def _estimate_logsoftmax_cycles(
 
 
 def _estimate_fft_cycles(prices: KernelCosts, n: int) -> float | None:
+    """Return the cycles of an FFT of `n` points, or None if they were not measured."""
     return prices.fft.get(n)
 
 

@@ -305,6 +305,7 @@ def _make_batched_transpose_move(
     """
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
+        """Append the Slices, transposes and iqCat before `node` and return the result."""
         matrix_size = element_count(value) // count
         flat = editor.reshape(value, [count, matrix_size], node)
         results = []

@@ -43,6 +43,7 @@ def element_count(value: ir.Value) -> int:
 
 
 def _is_matrix_transpose(node: ir.Node) -> bool:
+    """Whether a node is a Transpose of two axes."""
     return node.op_type == TRANSPOSE.name and list(ir.get_attr(node, "perm") or []) == [1, 0]
 
 
@@ -94,7 +95,10 @@ class RewriteEditor:
         output_shape: Sequence[int],
         attributes: Mapping[str, object],
     ) -> bool:
-        """Whether the chip supports a layer with these shapes; cached for equal layers."""
+        """Whether the chip computes a layer with these shapes correctly; cached for equal layers.
+
+        The operator must be correct and the layer within all limits.
+        """
         key = repr((op, input_shape, weight_shape, output_shape, sorted(attributes.items())))
         if key not in self._support_cache:
             self._support_cache[key] = self.target.is_computed_correctly(op) and self._is_in_limits(
@@ -110,7 +114,7 @@ class RewriteEditor:
         output_shape: Sequence[int],
         attributes: Mapping[str, object],
     ) -> bool:
-        """Whether a layer with these shapes meets all limits of the chip."""
+        """Whether a layer with these shapes and zero weights meets all limits of the chip."""
         source = make_detached_value(input_shape, computed=True)
         weight = make_detached_value(weight_shape, constant=np.zeros(tuple(weight_shape), np.int8))
         node = make_detached_node(op, [source, weight], list(output_shape), attributes)
@@ -266,7 +270,7 @@ class RewriteEditor:
         return self.insert(node, before)
 
     def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
-        """Return the concatenated rows of matrices with a common scale."""
+        """Insert an iqCat on axis 0 of matrices with a common `scale`; return its output."""
         output = self.name(f"{values[0].name}_joined")
         node = make_concat(values, 0, scale, before, output, output)
         node.name = self._make_node_name(str(node.name))

@@ -167,7 +167,10 @@ def _list_unsplit_views(shape: Sequence[int], is_uniform: bool) -> list[_Pointwi
 
 
 def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
-    """Yield heights and widths of images with this area."""
+    """Yield (height, width) of images with this area, one for each of `_MAX_IMAGE_WIDTHS`.
+
+    The width is the largest divisor of the area up to that number; equal ones are yielded once.
+    """
     widths = set()
     for max_width in _MAX_IMAGE_WIDTHS:
         widths.add(next(w for w in range(min(max_width, area), 0, -1) if area % w == 0))

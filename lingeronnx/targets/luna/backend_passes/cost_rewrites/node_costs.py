@@ -21,6 +21,7 @@ class NodeCostModel:
     """Upper bounds of the cycles of nodes, under the kernel costs of a chip."""
 
     def __init__(self, prices: KernelCosts) -> None:
+        """Estimate with these kernel costs."""
         self._prices = prices
 
     def estimate_cycles(

@@ -174,7 +174,10 @@ def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) 
 
 
 def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
-    """Whether only the last of `nodes` writes a tensor that is read outside."""
+    """Whether only the last of `nodes` writes a tensor that is read outside.
+
+    The result must also have more than one row.
+    """
     members = set(nodes)
     for node in nodes[:-1]:
         value = node.outputs[0]

@@ -96,7 +96,10 @@ class TilingState:
 
     @cached_property
     def incorrect_nodes(self) -> frozenset[str]:
-        """Nodes that are incorrect wherever their tensors are placed."""
+        """Nodes that are incorrect wherever their tensors are placed.
+
+        Those of all findings but level "plan" and those on a memory.
+        """
         memories = ("shared memory", "psram")
         return frozenset(
             finding.node
@@ -191,7 +194,7 @@ class TilingState:
                 yield layer_by_packer_name[name]
 
     def _map_untiled_layers(self) -> dict[str, ir.Node]:
-        """Return the tileable, untiled layers by the packer's name."""
+        """Return the tileable layers that no schedule has tiled, by the packer's name."""
         names = self.view.node_names
         return {
             names.get(str(node.name), str(node.name)): node

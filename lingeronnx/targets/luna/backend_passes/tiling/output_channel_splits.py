@@ -48,6 +48,7 @@ def split_oversized_convs(graph: ir.Model, run: Cascade, view: PackerGraphView) 
 
 
 def _is_relu_of(node: ir.Node, conv: ir.Node) -> bool:
+    """Whether `node` is a Relu of the output of `conv`."""
     return node.op_type == "Relu" and node.inputs[0] is conv.outputs[0]
 
 

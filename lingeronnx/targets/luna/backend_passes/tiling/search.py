@@ -127,7 +127,10 @@ def _has_unfittable_node(view: PackerGraphView) -> bool:
 
 
 def _has_improved(arguments: EvaluatedArguments, untiled: Collection[str | None]) -> bool:
-    """Whether the tiled graph fits and the tiles have no findings of their own."""
+    """Whether the tiled graph is ready, or fits and its tiles have no findings of their own.
+
+    `untiled` are the names of the nodes outside the tiles.
+    """
     verdict = arguments.verdict
     if verdict.is_chip_ready:
         return True

@@ -97,6 +97,7 @@ def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
 
 
 def _get_pads(window: ir.Node) -> list[int]:
+    """Return the pads (top, left, bottom, right) of a window, 0 by default."""
     return list(ir.get_attr(window, "pads") or [0] * 4)
 
 

@@ -62,7 +62,11 @@ _MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
-    """Return the rank of a verdict: 0 for correct without warnings, else one of RANK_*."""
+    """Return the rank of a verdict: 0 for correct without warnings, else one of RANK_*.
+
+    RANK_REFUSED if it is not packed, RANK_WRONG if incorrect, RANK_ASSUMED with unmeasured facts,
+    RANK_OVERRUN with overruns.
+    """
     if not verdict.is_chip_ready:
         return RANK_WRONG if verdict.is_packable else RANK_REFUSED
     if verdict.assumptions:

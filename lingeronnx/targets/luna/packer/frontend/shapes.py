@@ -313,7 +313,10 @@ def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shapes of the sequence, the last state and the last cell."""
+    """Infer the shapes of the sequence [1, T, H], the last state and the last cell [1, 1, H].
+
+    With batch_first 1 an input [1, T, I] is read as if its features were the steps.
+    """
     if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
         raise UnknownShapeError("the weights must have two axes")
     hidden = int(step.get("hidden_size"))

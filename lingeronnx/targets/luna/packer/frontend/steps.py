@@ -267,7 +267,10 @@ def _fold_quant_nodes(
 def _trace_to_root(
     name: str, producers: Mapping[str, PackerStep], aliases: Mapping[str, str]
 ) -> str:
-    """Trace a tensor back through data movement to a graph input or a computed tensor."""
+    """Trace a tensor back through data movement to a graph input or a computed tensor.
+
+    `aliases` maps tensors of removed Quant and Dequant nodes to those that replace them.
+    """
     while name in producers and producers[name].op in _TRANSPARENT_FLOAT_OPERATORS:
         source = producers[name].inputs[0]
         name = aliases.get(source, source)

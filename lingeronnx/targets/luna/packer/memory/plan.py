@@ -340,6 +340,7 @@ class _BlockPool:
     """The blocks of one memory, laid end to end."""
 
     def __init__(self) -> None:
+        """Make a pool without blocks."""
         self.sizes: list[int] = []
         self.lifetimes: list[list[tuple[int, int]]] = []
         self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
@@ -378,6 +379,7 @@ class _BlockLayout:
     """The blocks of every memory, and the index of the block of each root item."""
 
     def __init__(self) -> None:
+        """Make a layout without pools; `block_indices` maps items to blocks."""
         self.pools: dict[str, _BlockPool] = {}
         self.block_indices: dict[str, int] = {}
 

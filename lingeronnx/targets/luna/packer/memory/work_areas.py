@@ -176,7 +176,7 @@ def _get_linear_area_arcs(node: PlacedStep) -> int:
 
 
 def _get_linear_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of the input, or of the larger of both for a large input."""
+    """Return the planned bytes of the input; for a large one, of the larger of input and output."""
     m, n, _ = _get_matmul_shape(node)
     if round_up(m, 4) * round_up(n, 8) > _MAX_CHUNK_BYTES:
         return max(node.x.planned_bytes, node.y.planned_bytes)
@@ -195,7 +195,10 @@ def _get_rows_per_pass(m: int, n: int) -> int:
 
 
 def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
-    """Return the bytes that stage the operands of a product [m, n] x [n, columns] in PSRAM."""
+    """Return the bytes that stage the operands of a product [m, n] x [n, columns] in PSRAM.
+
+    They are those of the rows of one pass, of input or output in PSRAM; with both also 32-bit sums.
+    """
     rows = _get_rows_per_pass(m, n)
     if node.is_input_in_psram() and node.is_output_in_psram:
         return rows * max(n, columns) + 4 * rows * columns
