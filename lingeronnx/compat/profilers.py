@@ -52,6 +52,7 @@ class Dumper:
     """
 
     def __init__(self) -> None:
+        """Start without watched sessions."""
         self._tables: list[OutputCollector] = []
         self._watches = ExitStack()
 
@@ -59,6 +60,7 @@ class Dumper:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End all watches."""
         self._watches.close()
 
     def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:

@@ -182,10 +182,10 @@ class KindAnalysis:
     def _find_contradicting_kind(
         self, tensor: TensorView, declared: int, demand: TensorDemand
     ) -> TensorKind | None:
-        """Return the kind of a graph input if its consumers contradict its declared type, else None.
+        """Return the kind of a graph input if its consumers contradict its declared type.
 
         A float input that is only read as integers is an integer tensor of their largest width
-        (default 8); an int8 input that is certainly read as real numbers is float.
+        (default 8); an int8 input that is certainly read as real numbers is float. Else None.
         """
         if declared in _FLOAT_OR_UNDEFINED and demand.integer_readers and not demand.real:
             bits = [reader.bits for reader in demand.integer_readers if reader.bits]

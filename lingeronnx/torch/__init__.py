@@ -68,4 +68,5 @@ if not TYPE_CHECKING:  # a type checker should report misspelt names
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
 
     def __dir__() -> list[str]:
+        """List the module's globals and the public names that are imported on first use."""
         return sorted({*globals(), *__all__})

@@ -260,6 +260,7 @@ def _apply_coarser_inputs(
         members.update(dict.fromkeys(group.tensors, group.tensors))
 
     def is_fixed(name: str) -> bool:
+        """Whether the scale of a tensor is given by the policy."""
         return name in policy.fixed_qparams or "scale" in policy.overrides.get(name, {})
 
     for node, op in partition.integer_nodes:

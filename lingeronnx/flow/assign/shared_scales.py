@@ -164,7 +164,11 @@ def _collect_constraints(
 def _select_observed(
     names: Sequence[str], unobserved: Collection[str], softmax_inputs: Collection[str]
 ) -> Sequence[str]:
-    """Return the tensors of a group whose statistics count."""
+    """Return the tensors of a group whose statistics count.
+
+    These are the ones that are not unobserved (the last one if all are); of them, inputs of a
+    Softmax only, if there are any.
+    """
     observed = [name for name in names if name not in unobserved] or names[-1:]
     # The input of a Softmax counts, after any data movement, but not the result of a mask.
     return [name for name in observed if name in softmax_inputs] or observed

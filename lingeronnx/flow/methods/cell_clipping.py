@@ -130,4 +130,5 @@ def simulate_retained_cells(
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """Compute the sigmoid by tanh, which does not overflow."""
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x))

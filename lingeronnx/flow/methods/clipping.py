@@ -82,6 +82,7 @@ def find_costly_clipping(
     plan_noise = noise(plan.tensors)
 
     def clip_without_rounding(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
+        """Return parameters that clip the tensors of `group` as planned, but hardly round them."""
         names = [name for relaxed in group for name in relaxed]
         return {name: _as_near_float(plan.tensors[name]) for name in names}
 

@@ -63,6 +63,7 @@ class OutputMoments:
         return cls(_gram(rows.transpose(0, 2, 1)), _gram(columns))
 
     def __add__(self, other: OutputMoments) -> OutputMoments:
+        """Return the moments of both sets of gradients."""
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
 
     def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
@@ -421,7 +422,7 @@ def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dic
 def _linear_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a fully connected layer."""
+    """Backpropagate through a fully connected layer; returns {input name: its gradient}."""
     return {ir.input_name(node): gradient @ _weight_array(node)}
 
 
@@ -466,7 +467,7 @@ def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict
 def _reshape_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a reshape."""
+    """Backpropagate through a reshape; returns {input name: its gradient}."""
     name = ir.input_name(node)
     return {name: gradient.reshape(tensors[name].shape)}
 

@@ -260,7 +260,10 @@ class _NoiseMinimizer:
 
 
 def _relative_noise(stats: TensorStats, bits: int) -> float:
-    """Return the quantization noise at the best power-of-two scale, relative to the mean square."""
+    """Return the quantization noise at the best power-of-two scale, relative to the mean square.
+
+    The best scale is that of the calibrator "mse".
+    """
     scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
     return (
         stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)

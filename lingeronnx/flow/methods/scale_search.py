@@ -106,6 +106,7 @@ def rescale_tensors(
     """
 
     def multiply(scale: float) -> float:
+        """Multiply a scale by the factor, rounded to float32."""
         return float(np.float32(scale * factor))
 
     rescaled = {name: plan.tensors[name].mapped(multiply) for name in names}

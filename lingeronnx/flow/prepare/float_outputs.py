@@ -45,6 +45,7 @@ class FloatOutputCache:
     """
 
     def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
+        """Keep outputs `names` of `source` up to `max_bytes` in all."""
         self._source, self._names, self._free_bytes = source, names, max_bytes
         self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
 

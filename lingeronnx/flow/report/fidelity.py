@@ -319,6 +319,7 @@ class _VariationCheck:
     """Checks whether an output differs between samples."""
 
     def __init__(self) -> None:
+        """Start without samples."""
         self._first: np.ndarray | None = None
         self._varies = False
 
@@ -493,6 +494,7 @@ class _StateRanges:
     """Ranges of every element of a state over the calls, in the float model and in integers."""
 
     def __init__(self) -> None:
+        """Start without calls."""
         self._ranges: list[tuple[np.ndarray, np.ndarray]] = []  # (low, high), float and integer
 
     def add(self, expected: np.ndarray, actual: np.ndarray) -> None:

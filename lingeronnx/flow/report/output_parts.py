@@ -68,6 +68,7 @@ class OutputPart:
     sqnr: float
 
     def __str__(self) -> str:
+        """Describe the part as "first to last of axis"."""
         indices = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
         return f"{indices} of axis {self.axis}"
 
@@ -302,6 +303,7 @@ class PartAgreement:
     """
 
     def __init__(self, output: str, boundaries: Mapping[int, Sequence[int]]) -> None:
+        """Start without samples; an agreement per part is created with its first batch."""
         self._output, self._boundaries = output, boundaries
         self._agreements: dict[tuple[int, int, int], Agreement] = {}
 

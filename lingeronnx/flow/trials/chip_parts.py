@@ -113,6 +113,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
 
 
 def _make_host_placement(best: Candidate) -> HostPlacement:
+    """Return the placement of the candidate's parts on chip and host."""
     report = best.result.report
     return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 

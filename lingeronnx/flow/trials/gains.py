@@ -76,6 +76,7 @@ class Gain:
         return self.value + z * self.standard_error_db <= 0
 
     def __str__(self) -> str:
+        """Format the gain in dB with its standard error, which is left out if infinite."""
         spread = "" if math.isinf(self.standard_error_db) else f" +- {self.standard_error_db:.2f}"
         return f"{self.value:+.2f}{spread} dB"
 

@@ -478,6 +478,7 @@ def _output_gains(old: Candidate, new: Candidate) -> list[float]:
 
 
 def _clamp_part_sqnr_db(sqnr: float) -> float:
+    """Clamp the SQNR of an output part in dB, at `_MAX_PART_SQNR_DB` at most."""
     return min(clamp_sqnr_db(sqnr), _MAX_PART_SQNR_DB)
 
 

@@ -172,7 +172,10 @@ def _is_interior(value: ir.Value, members: list[ir.Node]) -> bool:
 
 
 def _is_worth_fusing(nodes: list[ir.Node], source: ir.Value) -> bool:
-    """Whether no platform has an operator for the composition, or it is SiLU."""
+    """Whether no platform has an operator for the composition, or it is SiLU.
+
+    That holds for operators of `_TABLE_ONLY_OPS`, and for products of tensors with a Tanh.
+    """
     op_types = [node.op_type for node in nodes]
     if not _TABLE_ONLY_OPS.isdisjoint(op_types):
         return True

@@ -217,7 +217,11 @@ _AttributeRewrite = Callable[[ir.Model, ir.Node, _Perm], bool | None]
 
 
 def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
-    """Return the rewrite for an operator; by default, only the Transpose moves."""
+    """Return the rewrite for an operator; by default, only the Transpose moves.
+
+    A rewrite changes the node's attributes and returns whether the output must be transposed, or
+    None if the node cannot be changed.
+    """
     if op_type in _AXIS_OPS:
         return _permute_axis
     if op_type in operators.REDUCTION_KINDS:
@@ -226,7 +230,10 @@ def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
 
 
 def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axis of an operator along one axis."""
+    """Permute the axis of an operator along one axis.
+
+    Returns True, since the output must be transposed, or None for a Softmax of several axes.
+    """
     flattens_axes = node.op_type in operators.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
     if flattens_axes:
         return None
@@ -281,7 +288,7 @@ def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a Slice."""
+    """Permute the axes of a Slice; returns True, or None if they are not constant."""
     axes = ir.get_axes(node, 3)
     if axes is None:
         return None
@@ -306,7 +313,10 @@ def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a Squeeze; the remaining axes must stay in order."""
+    """Permute the axes of a Squeeze; the remaining axes must stay in order.
+
+    Returns False, since the output needs no Transpose, or None if that is not possible.
+    """
     source_axes = [perm[axis] for axis in ir.get_axes(node) or ()]
     remaining = [axis for axis in perm if axis not in source_axes]
     if not source_axes or remaining != sorted(remaining):
@@ -316,7 +326,10 @@ def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None
 
 
 def _permute_matmul(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Accept a product with a matrix if the last axis stays the last."""
+    """Accept a product with a constant matrix if the last axis stays the last.
+
+    Returns True, since the output must be transposed, else None.
+    """
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or perm[-1] != len(perm) - 1:
         return None

@@ -358,6 +358,7 @@ def _match_names(names: Sequence[str], keys: Iterable[str]) -> tuple[str, dict[s
     match_counts = _count_prefixes(names, keys)
 
     def rank(prefix: str) -> tuple[int, int, int, str]:
+        """Sort key of a prefix: most matches first, then known, short and smaller ones."""
         preference = _PREFIXES.index(prefix) if prefix in _PREFIXES else len(_PREFIXES)
         return -match_counts[prefix], preference, len(prefix), prefix
 

@@ -258,6 +258,7 @@ class _NameGenerator:
     """
 
     def __init__(self, with_scopes: bool) -> None:
+        """Start counting at zero; `with_scopes` puts the module's path into the names."""
         self._with_scopes = with_scopes
         self._counts: Counter[str] = Counter()
 

@@ -454,6 +454,7 @@ class _GraphDump:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        """Write the dumps to `folder`, or none if it is None."""
         self._folder = None if folder is None else Path(folder)
         self._count = 0
 

@@ -49,6 +49,7 @@ class Samples:
         self.labels = np.concatenate(label_batches) if has_labels else None
 
     def __len__(self) -> int:
+        """Number of samples: the length of axis 0 of the inputs."""
         return len(next(iter(self.arrays.values())))
 
     def get_inputs(self, index: Any) -> dict[str, Any]:
@@ -82,6 +83,7 @@ class Teacher:
     """The float model, which computes the targets of outputs and of some inner tensors."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], samples: Samples) -> None:
+        """Prepare to compute the tensors `names` of the float `model` for `samples`."""
         self._runner, self._samples = FloatRunner(model, set(names)), samples
 
     def compute_targets(self, index: Any) -> dict[str, Any]:

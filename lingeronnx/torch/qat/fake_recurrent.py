@@ -185,14 +185,20 @@ def _run_stepwise(
 
 
 def _get_fraction_bits(kernel: RecurrentKernel) -> tuple[int, int]:
-    """Return the fractional bits of the gate sums, and of a cell that is an input or output."""
+    """Return the fractional bits of the gate sums, and of a cell that is an input or output.
+
+    The latter is 0 for layers without a cell.
+    """
     if isinstance(kernel, k.Lstm):
         return k.Lstm.fraction_bits[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
     return 27 if isinstance(kernel, k.Gru) else 11, 0
 
 
 def _quantize_state(kernel: Any, value: Any, fraction_bits: int, log2_scale: Any) -> Any:
-    """Quantize real states, which the kernel computes with `fraction_bits`, to counts."""
+    """Quantize real states, which the kernel computes with `fraction_bits`, to counts of y.
+
+    Clips to the range of y; `log2_scale` is the learned scale of y, or None.
+    """
     half_range = 1 << (kernel.rescale_o.bits - 1)
     counts = value * (2.0**fraction_bits * get_multiplier(kernel.rescale_o))
     return round_with_gradient(counts, -half_range, half_range - 1, log2_scale)

@@ -111,7 +111,10 @@ def _table(kernel: k.Table, inputs: Sequence[Any], context: FakeQuantContext) ->
 
 
 def _estimate_slopes(values: np.ndarray, like: Any) -> Any:
-    """Return the mean slope of a table around each entry, over a span of several entries."""
+    """Return the mean slope of a table around each entry, over a span of several entries.
+
+    The span is 1/64 of the table to each side; the result is a float tensor like `like`.
+    """
     span, last = max(len(values) // 64, 1), len(values) - 1
     index = np.arange(len(values))
     left, right = np.maximum(index - span, 0), np.minimum(index + span, last)
@@ -125,7 +128,10 @@ def to_float_tensor(values: np.ndarray, like: Any) -> Any:
 
 
 def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply one half of the input by the sigmoid of the other, and requantize."""
+    """Multiply the first half of the input by the sigmoid of the second, and requantize.
+
+    The halves are along `kernel.axis`; the sigmoid is the kernel's table, with estimated slopes.
+    """
     a, b = inputs[0].double().chunk(2, kernel.axis)
     index = b.detach().to(torch.int64) + 128
     gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
@@ -244,7 +250,7 @@ def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) 
 def _reshape(
     kernel: k.Reshape, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Change the shape."""
+    """Change the shape to the one that the kernel infers."""
     (spec,) = kernel.infer(TensorSpec(tuple(inputs[0].shape), np.dtype(np.int8)))
     return (inputs[0].reshape(spec.shape),)
 
@@ -278,7 +284,7 @@ def _pick(
 
 
 def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Select constant indices of an axis."""
+    """Select constant indices of an axis; the axes of the indices replace it."""
     (x,) = inputs
     indices = torch.from_numpy(np.asarray(kernel.indices, np.int64)).to(x.device)
     axis = kernel.axis % x.ndim

@@ -90,14 +90,14 @@ def _divide(a: Attributes, x: Any, y: Any) -> Any:
 
 
 def _power(a: Attributes, x: Any, y: Any) -> Any:
-    """Raise to a power in the type of `x`."""
+    """Raise to a power in the type of `x`; integers are computed in float64."""
     if x.is_floating_point():
         return torch.pow(x, y.to(x.dtype))
     return torch.pow(x.double(), y.double()).to(x.dtype)
 
 
 def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
-    """Compute alpha x w + beta c."""
+    """Compute alpha x w + beta c, with `x` and `w` transposed on request."""
     x = x.t() if a.get("transA", 0) else x
     w = w.t() if a.get("transB", 0) else w
     y = a.get("alpha", 1.0) * (x @ w)
@@ -105,7 +105,10 @@ def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
 
 
 def _cumsum(a: Attributes, x: Any, axis: Any) -> Any:
-    """Compute cumulative sums along an axis."""
+    """Compute cumulative sums along an axis.
+
+    With `reverse` from the end, with `exclusive` without the element itself.
+    """
     (sum_axis,) = to_int_list(axis) or [0]
     ordered = x.flip(sum_axis) if a.get("reverse", 0) else x
     total = ordered.cumsum(sum_axis, dtype=x.dtype)
@@ -239,7 +242,10 @@ def _hardmax(x: Any, axis: int) -> Any:
 
 
 def _batch_norm(a: Attributes, x: Any, *parameters: Any) -> Any:
-    """Normalize channels by running mean and variance."""
+    """Normalize channels (axis 1) by running mean and variance.
+
+    `parameters` are scale, bias, mean and variance. Raises an error in training mode.
+    """
     if a.get("training_mode", 0):
         raise a.make_error("it is in training mode")
     shape = (-1, *(1,) * (x.ndim - 2))
@@ -253,7 +259,10 @@ def _instance_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _group_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
-    """Normalize groups of channels of each sample."""
+    """Normalize groups of channels of each sample.
+
+    Scale and bias are per channel, or per group before opset 21.
+    """
     groups = a.get("num_groups")
     if len(scale) != x.shape[1]:  # before version 21: by group
         size = x.shape[1] // groups
@@ -276,7 +285,7 @@ def _rms_norm(a: Attributes, x: Any, scale: Any) -> Any:
 
 
 def _mean_variance(a: Attributes, x: Any) -> Any:
-    """Normalize by mean and standard deviation over axes."""
+    """Normalize by mean and standard deviation over `axes`, by default 0, 2 and 3."""
     axes = tuple(a.get("axes", [0, 2, 3]))
     mean = x.mean(axes, keepdim=True)
     variance = (x.square().mean(axes, keepdim=True) - mean.square()).clamp(min=0)

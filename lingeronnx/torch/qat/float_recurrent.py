@@ -298,7 +298,7 @@ def _run_torch_lstm(
 def _gru(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    """Run a GRU."""
+    """Run a GRU; arguments as of the operator, with gates z, r, h; results as of `_run_layer`."""
     return _run_layer(
         a, x, w, r, b, lengths, (h,), gate_count=3, default=("Sigmoid", "Tanh"), step=_gru_step
     )
@@ -307,7 +307,7 @@ def _gru(
 def _rnn(
     a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    """Run a simple recurrent layer."""
+    """Run a simple recurrent layer; arguments as of the operator, results as of `_run_layer`."""
     return _run_layer(a, x, w, r, b, lengths, (h,), gate_count=1, default=("Tanh",), step=_rnn_step)
 
 

@@ -27,19 +27,19 @@ def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
 
 
 def _flatten(a: Attributes, x: Any) -> Any:
-    """Reshape to a matrix at an axis."""
+    """Reshape to a matrix: the axes before the attribute `axis`, and those from it on."""
     axis = a.get("axis", 1)
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
-    """Remove axes of size 1."""
+    """Remove the given axes of size 1, or all of them without axes."""
     squeezed = get_int_list(a, "axes", axes)
     return x.squeeze() if squeezed is None else x.squeeze(tuple(squeezed))
 
 
 def _unsqueeze(a: Attributes, x: Any, axes: Any = None) -> Any:
-    """Insert axes of size 1."""
+    """Insert axes of size 1; `axes` count in the result."""
     inserted = get_int_list(a, "axes", axes) or []
     rank = x.ndim + len(inserted)
     for axis in sorted(axis % rank for axis in inserted):
@@ -63,7 +63,10 @@ def _shape(a: Attributes, x: Any) -> Any:
 
 
 def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
-    """Split along an axis, by sizes or into equal parts."""
+    """Split along an axis, by sizes or into equal parts.
+
+    Without sizes there is a part per output of the node, the last one possibly smaller.
+    """
     axis, split_sizes = a.get("axis", 0), get_int_list(a, "split", sizes)
     if split_sizes is None:
         return tuple(x.split(max(-(-x.shape[axis] // a.output_count), 1), axis))
@@ -114,7 +117,11 @@ def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) 
 
 
 def _space_to_depth(a: Attributes, x: Any) -> Any:
-    """Move blocks of pixels to channels."""
+    """Move blocks of b x b pixels to channels: [N, C, H, W] to [N, C b b, H / b, W / b].
+
+    In mode DCR (default) the position in the block is the outer axis of the channels, in CRD the
+    channel is.
+    """
     (n, c, h, w), b = x.shape, a.get("blocksize")
     order = (0, 3, 5, 1, 2, 4) if a.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
     return (
@@ -123,7 +130,11 @@ def _space_to_depth(a: Attributes, x: Any) -> Any:
 
 
 def _depth_to_space(a: Attributes, x: Any) -> Any:
-    """Move channels to blocks of pixels."""
+    """Move channels to blocks of b x b pixels: [N, C, H, W] to [N, C / b / b, H b, W b].
+
+    In mode DCR (default) the position in the block is the outer axis of the channels, in CRD the
+    channel is.
+    """
     (n, c, h, w), b = x.shape, a.get("blocksize")
     if a.get("mode", "DCR") == "DCR":
         blocks = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
@@ -136,7 +147,7 @@ def _depth_to_space(a: Attributes, x: Any) -> Any:
 
 
 def _constant_of_shape(a: Attributes, shape: Any) -> Any:
-    """Return a constant tensor of a shape."""
+    """Return a tensor of a shape that is filled with the attribute `value`, by default 0."""
     value = a.get("value")
     fill = torch.zeros(1)
     if value is not None:
@@ -145,14 +156,17 @@ def _constant_of_shape(a: Attributes, shape: Any) -> Any:
 
 
 def _range(a: Attributes, start: Any, limit: Any, delta: Any) -> Any:
-    """Return the numbers from start to limit."""
+    """Return the numbers from start to limit (exclusive) in steps of delta."""
     first, last, step = (scalar.reshape(()) for scalar in (start, limit, delta))
     count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
     return first + torch.arange(count, dtype=first.dtype, device=first.device) * step
 
 
 def _eye(a: Attributes, x: Any) -> Any:
-    """Return a matrix with ones on a diagonal, of the shape of `x`."""
+    """Return a matrix with ones on diagonal `k`, of the shape of `x`.
+
+    Its type is the attribute `dtype`, or that of `x`.
+    """
     dtype = get_torch_dtype(a, a.get("dtype")) if "dtype" in a else x.dtype
     rows, columns = (torch.arange(size, device=x.device) for size in x.shape)
     return (columns[None] - rows[:, None] == a.get("k", 0)).to(dtype)
@@ -175,7 +189,7 @@ def _trilu(a: Attributes, x: Any, diagonal: Any = None) -> Any:
 
 
 def _reverse_sequence(a: Attributes, x: Any, lengths: Any) -> Any:
-    """Reverse the first elements of each sequence."""
+    """Reverse the first elements of each sequence, as many as `lengths` says; others stay."""
     time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
     steps = torch.arange(x.shape[time], device=x.device)[:, None]
     source_steps = torch.where(steps < lengths, lengths - 1 - steps, steps)  # [time, batch]
@@ -192,7 +206,7 @@ def _normalize_indices(index: Any, size: Any) -> Any:
 
 
 def _gather(a: Attributes, x: Any, index: Any) -> Any:
-    """Select indices of an axis."""
+    """Select indices of an axis; the axes of `index` replace it."""
     axis = a.get("axis", 0) % x.ndim
     selected = x.index_select(axis, _normalize_indices(index, x.shape[axis]).reshape(-1))
     return selected.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
@@ -223,7 +237,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
-    """Write updates at indices of an axis, with an optional reduction."""
+    """Write updates at indices of an axis; the attribute `reduction` combines them instead."""
     reduction = a.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)

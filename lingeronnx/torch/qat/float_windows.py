@@ -85,7 +85,7 @@ def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
 
 
 def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    """Convolve with any padding."""
+    """Convolve in one to three dimensions, with explicit or automatic padding."""
     window = _resolve_padding(a, x.shape[2:], w.shape[2:])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[w.ndim - 3]
     x = _pad(x, window, 0.0)
@@ -185,7 +185,7 @@ def _average_pool(a: Attributes, x: Any) -> Any:
 
 
 def _lp_pool(a: Attributes, x: Any) -> Any:
-    """Return the p-norm of each window."""
+    """Return the p-norm of each window, by default of p 2; padding counts as zero."""
     window = _resolve_padding(a, x.shape[2:], a.get("kernel_shape"))
     elements = _unfold_windows(_pad(x, window, 0.0), window).flatten(2 + len(window.kernel))
     return torch.linalg.vector_norm(elements, a.get("p", 2), -1)
@@ -197,7 +197,7 @@ def _get_spatial_axes(x: Any) -> tuple[int, ...]:
 
 
 def _lrn(a: Attributes, x: Any) -> Any:
-    """Normalize by the squares of adjacent channels."""
+    """Normalize by the squares of `size` adjacent channels."""
     size = a.get("size")
     amounts = [0, 0] * (x.ndim - 2) + [(size - 1) // 2, size // 2]
     total = F.pad(x.square(), amounts).unfold(1, size, 1).sum(-1)
@@ -324,7 +324,7 @@ def _get_source_coordinates(
 
 
 def _round_coordinates(coordinates: np.ndarray, mode: str) -> np.ndarray:
-    """Round coordinates in a nearest_mode of Resize."""
+    """Round coordinates in a nearest_mode of Resize; halves go up in "round_prefer_ceil"."""
     if mode == "floor":
         return np.floor(coordinates)
     if mode == "ceil":

@@ -440,7 +440,7 @@ class QatModule(nn.Module):
         unexpected += [key for key in unknown if key.removeprefix(prefix) not in self._parameters]
 
     def set_plan(self, plan: Plan) -> None:
-        """Lower the graph under another plan, if it differs."""
+        """Lower the graph under another plan, if it differs from the present one."""
         if plan != self.plan:
             self.plan = plan
             self._lower()

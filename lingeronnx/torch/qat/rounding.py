@@ -91,10 +91,12 @@ class _StraightThroughFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, smooth: Any, exact: Any) -> Any:
+        """Return `exact` in the type of `smooth`."""
         return exact.to(smooth.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Pass the gradient to `smooth` unchanged."""
         return grads[0], None
 
 

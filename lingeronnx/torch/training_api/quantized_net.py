@@ -196,6 +196,7 @@ class QatState:
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the settings (platform by name), their fingerprint and the state_dict."""
         settings = {**vars(self.settings), "platform": self.settings.platform.name}
         return {"settings": settings, "told": self.fingerprint, "saved": self.to_state_dict()}
 
