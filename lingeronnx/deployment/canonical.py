@@ -26,7 +26,11 @@ class CanonicalPart:
 
 
 def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
-    """Rename the part's tensors; return None if it has subgraphs or inputs of unknown shape."""
+    """Rename the part's tensors to t0, t1, ... so that equal parts have equal content.
+
+    The order is that of `_list_tensors`; names of nodes and texts are dropped. None if the part has
+    subgraphs or inputs of unknown shape.
+    """
     model = ir.to_proto(part.graph)
     graph = model.graph
     if not all(_has_known_shape(value) for value in graph.input):

@@ -358,7 +358,11 @@ def _explain_difference(
 
 
 def _read_values(device: DumpedTensor, expected: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
-    """Return the device's integers in the simulator's shape, if they are known, and remarks."""
+    """Return the device's integers in the simulator's shape, and remarks.
+
+    The integers are None if they are not known (a checksum), or of another number; another shape
+    of the same number is only remarked.
+    """
     remarks = []
     if device.shape is not None and device.shape != expected.shape:
         remarks.append(

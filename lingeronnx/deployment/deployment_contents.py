@@ -66,7 +66,10 @@ class PartitionedGraph:
         return len(self.parts.chip) == 1
 
     def get_file_name(self, stem: str, part: ProgramPart) -> str:
-        """Return the name of a part's ONNX file; equal parts share one file."""
+        """Return the name of a part's ONNX file; equal parts share one file.
+
+        With one chip part these are STEM_chip, STEM_host_head and STEM_host_tail, else STEM_PART.
+        """
         first_name, _ = self.canonical_parts[part.name]
         first = next(unique for unique in self.unique_parts if unique.name == first_name)
         if not self.has_one_chip_part:
@@ -156,7 +159,11 @@ class DeploymentContents:
         state_pairs: Mapping[str, str],
         separate_packages: bool,
     ) -> DeploymentContents:
-        """Run all parts on the samples, and build the ports and the C program."""
+        """Run all parts on the samples, and build the ports and the C program.
+
+        If no program can be built it is None, with the reason in `missing_program_reason`.
+        `state_pairs` maps outputs to the inputs that they feed.
+        """
         parts = partition.parts
         runner = PartsRunner(parts, "executor", graph.target)
         calls = [list(runner.iter_parts(run.feeds)) for run in sample_runs.values()]

@@ -174,7 +174,10 @@ def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
 def _iterate_stale_values(
     graph: SimulatedGraph, tensor: str, run: SampleRun, neighbors: Mapping[str, SampleRun]
 ) -> Iterator[FaultHypothesis]:
-    """Yield the tensor of other samples, and other tensors of this sample with equal size."""
+    """Yield the tensor of other samples, and other tensors of this sample with equal size and type.
+
+    `neighbors` has runs of other samples by a label for the text.
+    """
     expected = run.integers[tensor]
     for label, neighbor in neighbors.items():
         if tensor in neighbor.integers:
@@ -275,7 +278,11 @@ def _iterate_input_faults(
 def _iterate_quantization_faults(
     layer: LayerSubgraph, name: str, subject: str, real_values: np.ndarray, scale: float
 ) -> Iterator[LayerChange]:
-    """Yield the layer with input `name` quantized with a wrong scale, rounding or saturation."""
+    """Yield the layer with input `name` quantized with a wrong scale, rounding or saturation.
+
+    `real_values` is the input before quantization, `scale` the right one in integer steps per unit,
+    and `subject` names the input in the text. Wrong scales are off by 1 to 4 bits.
+    """
     dtype = layer.inputs[name].dtype
     limits = np.iinfo(dtype)
     x = real_values.astype(np.float64)
@@ -304,7 +311,10 @@ def _iterate_state_faults(
     neighbors: Mapping[str, SampleRun],
     names: Collection[str],
 ) -> Iterator[LayerChange]:
-    """Yield the layer with one of its inputs in `names` stale or zero."""
+    """Yield the layer with one of its inputs in `names` as in another sample, or zero.
+
+    `neighbors` has runs of other samples by a label for the text.
+    """
     reader = layer.nodes[-1].name
     for name, array in layer.inputs.items():
         if name not in names:
@@ -348,7 +358,10 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_weight_faults(
     layer: LayerSubgraph, node: onnx.NodeProto, name: str
 ) -> Iterator[LayerChange]:
-    """Yield the layer with one weight tensor in another layout, reversed or zero."""
+    """Yield the layer with one weight tensor in another layout, reversed or zero.
+
+    Reversed are both kernel axes together, the output channels, or the input channels.
+    """
     array = layer.constants[name]
     for order, transposed in _iterate_axis_orders(array):
         text = f"the weights of {node.name} are read with {_describe_layout(order)}"
@@ -362,7 +375,10 @@ def _iterate_weight_faults(
 
 
 def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with two operands of a node exchanged, or an input in another layout."""
+    """Yield the layer with two operands of a node exchanged, or an input in another layout.
+
+    Operands are distinct inputs of the node that are not constant.
+    """
     for index, node in enumerate(layer.nodes):
         operands = dict.fromkeys(layer.iterate_activations(index))
         for first, second in itertools.combinations(operands, 2):

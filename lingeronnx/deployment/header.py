@@ -83,7 +83,10 @@ def _iterate_port_lines(
 
 
 def _iterate_state_lines(upper: str, ports: Ports) -> Iterator[str]:
-    """Yield the port indices and shift of each state that is fed back."""
+    """Yield the macros of each state that is fed back: port indices of output and input, and shift.
+
+    A state that passes through the host's part is only a comment.
+    """
     yield (
         "/* After a call, the integers of OUTPUT shifted left by SHIFT (right, rounded half up, "
         "where it is negative;"

@@ -128,7 +128,7 @@ def run_in_double_precision(
 
 
 def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with double constants and Casts, and with functions inlined."""
+    """Copy the model with float constants and Casts to float as double, functions inlined."""
     if model.functions:
         double_model = inline_local_functions(model)
     else:

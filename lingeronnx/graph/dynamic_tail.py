@@ -417,7 +417,10 @@ def _collect_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _rename_tensors(graph: onnx.GraphProto, new_names: dict[str, str]) -> None:
-    """Rename tensors in `graph` and in its nested subgraphs."""
+    """Rename tensors in `graph` and in its nested subgraphs, in place; `new_names` is {old: new}.
+
+    Inputs and outputs of `graph` itself keep their names.
+    """
     for node in graph.node:
         for field in (node.input, node.output):
             field[:] = [new_names.get(name, name) for name in field]

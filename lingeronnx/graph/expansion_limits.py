@@ -154,7 +154,10 @@ def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:
 
 
 def _never_exits_early(body: GraphProto, scope: _ScalarConstants) -> bool:
-    """Whether the exit condition of a loop body is its own input or a true constant."""
+    """Whether the exit condition of a loop body is its own input or a true constant.
+
+    It is traced through Identity and Cast. A malformed body without condition counts as such.
+    """
     if not body.output or len(body.input) < 2:
         return True
     constants = _collect_scalar_constants(body, scope)

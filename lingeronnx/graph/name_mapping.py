@@ -95,7 +95,13 @@ def collect_tensor_names(graph: ir.Model) -> set[str]:
 
 
 def _parse_name_mapping(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the metadata `NAMES_KEY` to {file name: user name} of tensors and of nodes."""
+    """Parse the metadata `NAMES_KEY` to {file name: user name} of tensors, and of nodes.
+
+    Raises
+    ------
+    ModelError
+        If the text is malformed.
+    """
     try:
         content = json.loads(text)
         tensors = {str(file): str(user) for file, user in content["tensors"].items()}

@@ -355,7 +355,10 @@ def _suggest_model_end(graph: GraphProto, output_name: str) -> str:
 
 
 def _check_tensor(tensor: TensorProto) -> None:
-    """Raise ModelError if the element type is unsupported or the data do not match the shape."""
+    """Raise ModelError if the element type is unsupported or the data do not match the shape.
+
+    Unsupported are unknown types and those of 6 bits; sizes must not be negative.
+    """
     type_name = "?"
     if tensor.data_type in TensorProto.DataType.values():
         type_name = TensorProto.DataType.Name(tensor.data_type)

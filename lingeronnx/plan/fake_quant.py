@@ -156,7 +156,7 @@ def _make_fake_quant_nodes(
 
 
 def _fake_quantize_weights(model: ir.Model, qparams: Mapping[str, Affine]) -> None:
-    """Round the initializers in `qparams` to their grid, in place."""
+    """Round the initializers in `qparams` to their grid, in place, clipped to their type."""
     for name, value in model.graph.initializers.items():
         q, array = qparams.get(name), ir.const_value(value)
         if q is None or array is None:

@@ -150,7 +150,10 @@ class Plan:
 
 
 def _check_version1(body: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for entries of version 1 that were never written and are not supported."""
+    """Raise ConfigError for entries of version 1 that were never written and are not supported.
+
+    These are a transform's offset other than 0, and `reads`. `where` begins messages.
+    """
     for name, transform in body.get("transforms", {}).items():
         if transform.get("offset"):
             raise ConfigError(

@@ -223,7 +223,10 @@ def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[st
 
 
 def _collect_attributes(form: Format) -> list[Attr]:
-    """Return the attributes of every node and of the operator; the latter replace equal names."""
+    """List the attributes of every node and of the operator; the latter replace equal names.
+
+    An operator with a channel axis also has that of scales per channel.
+    """
     channel_scales = () if form.channel_axis is None else (_CHANNEL_SCALES,)
     attributes = (
         *_PACKER_ATTRIBUTES,

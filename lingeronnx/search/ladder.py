@@ -185,7 +185,11 @@ class NarrowLayer:
 
 
 def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
-    """Return groups of layers that share scales, best gain per multiply-accumulate first."""
+    """List groups of layers that share scales, best gain per multiply-accumulate first.
+
+    The gain is the relative error that rounding the group causes, see `_measure_gains`; a group
+    costs at least the share of an average group.
+    """
     operators = list_rounded_operators(planned)
     groups = _group_by_shared_scale(planned, operators)
     gains = _measure_gains(planned, operators, [_merge_rounded(group) for group in groups])
@@ -205,7 +209,11 @@ def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
 
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
-    """Return the layers whose weights have fewer bits than the data, best gain per byte first."""
+    """List the layers whose weights have fewer bits than the data, best gain per byte first.
+
+    Bytes are those that widening to the bits of the data adds. Layers without a selector are left
+    out.
+    """
     operators = list_rounded_operators(planned)
     sizes = [(layer, _widening_bytes(planned, layer)) for layer in operators]
     sizes = [(layer, size) for layer, size in sizes if layer.selector and size]

@@ -122,7 +122,10 @@ def render_search_section(search: Mapping[str, Any]) -> PageSection:
 
 
 def _render_row(trial: Mapping[str, Any]) -> list[str]:
-    """Return the table cells of an attempt as HTML, in the order of the columns."""
+    """Render the table cells of an attempt as HTML, in the order of the columns.
+
+    Values that are not known are empty; an attempt without a value has the reason there.
+    """
     macs = "<br>".join(
         f"{components.escape_text(width)}: {count:,}"
         for width, count in (trial["macs"] or {}).items()

@@ -85,7 +85,10 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
-    """Lower a model with guessed scales; None if its own constants do not allow any guess."""
+    """Lower a model with guessed scales; None if its own constants do not allow any guess.
+
+    A Clip that only saturates is a Relu on a target without Clip. No calibration data are used.
+    """
     if not target.can_run(CLIP.name):
         clips = find_saturating_clips(partition, target, 8)
         graph = _replace_clips_with_relu(partition.graph, clips)

@@ -108,10 +108,7 @@ class Check(Sequence[Violation]):
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        """The verdict on the graph, or those on each chip part of an integer graph.
-
-        Empty for a float graph without a choice of packer arguments.
-        """
+        """The verdict on the graph, or those on each chip part of an integer graph."""
         if self.choice is not None:
             return (self.choice.verdict,)
         return self.program.verdicts if self.kind == "integer" else ()
@@ -186,11 +183,7 @@ class Check(Sequence[Violation]):
 
     @property
     def verdict(self) -> str:
-        """The result in one line.
-
-        Either that no limit is exceeded (if `sound`), or the reasons: too slow, the packing, the
-        violated limits, whether --fit fixes all of them, and whether the chip parts are correct.
-        """
+        """The result in one line."""
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
         reasons = []
@@ -260,7 +253,10 @@ class Check(Sequence[Violation]):
         return [*lines, *self._format_cost(free_lines), *note_lines]
 
     def _format_violations(self, max_lines: int | None) -> list[str]:
-        """Return the violations that remain with --fit, then those that it fixes."""
+        """Format the violations that remain with --fit, then those that it fixes.
+
+        In an integer graph all of them remain. At most `max_lines` lines each; None: all.
+        """
         remaining_keys = {(violation.node, violation.rule) for violation in self.remaining}
         remaining, fixed = [], []
         for violation in self.violations:
@@ -319,7 +315,10 @@ class Check(Sequence[Violation]):
         return lines
 
     def _format_parts(self, max_lines: int | None) -> list[str]:
-        """Return the parts of a model, the nodes on the host, and changes that reduce the parts."""
+        """Format the parts of a model, the nodes on the host, and changes that reduce the parts.
+
+        Empty without parts. The packing of each chip part is told of integer graphs only.
+        """
         program = self.program
         if not program.parts:
             return []

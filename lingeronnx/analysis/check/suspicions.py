@@ -378,7 +378,10 @@ def _find_concat_scale_mismatches(
 
 
 def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find inputs of a Concat with a much finer scale than its output, in an integer graph."""
+    """Find inputs of a Concat with a much finer scale than its output, in an integer graph.
+
+    Much finer is _MIN_SCALE_RATIO times.
+    """
     for node in graph.graph:
         op = find_integer_op(node) if is_quantized_domain(node) else None
         if op is None or op is not CONCAT:

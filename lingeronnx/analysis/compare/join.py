@@ -492,7 +492,10 @@ class TensorJoin:
         return name if name in self.rows else None
 
     def _create_row(self, name: str) -> ComparedTensor:
-        """Create the row of a tensor, with the nodes that produce it in both models."""
+        """Create the row of a tensor, with the nodes that produce it in both models.
+
+        Its module is that of the baseline's node, or of the other's if the baseline has no graph.
+        """
         base_node, other_node = self.base.node(self.baseline_name(name)), self.other.node(name)
         named_node = base_node if self.base.graph is not None else other_node
         return ComparedTensor(

@@ -260,7 +260,7 @@ class _OptionTrial:
         return math.inf if sqnr_db is None else sqnr_db
 
     def _measure_worst_sqnr(self, source: TensorSource) -> float | None:
-        """Return the worst output's SQNR in dB, or None without outputs."""
+        """Measure the worst output's SQNR in dB against the baseline's; None without outputs."""
         worst_db, has_outputs = math.inf, False
         for name, array, form in source.run(self._feeds):
             if name not in self._expected:

@@ -70,7 +70,11 @@ def _read_asset(kind: str) -> str:
 
 
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
-    """Return the data of a row for the page's script, with short keys."""
+    """Make the data of a row for the page's script, with short keys.
+
+    "m" and "o" are the measures as they arrive and of the layer itself, "hx" and "hy" histograms
+    of both models over "lo" to "hi".
+    """
     pair, form = row.arrived, row.stored_form
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]

@@ -319,7 +319,13 @@ def compare_kept(
 
 
 def _load_recorded_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Return (all samples, mapped from disk; quantization parameters) by tensor."""
+    """Load (all samples, mapped from disk; quantization parameters or None) by tensor.
+
+    Raises
+    ------
+    DataError
+        If the profile has no tensors, or they cannot be read.
+    """
     try:
         return load_dump(folder / TENSORS_FOLDER)
     except FileNotFoundError as error:

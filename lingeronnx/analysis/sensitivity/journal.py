@@ -175,7 +175,13 @@ class Journal:
                     yield record
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append one record; its "part" names the kind of result."""
+        """Append one record; its "part" names the kind of result. Nothing is done without a file.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be written.
+        """
         if self._file is None:
             return
         try:

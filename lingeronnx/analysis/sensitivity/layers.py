@@ -150,7 +150,10 @@ def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
 
 
 def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
-    """Return an entry for every tensor that comes from the host and is converted to integers."""
+    """List an operator of type Quant for every tensor that comes from the host and is quantized.
+
+    It has the tensor's name and no selector.
+    """
     produced: set[str] = set()
     for node, _ in planned.partition.integer_nodes:
         produced.update(str(value.name) for value in node.outputs)

@@ -163,7 +163,7 @@ class TrialRuns:
         worst_first: Sequence[RankedTrial],
         count: int,
     ) -> None:
-        """Draw histograms of the `count` best and worst layers, with outputs on the first block."""
+        """Draw histograms of the `count` best and worst layers, with float outputs of one block."""
         engine = self._roundable.create_engine()
         feeds, _ = next(self._data.batches(self.block_size))
         runs = [

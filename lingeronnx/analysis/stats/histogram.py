@@ -110,7 +110,10 @@ class Histogram:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Histogram:
-        """Create a histogram from a `state`."""
+        """Create a histogram from a `state`: exact values, or range, count and bins.
+
+        States of older files lack the number of zeros, which is then 0.
+        """
         if len(state) < 7 or not isinstance(state[6], list):
             histogram = cls()
             histogram.add(np.array(state, np.float64))

@@ -157,7 +157,7 @@ class PairMeasures:
         return measures
 
     def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Add finite float64 values [n] of both streams."""
+        """Add finite float64 values [n] of both streams: distributions, sums, largest errors."""
         if not a.size:
             return
         for distribution, values in ((self.x, a), (self.y, b)):

@@ -121,7 +121,7 @@ def generate_host_source(
 
 
 def _run_generator(model: onnx.ModelProto, name: str) -> str:
-    """Return the C that emx-onnx-cgen generates for a model."""
+    """Return the C that emx-onnx-cgen generates for a model, with the function NAME_nodes."""
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
     options = CompilerOptions(
@@ -218,7 +218,10 @@ def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) ->
 def fix_sample_shapes(
     model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> onnx.ModelProto:
-    """Return a copy of `model` with the shapes of one sample and with functions inlined."""
+    """Copy `model` with the shapes and types of one sample, and with functions inlined.
+
+    Shapes of other tensors are inferred again; names, texts and metadata of the model are dropped.
+    """
     if model.functions:
         static_model = inline_local_functions(model)
     else:

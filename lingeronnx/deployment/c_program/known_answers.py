@@ -171,7 +171,7 @@ def make_main_c(program: BoardProgram) -> str:
 def _iterate_buffers(
     program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the arrays of the program's inputs, outputs and expected outputs."""
+    """Yield static C arrays of the program's inputs, outputs and expected outputs (want_NAME)."""
     for tensor in program.inputs:
         c_type, name = get_c_type(tensor.dtype), input_names[tensor.tensor]
         yield f"static {c_type} {name}[{max(tensor.element_count, 1)}];"
