@@ -124,7 +124,7 @@ class KernelInfo:
             )
         return QUANT_MODES[name]
 
-    def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401 - Rescale, or Rounded in its place
+    def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401
         """Return the rescaling by `ratio` to the output.
 
         Parameters
@@ -168,7 +168,7 @@ class KernelInfo:
             return RoundedShift(shift, width, self.rounding)
         return Rescale.from_shift(shift, width, zero)
 
-    def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401 - as there
+    def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401
         """Return the rescaling of accumulators, per channel if scale_w is a list.
 
         Parameters
