@@ -84,7 +84,11 @@ class Timeline:
         return self.time.latency
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the timeline in the Chrome trace format."""
+        """Return the timeline in the Chrome trace format, one thread per lane.
+
+        Times are microseconds, or cycles without a clock; slices that round to no time are
+        instants.
+        """
         step_cycles = (self.time.clock_mhz or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
         events: list[dict[str, Any]] = [_metadata_event("process_name", 0, {"name": process})]

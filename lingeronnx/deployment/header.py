@@ -65,7 +65,10 @@ def make_constant_lines(stem: str, ports: Ports) -> list[str]:
 def _iterate_port_lines(
     upper: str, prefix: str, direction: str, ports: Sequence[Port]
 ) -> Iterator[str]:
-    """Yield type, name, shape and scale of each port. direction : INPUT or OUTPUT."""
+    """Yield C lines with type, name, shape and scale of each port; macros begin with `upper`.
+
+    direction : INPUT or OUTPUT. A port without a shift gets no SHIFT.
+    """
     yield f"#define {upper}_{direction}S {len(ports)}"
     yield ""
     for index, port in enumerate(ports):

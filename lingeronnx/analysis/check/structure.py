@@ -64,7 +64,7 @@ class Structure:
     suspicions: Sequence[Suspicion]
 
     def text(self) -> str:
-        """Return all five parts as the text of `model_check_result.txt`."""
+        """Return all five parts as the text of `model_check_result.txt`, numbered tables."""
         suspicions = [(s.layer, s.kind, s.measured, s.limit, s.remedy) for s in self.suspicions]
         sections = (
             ("Fusable patterns left unfused", _UNFUSED_COLUMNS, self.unfused),

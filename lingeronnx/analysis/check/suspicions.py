@@ -238,7 +238,10 @@ def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]
 
 
 def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find output channels whose weights are all zero, in the float model or after rounding."""
+    """Find output channels of the integer graph whose weights are all zero.
+
+    The float model's weights tell which of them are zero only by rounding.
+    """
     initializers = result.float_graph.graph.initializers
     float_weights = {name: ir.const_value(value) for name, value in initializers.items()}
     for node, weight in _iter_layer_weights(result.graph):

@@ -307,8 +307,8 @@ def _group_layers(
 ) -> list[list[str]]:
     """Group the tensors with findings that share their scale and kind with a parent.
 
-    The groups are lists of names in the order of `rows`; a tensor whose parents are in different
-    groups joins these. `parents` maps a tensor to those that its layer reads.
+    Each tensor with a finding is in one group, perhaps alone; a tensor whose parents are in
+    different groups joins these. `parents` maps a tensor to those that its layer reads.
     """
     heads: dict[str, str] = {}
     groups: dict[str, list[str]] = {}

@@ -466,9 +466,8 @@ class TensorJoin:
     ) -> np.ndarray | None:
         """Find the baseline's tensor to compare with, or None if there is none.
 
-        Shapes must be equal except for axes of length 1. Tensors that should have a counterpart but
-        have none are added to `unpaired`; integers without a stored form (indices, shapes) should
-        not.
+        Shapes must be equal except for axes of length 1. Tensors without a counterpart are added to
+        `unpaired`, except for plain integers such as indices and shapes.
         """
         expected = real.get(name)
         if stored_form is None and array.dtype.kind != "f":

@@ -218,7 +218,11 @@ class LayerExaminer:
         return None
 
     def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
-        """Find a Relu whose input this layer reads, while the float layer reads its output."""
+        """Find a Relu whose input this layer reads, while the float layer reads its output.
+
+        Relus and Clips before all nodes that are folded into the layer count; None if there is
+        none.
+        """
         node = self._other.node(row.name)
         if node is None:
             return None

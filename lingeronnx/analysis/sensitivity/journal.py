@@ -70,14 +70,14 @@ class Journal:
         resume: bool,
         ways: ResumeHints = CLI_HINTS,
     ) -> None:
-        """Open the file for appending; start it anew unless `resume` and it has this header.
+        """Open the file for appending; start it anew unless `resume` is set and it has a header.
 
         Without a path nothing is stored.
 
         Raises
         ------
         ConfigError
-            If the file cannot be written, or has another header.
+            If the file cannot be written, or the header of the file to resume differs.
         """
         self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))

@@ -376,7 +376,10 @@ def _parse_body(
 def _get_lifetimes(
     arrays: dict[str, tuple[str, list[int]]], calls: Sequence[str]
 ) -> dict[str, BufferLifetime]:
-    """Return the lifetime of each array: the first and last call that it is an argument of."""
+    """Find the size and lifetime of each array: the first and last call that it is an argument of.
+
+    `arrays` has (C type, dimensions) by name; arrays without a call are left out.
+    """
     lifetimes: dict[str, BufferLifetime] = {}
     for step, call in enumerate(calls):
         for argument in re.findall(r"\w+", call.partition("(")[2]):

@@ -118,7 +118,10 @@ def measure_tolerance(
 def _run_stream(
     program: BoardProgram, runner: PartsRunner, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[dict[str, np.ndarray]]:
-    """Run consecutive calls from zero states; return the outputs of all parts of each call."""
+    """Run consecutive calls from zero states; return the outputs of all parts of each call.
+
+    The zeros are in the first feeds; later the outputs replace the states in the feeds.
+    """
     calls = []
     states: dict[str, np.ndarray] = {}  # the feeds of the first call contain zeros
     for inputs in feeds:

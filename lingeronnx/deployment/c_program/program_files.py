@@ -161,7 +161,7 @@ def _write_arrays(folder: Path, prefix: str, arrays: Iterable[np.ndarray]) -> No
 
 
 def describe_program(program: BoardProgram) -> dict[str, Any]:
-    """Return the manifest's entry of a program.
+    """Return the manifest's entry of a program: prefix, bytes of memory, operations, and its parts.
 
     `Session(path, host=DIR)` reads the host parts from it.
     """
