@@ -92,7 +92,10 @@ class RewriteBuilder(SubgraphBuilder):
     def concat_parts(
         self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Dim]
     ) -> ir.Value:
-        """Concatenate parts of one tensor, which share one scale, along `axis`."""
+        """Append the Concat of parts of one tensor along `axis`, marked as sharing one scale.
+
+        `shape` is that of the result, which is returned.
+        """
         result = self("Concat", parts, shape, "joined", {"axis": axis})
         mark_shared_scale_parts(self.nodes[-1])
         return result

@@ -54,9 +54,11 @@ def can_apply_batch_norm(source: ir.Value) -> bool:
 def emit_batch_norm(
     builder: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray
 ) -> ir.Value:
-    """Append ``a*source + c`` as a BatchNormalization.
+    """Append ``a*source + c`` as a BatchNormalization on an image, and a Reshape back.
 
-    a, c : scalars, or arrays that broadcast to the shape of a sample.
+    a, c : scalars, or arrays that broadcast to the shape of a sample. The channels are the axes up
+    to the last one along which they vary; an image [N, C, H, W] that varies by channel is not
+    reshaped.
     """
     sizes = [int(dim or 1) for dim in ir.require_shape(source)[1:]]
     last_axis = max(_find_last_varying_axis(a), _find_last_varying_axis(c))

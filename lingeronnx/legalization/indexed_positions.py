@@ -85,7 +85,8 @@ def _rewrite_as_slices(
 ) -> tuple[str, str] | None:
     """Replace a node by the selection of `positions` along each axis.
 
-    Returns None if the platform does not support the result.
+    `positions` maps axes to positions of the input. Returns None if the platform does not support
+    the result, or nothing is selected.
     """
     builder, value = RewriteBuilder(model, node), ir.require_input(node)
     for axis, axis_positions in positions.items():

@@ -153,7 +153,10 @@ class Op:
         )
 
     def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
-        """Return the limits on `target`: those of the target, then those of the rule."""
+        """Return the limits on `target`: those of the target, then those of the rule.
+
+        A composition has only those of the rule.
+        """
         if self.composition_name:
             return self.constraints
         return (*target.vendor.get_limit_checks(self.integer_op.name), *self.constraints)

@@ -78,7 +78,10 @@ def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 
 
 def _product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Return the maximum exponent of a right-shifted product with the constant."""
+    """Return the maximum exponent of a product that is only shifted right.
+
+    It is the sum of the exponents of the constant and the computed operand.
+    """
     return exponent(ir.input_name(node, _constant_inputs(node)[0])) + exponent(
         ir.input_name(node, _computed_inputs(node)[0])
     )
@@ -136,7 +139,7 @@ class AddConstant(BinaryOp):
         return None
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has the integer operator, or BatchNorm2dInt on chips."""
+        """Whether `target` has the integer operator, or BatchNorm2dInt where that replaces it."""
         if _lowers_to_batch_norm(self.integer_op, target):
             return target.can_run(formats.BATCH_NORM2D.name)
         return target.can_run(self.integer_op.name)

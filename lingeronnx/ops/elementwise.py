@@ -97,7 +97,7 @@ class BinaryOp(Op):
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the attributes of the integer node."""
+        """Return the scale attributes of both inputs and the output."""
         return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )

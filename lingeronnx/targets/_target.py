@@ -142,7 +142,10 @@ class Vendor:
         return ()
 
     def names(self, graph: ir.Model) -> NameMapping:
-        """Return the names that are not valid in a file for the target, with their replacements."""
+        """Return the names that are not valid in a file for the target, with their replacements.
+
+        The default replaces none.
+        """
         from ..graph.name_mapping import NameMapping
 
         return NameMapping()

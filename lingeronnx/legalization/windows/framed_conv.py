@@ -64,7 +64,7 @@ def convert_conv_to_frames(
 
 
 def _is_single_channel_1d(geometry: ConvGeometry) -> bool:
-    """Whether a convolution is 1-D over one channel, without padding and dilation."""
+    """Whether a convolution is 1-D over one input channel, without padding and dilation."""
     if len(geometry.kernel) != 1 or geometry.inputs != 1:
         return False
     return not any(geometry.pads) and geometry.dilations == (1,)

@@ -192,7 +192,8 @@ def _plan_kernel_parts(
 ) -> list[_KernelPart] | None:
     """Return the parts of the kernel along an axis, or None if no split meets the limits.
 
-    A kernel that is small enough is a single part.
+    A kernel that is small enough is a single part; others have the fewest parts of nearly equal
+    size.
     """
     assert target.conv_limits is not None
     kernel, max_kernel = geometry.kernel[axis], _get_max_kernel(geometry, axis, target)

@@ -81,9 +81,10 @@ def _format_kernel(windows: Sequence[_AxisWindow]) -> str:
 
 
 def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _AxisWindow] | None:
-    """Split a window along one axis into two that are applied in turn; None if that is impossible.
+    """Split a window along one axis into (first, second), applied in turn; None if impossible.
 
-    A window within the limit is left to the second one.
+    A window within the limit is left to the second one. Windows that tile the map are split by the
+    largest divisor of the kernel, others by a first one of stride 1.
     """
     kernel, stride, pad_begin, pad_end = window
     if kernel <= max_kernel:

@@ -33,7 +33,9 @@ def replace_unsupported_stride(
 ) -> tuple[str, str] | None:
     """Replace the stride of a convolution along one axis by stride 1.
 
-    An axis with an unsupported stride comes first, then one with a kernel that is too large.
+    An axis with an unsupported stride comes first, then one with a kernel that is too large. The
+    phases of the axis become channels if possible; otherwise an unsupported stride is computed with
+    stride 1 and every s-th result kept.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:

@@ -157,7 +157,7 @@ class _MapTile(NamedTuple):
 def _are_tiles_supported(
     node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[int, int]]], target: Target
 ) -> bool:
-    """Whether every tile meets all limits.
+    """Whether every tile (ranges of channels, rows and columns of the result) meets all limits.
 
     A tile of a pool with several outputs must not become a global pool.
     """

@@ -160,7 +160,7 @@ def check_pad_form(node: ir.Node, target: Target) -> object:
 
 
 def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
-    """Whether `node` becomes a single iqPad."""
+    """Whether `node` becomes a single iqPad: the target has it, for the mode and rank of `node`."""
     return target.can_run(formats.PAD.name) and _iqpad_supports(
         node, len(ir.get_shape(node.inputs[0]) or ()), target
     )

@@ -40,7 +40,7 @@ class Tile(SameRankRule):
         return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Tile with the same repeats."""
+        """Emit Tile with the same repeats as an int64 constant."""
         repeats = ir.require_const_value(node.inputs[1])
         constant = context.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         context.emit(formats.TILE, node, [context.get_integer_input(node, 0), constant], {})

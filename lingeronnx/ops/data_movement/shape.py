@@ -134,7 +134,7 @@ class Unsqueeze(_ShapeRule):
     floats = (("", "Unsqueeze"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with axes as an attribute."""
+        """Emit Unsqueeze with the axes, sorted and counted from the front, as an attribute."""
         rank = len(ir.require_shape(node.outputs[0]))
         axes = sorted(a % rank for a in ir.get_axes(node) or [])
         context.emit(formats.UNSQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
@@ -152,9 +152,10 @@ def check_transpose_rank(node: ir.Node, target: Target) -> object:
 def _factor_permutation(
     perm: tuple[int, ...], broken: Collection[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return two permutations whose composition is `perm`, neither of them `broken`.
+    """Return (first, second): Transposes by them in a row permute by `perm`.
 
-    If possible, the second one swaps the last two axes.
+    Neither is in `broken`, nor the identity. If possible, the second one swaps the last two axes.
+    Raises an InternalError if there is no such pair.
     """
     rank = len(perm)
     swap = (*range(rank - 2), rank - 1, rank - 2)
@@ -235,9 +236,10 @@ def _emit_permutation(
 def _plan_transpose_parts(
     shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-    """Return the axis and the ranges of the slices of a large tensor, or None if it is small.
+    """Return the input axis and the ranges of the slices of a large tensor, or None if small.
 
-    The first axis of the result is preferred, so that the slices are contiguous there.
+    A tensor is large above the target's `max_bytes` per sample. The first axis of the result is
+    preferred, so that the slices are contiguous there.
     """
     max_bytes = None if target.transpose is None else target.transpose.max_bytes
     if max_bytes is None or None in shape[1:]:

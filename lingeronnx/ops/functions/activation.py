@@ -68,7 +68,10 @@ def _emit_clip(node: ir.Node, low: LoweringContext, bounds: tuple[int, int]) -> 
 
 
 def can_compose_clip(node: ir.Node, target: Target) -> bool:
-    """Whether Clip(0, b) is composed of BatchNorm2dInt and Relu, because `target` has no Clip."""
+    """Whether Clip(0, b) is composed of BatchNorm2dInt and Relu, because `target` has no Clip.
+
+    The target must have both, and the node a known shape.
+    """
     if target.can_run(formats.CLIP.name) or not nchw_shape(node):
         return False
     return target.can_run(formats.RELU.name) and target.can_run(formats.BATCH_NORM2D.name)

@@ -30,7 +30,10 @@ __all__ = ["HardSigmoid", "HardSwish"]
 
 
 def _gate_coefficients(node: ir.Node) -> tuple[float, float]:
-    """Return (alpha, beta) of the gate."""
+    """Return (alpha, beta) of the gate alpha x + beta: (1/6, 0.5) of a HardSwish, else attributes.
+
+    Their defaults are 0.2 and 0.5.
+    """
     if ir.base_op_type(node) == "HardSwish":
         return 1 / 6, 0.5
     return float(ir.get_attr(node, "alpha", 0.2)), float(ir.get_attr(node, "beta", 0.5))

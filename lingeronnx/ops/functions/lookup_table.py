@@ -80,7 +80,10 @@ def evaluate_float_node(model: ir.Model, node: ir.Node, x: np.ndarray) -> np.nda
 
 
 def _make_table_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction | None:
-    """Return the function that a table of `node` evaluates, or None without tables."""
+    """Return the function that a table of `node` evaluates, or None on targets without iqTable.
+
+    NaN and infinity are replaced by finite numbers.
+    """
     if not target.can_run(formats.TABLE.name):
         return None
     return lambda x: np.nan_to_num(evaluate_float_node(model, node, x))

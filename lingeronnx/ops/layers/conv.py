@@ -97,7 +97,7 @@ class WeightLayer(Op):
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the scale attributes."""
+        """Return the scale attributes of input, weight and output."""
         return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )

@@ -144,8 +144,10 @@ class LayerNorm(Op):
     ) -> None:
         """Emit LayerNormInt on [1, rows, size], with short rows repeated side by side.
 
-        A repeated row has the same mean and variance. A linear layer repeats rows exactly, and its
-        output area is large enough for the writes of LayerNormInt.
+        `constants` are weight and bias for repeated rows. Reshapes surround it if the shape is
+        another, and a Slice follows repeated rows. A repeated row has the same mean and variance. A
+        linear layer repeats rows exactly, and its output area is large enough for the writes of
+        LayerNormInt.
         """
         x, o, base = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
         shape = [1, *(int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:])]
@@ -205,7 +207,10 @@ class LayerNorm(Op):
 
 
 def _row_repeats(size: int, target: Target) -> int:
-    """Return how often a row of `size` elements is repeated to reach the minimum length."""
+    """Return how often a row of `size` elements is repeated to reach the minimum length.
+
+    It is 1 for a row that is long enough, and without limits.
+    """
     if target.layer_norm_limits is None:
         return 1
     return -(-target.layer_norm_limits.min_length // size)

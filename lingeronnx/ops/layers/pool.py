@@ -247,7 +247,7 @@ class MaxPool(Op):
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject other ranks, used indices, implicit padding, dilation and ceil_mode."""
+        """Reject used indices, and what `_explain_pool_rejection` rejects."""
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
         return _explain_pool_rejection(node)
@@ -258,7 +258,10 @@ class MaxPool(Op):
 
 
 def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraint that input and output share a scale, if `target` needs it."""
+    """Return the constraint that input and output share a scale, if `target` needs it.
+
+    There is none for an average that is lowered to LinearInt.
+    """
     if target.pool_limits is None or not target.pool_limits.needs_same_scale:
         return []
     return [] if is_lowered_to_linear(node, target) else share_input_output_scale(node, target)
@@ -281,7 +284,7 @@ class AvgPool2d(Op):
     constraints = (check_global_average,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject padding that is not counted, other ranks, dilation and ceil_mode."""
+        """Reject padding that is not counted, and what `_explain_pool_rejection` rejects."""
         if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
             return "count_include_pad is 0, but the NPU divides by the whole window"
         return _explain_pool_rejection(node)

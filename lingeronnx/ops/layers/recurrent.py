@@ -247,7 +247,9 @@ class _RecurrentRule(Op):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer operator, with the vendor's gate order and two separate biases.
 
-        Chips that need square inputs [N, T, T] get zeros appended to the shorter axis.
+        Chips that need square inputs [N, T, T] get zero features (by a LinearInt), or zero steps
+        whose outputs a Slice removes, at the end for a forward layer. The last state and, as float,
+        the last cell are bound if they are used.
         """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         w, r = context.input_qparams(node, 1), context.input_qparams(node, 2)
@@ -415,9 +417,10 @@ class _RecurrentRule(Op):
     def _emit_extended_sequence(
         self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine
     ) -> ir.Value:
-        """Append steps of zeros to the input, for chips that accept square inputs only.
+        """Append steps of zeros to the input [N, T, I], so that it has I steps, for square inputs.
 
-        Their outputs are removed; earlier outputs do not depend on them.
+        A reverse layer gets them before the others. Their outputs are removed; the other outputs do
+        not depend on them.
         """
         batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
         length, width, swap = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}

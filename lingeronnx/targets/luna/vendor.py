@@ -43,13 +43,13 @@ class LunaVendor(PackerVendor):
         return get_layer_limits(operator)
 
     def has_limit(self, limit: LimitCheck, target: Target) -> bool:
-        """Whether the chip has the limit."""
+        """Whether `target` has the limit; see `limit_tables.has_limit`."""
         from .packer.limits.limit_tables import has_limit
 
         return has_limit(limit, target)
 
     def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
-        """Return the limits that a rewrite fixes."""
+        """Return the limits that the rewrite of this name satisfies; none for unknown names."""
         from .packer.limits.limit_tables import FIXED_BY_REWRITE
 
         return FIXED_BY_REWRITE.get(rewrite_name, ())

@@ -270,7 +270,8 @@ def _insert_reshape(
 def _needs_rotation(node: ir.Node) -> bool:
     """Whether the packer splits the weights of a convolution over a row.
 
-    False if it would hoist the padding of the column convolution as well.
+    Input and kernel have height 1. Only with one group and stride 1; False if it would hoist the
+    padding of the column convolution as well.
     """
     shapes = _get_2d_conv_shapes(node)
     if shapes is None or ir.get_attr(node, "group", 1) != 1:

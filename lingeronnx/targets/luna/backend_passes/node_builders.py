@@ -80,7 +80,7 @@ def make_slice(
 def make_concat(
     parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str
 ) -> ir.Node:
-    """Create an iqCat of `parts`, all quantized with `scale`, without inserting it.
+    """Create an iqCat of `parts` on `axis`, all quantized with `scale`, without inserting it.
 
     Its platform attributes are copied from the node `like`.
     """

@@ -170,7 +170,8 @@ def evaluate_plan(
 ) -> DetailedVerdict:
     """Plan a prepared graph under `options` and check the plan.
 
-    `memory_plan` is the plan if the caller has it already.
+    `memory_plan` is the plan if the caller has it already. A graph that could not be prepared has
+    only its own findings; assumptions are looked for only in a verdict that is ready for the chip.
     """
     net = prepared.net
     if net is None:

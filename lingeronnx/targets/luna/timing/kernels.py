@@ -106,7 +106,10 @@ def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None
 
 
 def get_kernel_family(kernel: str) -> str:
-    """Return the family, a member of `FAMILIES`, whose kernels a calibration corrects together."""
+    """Return the family, a member of `FAMILIES`, whose kernels a calibration corrects together.
+
+    Copies are "copy"; kernels without an entry are "vector".
+    """
     if kernel.startswith("memcpy") or "_to_" in kernel:
         return "copy"
     return _FAMILY_OF.get(kernel, "vector")

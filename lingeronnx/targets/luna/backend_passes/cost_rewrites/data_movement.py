@@ -80,7 +80,7 @@ class _SliceRange(NamedTuple):
 
 
 def _match_slice(node: ir.Node) -> _SliceRange | None:
-    """Return the range of a Slice of one axis with step 1.
+    """Return the range (axis, start, end) of a Slice of one axis with step 1.
 
     None for other nodes and unknown shapes.
     """
@@ -158,9 +158,10 @@ _MAX_AXES = 3
 
 
 def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose transposes of matrices, whose cost is known, for a Transpose of three axes or more.
+    """Propose transposes of matrices, whose cost is known, for a Transpose of other than two axes.
 
-    Axes that stay adjacent are merged. Then matrices are transposed as a whole or one by one.
+    Axes that stay adjacent are merged. Then matrices are transposed as a whole or one by one, by
+    the cheapest moves. None with more than `_MAX_AXES` merged axes.
     """
     if node.op_type != TRANSPOSE.name or not node.inputs:
         return None

@@ -27,7 +27,7 @@ class NodeCostModel:
     def estimate_cycles(
         self, op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], **attributes: Any
     ) -> float:
-        """Estimate the cycles of an 8-bit node from its shapes."""
+        """Estimate the cycles of an 8-bit node from its input and output shapes and attributes."""
         return self._estimate_max_cycles(
             op, [Operand(tuple(shape)) for shape in inputs], [Operand(tuple(output))], attributes
         )

@@ -276,7 +276,7 @@ def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer one shape per output of a Split, in equal parts by default."""
+    """Infer one shape per output of a Split: the sizes in `dims`, or equal parts."""
     shape = shapes[0]
     axis = step.get("axis", 0) % len(shape)
     output_count = len(step.outputs)
@@ -291,7 +291,7 @@ def _infer_gather(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Add the pads to each axis."""
+    """Add the pads (begins of all axes, then ends) to each axis; no pads without constant ones."""
     pads = _get_int_list(step, arrays, 1, "pads") or [0] * 2 * len(shapes[0])
     rank = len(shapes[0])
     return [tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(shapes[0]))]

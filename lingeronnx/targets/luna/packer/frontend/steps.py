@@ -181,7 +181,8 @@ def _make_input_tensor(
 def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[PackerStep]:
     """Fuse a Relu, Prelu or Clip into a preceding 2-D convolution of which it is the only consumer.
 
-    `outputs` are the graph outputs. Activations after a 1-D convolution are not fused.
+    The convolution then writes the activation's output. `outputs` are the graph outputs, which
+    stay. Activations after a 1-D convolution are not fused.
     """
     consumers: dict[str, list[PackerStep]] = {}
     for step in steps:

@@ -27,7 +27,9 @@ def apply_packer_transforms(
 ) -> PackerGraph:
     """Return a transformed copy of a graph, as the packer plans it.
 
-    `PackerStep.origin` of every step names the node of the user's graph that it comes from.
+    Slices of a whole tensor and repeated reshapes are removed, groups split, padding hoisted (if
+    the chip's packer does) and large layers split. `PackerStep.origin` of every step names the node
+    of the user's graph that it comes from.
     """
     result = PackerGraph(
         list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays)
@@ -140,7 +142,7 @@ def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerSt
 
 
 def _replace_step(net: PackerGraph, step: PackerStep, new_steps: list[PackerStep]) -> None:
-    """Replace a step by several, and infer their output tensors."""
+    """Replace a step by several, in place, and infer their output tensors."""
     index = net.steps.index(step)
     net.steps[index : index + 1] = new_steps
     infer_tensors(PackerGraph(new_steps, [], [], net.tensors, net.arrays))

@@ -167,7 +167,10 @@ def average_pool_input_bytes(node: ir.Node, target: Target) -> object:
 
 
 def _find_map_excess(window: PackerWindow | None, limit_bytes: int | None) -> str | None:
-    """Return the bytes of the map as text if they exceed the limit."""
+    """Return the bytes of the map as text if they exceed the limit, else None.
+
+    None also without a window or a limit.
+    """
     if window is None or limit_bytes is None or window.get_map_bytes() <= limit_bytes:
         return None
     return f"{window.get_map_bytes()} bytes"

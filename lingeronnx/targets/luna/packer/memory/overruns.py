@@ -84,7 +84,10 @@ def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
     "a LinearInt with one output writes twice the planned bytes; 96 bytes were seen past one plan"
 )
 def _get_possible_linear_bytes(node: PlacedStep) -> int:
-    """Return the bytes that a LinearInt with one output may write beyond the confirmed ranges."""
+    """Return the bytes that a LinearInt may write beyond the confirmed ranges.
+
+    They are twice the input's elements for one output and several rows in PSRAM, otherwise 0.
+    """
     rows = node.x.elements // node.x.shape[-1]
     may_overrun = node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1
     return 2 * node.x.elements if may_overrun else 0

@@ -239,9 +239,10 @@ def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -
 
 
 def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_PlanItem]:
-    """Collect the tensors of a run in the packer's order.
+    """Collect the tensors of a run (not constants) in the packer's order, with sizes and lifetimes.
 
-    Graph inputs first, then the outputs of each step, then the parts of split layers.
+    Graph inputs first, then the outputs of each step, then the parts of split layers. Graph outputs
+    live to the end; an output made in place has its input's `root`.
     """
     final_step = len(net.steps) - 1
     last_use: dict[str, int] = {}
