@@ -451,7 +451,7 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
 def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
     """Yield a finding if weights are not int8, or the input of an iqTanh does not have 16 bits.
 
-    Only constant weights of convolutions and LinearInt are checked, not those of recurrent layers.
+    Only constant weights of convolutions and LinearInt are checked; recurrent layers are not.
     """
     if (
         step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)

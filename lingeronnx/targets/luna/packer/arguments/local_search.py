@@ -313,7 +313,8 @@ def _score_candidate(
 ) -> tuple[_Score, DetailedVerdict] | None:
     """Return score and verdict of a candidate, or None if it does not fit in shared memory.
 
-    The score is (rank of the verdict, objections, tensors that they list); smaller is better.
+    The score is (rank of the verdict, number of objections, tensors that they list); a smaller one
+    is better. Objections are the findings, of a correct graph its assumptions and overrun warnings.
     """
     assert prepared.net is not None
     options = candidate.to_options(base)

@@ -50,8 +50,8 @@ def compute_stored_size(
 ) -> StoredSize:
     """Compute the stored size of `tensor`, the constant input `index` of a step.
 
-    Written are the padded 8-bit bytes, or half of them for 4-bit weights that the packer packs
-    (rows separately but for a Conv2dInt).
+    `packed_bytes` are the padded 8-bit bytes, but for 4-bit weights that the packer packs: half of
+    them for a Conv2dInt, otherwise two elements per byte, each row on its own.
     """
     unpacked_bytes = _get_unpacked_bytes(step, index, tensor, target)
     if (
