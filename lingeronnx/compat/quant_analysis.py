@@ -307,7 +307,11 @@ class QuantAnalysis:
         return self._bad_case
 
     def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
-        """Convert a bad case to feeds by input name."""
+        """Convert a bad case to feeds by input name.
+
+        A mapping stays, and a single array is for the only input; raises DataError for anything
+        else.
+        """
         names = self._input_names()
         inputs = convert_inputs(data, names)
         if isinstance(inputs, np.ndarray) and len(names) == 1:

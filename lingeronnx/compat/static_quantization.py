@@ -228,7 +228,11 @@ def _check_node_names(
 
 
 def _map_extra_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Map extra options of onnxruntime to settings; raises ConfigError for an unsupported one."""
+    """Map extra options of onnxruntime to settings; raises ConfigError for an unsupported one.
+
+    CalibPercentile and ActivationSymmetric become settings; options of `_REQUIRED_VALUES` are
+    accepted with that value only.
+    """
     settings: dict[str, Any] = {}
     for name, value in options.items():
         if name == "CalibPercentile":

@@ -42,7 +42,10 @@ def lower(partition: Partition, plan: Plan, target: Target) -> LoweringResult:
 
 
 def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
-    """Raise ConfigError if `plan` has a zero point that is not supported for its tensor."""
+    """Raise ConfigError if `plan` has a zero point that is not supported for its tensor.
+
+    Supported are activations of up to 8 bits whose operators allow one.
+    """
     shifted = {name: qparams for name, qparams in plan.tensors.items() if qparams.shifted}
     if not shifted:
         return

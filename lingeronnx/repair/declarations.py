@@ -30,7 +30,11 @@ def _type_name(element_type: int) -> str:
 
 
 def _correct_type(kind: TensorKind, declared: int) -> int:
-    """Return the element type to declare for a tensor of `kind`; `declared` if it is plausible."""
+    """Return the element type to declare for a tensor of `kind`; `declared` if it is plausible.
+
+    Integers get the type of their width, unless their scale is unknown and an integer is declared;
+    real numbers declared otherwise get float, and indices their own type.
+    """
     if kind.is_integer:
         return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
     if kind.category == "real" and kind.element_type == TensorProto.FLOAT and declared in _NOT_REAL:
@@ -83,7 +87,10 @@ def _iter_wrong_output_types(scope: Scope, kinds: TensorKinds, role: str) -> Ite
 
 
 def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each graph input or output with a wrong declared type."""
+    """Return a finding for each graph input or output with a wrong declared type.
+
+    Outputs of If branches count too. The edit sets the correct type.
+    """
     findings = []
     for role, value, correct_type in _iter_wrong_types(view):
         before, after = _type_name(value.type.tensor_type.elem_type), _type_name(correct_type)

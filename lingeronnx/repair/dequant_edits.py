@@ -245,7 +245,10 @@ class EditPlan:
     def _replace_identity(
         self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float
     ) -> None:
-        """Turn an Identity into a Dequant; its other consumers read the input of the Identity."""
+        """Turn an Identity into a Dequant; its other consumers read the input of the Identity.
+
+        `tensor` is the output of the Identity, `scale` becomes `scale_o`.
+        """
         source = self._current_name(self.kinds.resolve(dequant_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
         self.rewired_inputs.update(dict.fromkeys(readers, source))
@@ -301,7 +304,10 @@ class EditPlan:
         )
 
     def _reuse_dequant(self, node: NodeView, tensor: TensorView, scale: float) -> str:
-        """Keep an invalid Dequant as the Dequant of `tensor`, and return the name of its output."""
+        """Keep an invalid Dequant as the Dequant of `tensor`, and return the name of its output.
+
+        An edit changes `scale_o` if it is not `scale`; a Dequant that is reused already stays.
+        """
         result = node.outputs[0]
         assert result is not None
         if node in self.reused_dequants:
@@ -379,7 +385,7 @@ class EditPlan:
         )
 
     def _rewire_input(self, owner: _EditOwner, node: NodeView, index: int, name: str) -> None:
-        """Let a node input read the tensor `name`."""
+        """Let input `index` of `node` read the tensor `name`; no edit if it does already."""
         before = self._current_input(node, index)
         if before == name:
             return

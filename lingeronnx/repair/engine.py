@@ -205,7 +205,10 @@ def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit
 
 
 def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
-    """Return a fatal finding if a repaired model still has faults, or has an invalid structure."""
+    """Return a fatal finding if a repaired model still has faults, or has an invalid structure.
+
+    Only the first fault is reported; the list is empty if there is none.
+    """
     view = GraphView(model)
     for step in REPAIRS:
         remaining = [finding for finding in step.find(view) if finding.level != "note"]

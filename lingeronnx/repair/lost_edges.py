@@ -40,7 +40,10 @@ _MAX_SHAPE_TRIALS = 200
 
 
 def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each undefined tensor; it is fatal unless there is a unique match."""
+    """Return a finding for each undefined tensor; it is fatal unless there is a unique match.
+
+    A unique match is an unused tensor, which the edit connects.
+    """
     findings = []
     for tensor, matches, conflict in _match_lost_tensors(view):
         location = tensor.reads[0].label if tensor.reads else ""
@@ -164,7 +167,10 @@ def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
 
 
 def _can_replace(analysis: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
-    """Return whether an unused tensor has the kind, scale and width of an undefined `tensor`."""
+    """Return whether an unused tensor has the kind, scale and width of an undefined `tensor`.
+
+    It must not depend on `tensor` itself, and all readers must accept its kind.
+    """
     kind = analysis.root_kinds.get(candidate)
     if kind is None or kind.category == "missing" or _depends_on(candidate, tensor):
         return False

@@ -360,7 +360,10 @@ def integer_inputs(node: NodeView) -> list[int]:
 
 
 def _activation_inputs(node: NodeView) -> Sequence[int]:
-    """Return the input indices at which the operator of an integer node takes activations."""
+    """Return the input indices at which the operator of an integer node takes activations.
+
+    For an operator without a format these are all inputs if it has scales, else the first.
+    """
     form = integer_operator(node)
     if form is None:
         has_scales = any(name.startswith("scale_") for name in node.attributes)

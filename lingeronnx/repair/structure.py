@@ -345,7 +345,7 @@ def _make_identity_finding(
 
 
 def _bypass_identity(node: NodeView, source: TensorView) -> None:
-    """Remove an Identity; its consumers read `source`."""
+    """Remove an Identity; its consumers that are nodes read `source`."""
     for read in _identity_output(node).reads:
         if read.node is not None:
             read.node.proto.input[read.index] = source.name

@@ -145,7 +145,11 @@ class KindAnalysis:
     # ---- along the edges, looking through Dequants ----
 
     def _analyze_root_kinds(self) -> None:
-        """Fill `root_kinds` and `retyped_inputs`."""
+        """Fill `root_kinds` and `retyped_inputs`.
+
+        First the kinds of undefined tensors, constants and graph inputs, then node by node those of
+        the outputs, as if Dequants passed integers on.
+        """
         for scope in self.view.scopes:
             for tensor in list(scope.tensors.values()):
                 if tensor.is_undefined:
@@ -292,7 +296,10 @@ class KindAnalysis:
 
     @cached_property
     def kinds(self) -> TensorKinds:
-        """The kinds of all tensors and the faults of the Dequants."""
+        """The kinds of all tensors and the faults of the Dequants.
+
+        Starts from the root kinds of constants and graph inputs.
+        """
         kinds = TensorKinds()
         for tensor, kind in self.root_kinds.items():
             if tensor.producer is None or tensor.constant_type is not None:
@@ -409,7 +416,11 @@ class KindAnalysis:
 def _record_missing_dequants(
     node: NodeView, sources: Sequence[TensorView | None], passes_integers: bool, kinds: TensorKinds
 ) -> None:
-    """Add the inputs of a node that must be real numbers but are integers to `kinds`."""
+    """Add the inputs of a node that must be real numbers but are integers to `kinds`.
+
+    `sources` are the node's inputs behind invalid Dequants; `passes_integers` says whether the node
+    passes integers on, and so needs no real numbers.
+    """
     for index in _real_operands(node, passes_integers):
         source = sources[index] if index < len(sources) else None
         if source is not None and kinds.kind_of.get(source, MISSING).is_integer:

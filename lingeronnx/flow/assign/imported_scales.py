@@ -79,7 +79,7 @@ class ImportedQParams:
 
     @property
     def kept(self) -> bool:
-        """Whether scale and zero point of an activation, or the scales of a weight, are unchanged."""
+        """Whether scale and zero point of an activation, or the scales of a weight, are kept."""
         if self.bits_lost is None:
             return self.sqnr is None
         return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point

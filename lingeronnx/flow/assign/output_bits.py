@@ -56,7 +56,11 @@ def apply_output_bits(
 
 
 def _check_output_bits(name: str, bits: int | str, is_wide_output: bool, target: Target) -> None:
-    """Raise ConfigError unless the output `name` can have the width `bits`."""
+    """Raise ConfigError unless the output `name` can have the width `bits`.
+
+    `is_wide_output` says whether it is the output of a layer that may be wider; its width is one of
+    the target's, or "float".
+    """
     if not is_wide_output:
         activation_inputs = ""
         if target.curve_bits:

@@ -79,7 +79,7 @@ def _weight_factor(
 
 
 def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
-    """Multiply the bounds of a Clip, as inputs or attributes, by `factor`."""
+    """Multiply the constant bounds of a Clip, as inputs or attributes, by `factor`."""
     for index, name in ((1, "min"), (2, "max")):
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:

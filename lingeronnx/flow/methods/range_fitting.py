@@ -154,7 +154,10 @@ def _group_stats(
 def _weight_edges(
     partition: Partition, index: Mapping[str, int], policy: ScalePolicy
 ) -> list[_WeightEdge]:
-    """Return an edge for each weight that is not all zero; `index` is the group by tensor."""
+    """Return an edge for each weight that is not all zero.
+
+    `index` maps a tensor to its group; an edge joins the groups of the node's data and output.
+    """
     edges = []
     for node, op in partition.integer_nodes:
         for parameter in op.weight_inputs(node):

@@ -142,7 +142,10 @@ class ReceptiveFields:
         return math.prod(self._windows(self.source[:1]).shape[1 : self._leading_axes])
 
     def _windows(self, source: np.ndarray) -> np.ndarray:
-        """Return a view of the windows, [samples, positions..., channels, kernel...]."""
+        """Return a view of the windows, [samples, positions..., channels, kernel...].
+
+        `source` is padded with the zero point; without spatial axes it is returned itself.
+        """
         kernel, rank = self.kernel, source.ndim - 2
         if not rank:
             return source

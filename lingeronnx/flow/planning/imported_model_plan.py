@@ -154,7 +154,11 @@ def _convert_scales(
     stats: Mapping[str, TensorStats],
     range_factors: Mapping[str, np.ndarray],
 ) -> _ConvertedScales:
-    """Convert the imported scales of activations and weights to the platform."""
+    """Convert the imported scales of activations and weights to the platform.
+
+    Statistics of synthetic data do not count. Scales of another tool are matched to float weights
+    too, and take precedence. `range_factors` multiply the tensors.
+    """
     target, conf = prepared.target, prepared.conf
     real_stats = {} if prepared.synthetic else stats
     activations, conversions = import_activation_qparams(

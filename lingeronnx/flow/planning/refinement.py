@@ -103,7 +103,11 @@ def select_refinement_samples(
 def _unchanged_layers(
     planned: PlannedModel, previous: PlannedModel, options: RefinementOptions
 ) -> set[str]:
-    """Return the layers that two plans refine identically: same integers and same scales."""
+    """Return the layers that two plans refine identically: same integers and same scales.
+
+    Compared are digests of all that a layer's refinement reads, and the parameters of output and
+    weight.
+    """
     unchanged = set()
     digests, old_digests = _LayerDigests(planned, options), _LayerDigests(previous, options)
     for name, node in find_refinable_layers(planned.partition).items():

@@ -152,7 +152,10 @@ def generate_synthetic_inputs(
 
 
 def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]]) -> int:
-    """Return the batch size that the model fixes, or one that limits the largest input."""
+    """Return the batch size that the model fixes, or one that limits the largest input.
+
+    At most `_SYNTHETIC_SAMPLES`, and `_SYNTHETIC_ELEMENTS` elements per input.
+    """
     for spec, dims in shapes.items():
         fixed_size = dims[spec.axis] if spec.axis is not None else None
         if fixed_size:

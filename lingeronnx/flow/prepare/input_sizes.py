@@ -66,7 +66,10 @@ def _merge_dims(
     shape: Sequence[int],
     batch_axis: int | None,
 ) -> list[ir.Dim]:
-    """Return `shape`, but the declared or a symbolic dimension on the batch axis."""
+    """Return `shape`, but the declared or a symbolic dimension on the batch axis.
+
+    Without a declared one the symbol is "N".
+    """
     dims: list[ir.Dim] = list(shape)
     if batch_axis is not None:
         declared_dim = declared[batch_axis] if declared else None

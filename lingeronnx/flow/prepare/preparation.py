@@ -415,7 +415,10 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
 
 
 def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield all samples in batches, or a single batch if the data can be read only once."""
+    """Yield all samples in batches, or a single batch if the data can be read only once.
+
+    Held-out batches come last.
+    """
     if not data.is_rereadable:
         yield data.first(batch_size)
         return

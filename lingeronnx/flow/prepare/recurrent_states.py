@@ -275,7 +275,10 @@ def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str,
 
 
 def _group_steps_by_layer(model: ir.Model) -> list[list[ir.Node]]:
-    """Return the nodes of the steps of each unrolled recurrent layer."""
+    """Return the nodes of the steps of each unrolled recurrent layer.
+
+    These are nodes that share their constants with others, grouped by their origin.
+    """
     step_nodes = [node for node in model.graph if ir.has_constant_base_name(node)]
     step_counts = Counter(map(ir.constant_base_name, step_nodes))
     layers: dict[str, list[ir.Node]] = {}

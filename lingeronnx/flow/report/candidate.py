@@ -58,7 +58,11 @@ class Candidate:
 
     @cached_property
     def result(self) -> QuantizedModel:
-        """The graph after backend passes, which keep its integers, with its report."""
+        """The graph after backend passes, which keep its integers, with its report.
+
+        A model of several parts gets no backend passes here. Moments of the inputs (except for
+        synthetic data) and the provenance are stored in the graph.
+        """
         prepared, planned = self.prepared, self.planned
         graph: ir.Model = self.lowered.graph
         if planned.config.objective != ACCURACY:

@@ -191,7 +191,11 @@ class QuantizedModel:
     def _with_packer_commands(
         self, report: Report, packer_input: Path, part_paths: Sequence[Path]
     ) -> Report:
-        """Return `report` with the packer command for its file, or for each of several parts."""
+        """Return `report` with the packer command for its file, or for each of several parts.
+
+        `part_paths` are the files of the chip parts, empty for a single one; the command of a part
+        that does not run is "".
+        """
         command = format_packer_command(self.platform, report.packer_args, packer_input)
         report = replace(report, packer=command)
         if not part_paths:

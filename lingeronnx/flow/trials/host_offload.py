@@ -177,7 +177,10 @@ def _has_float_between_integers(prepared: PreparedModel) -> bool:
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: reason} of all nodes after the last layers, and of cells in mode "auto"."""
+    """Return {node: reason} of all nodes after the last layers.
+
+    With the setting `cells` "auto" the cell updates of recurrent states are added.
+    """
     conf = prepared.conf
     reason = "no layer depends on it: measured to be better in float"
     tail = dict.fromkeys(_find_tail(prepared.graph, True), reason)

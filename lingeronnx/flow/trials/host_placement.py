@@ -160,7 +160,10 @@ class HostPlacement:
 
     @cached_property
     def _float_node_of(self) -> dict[str, str]:
-        """{integer node: float node that it implements}, without Quants and Dequants."""
+        """{integer node: float node that it implements}, without Quants and Dequants.
+
+        Several integer nodes may implement one float node.
+        """
         producers = {}
         for node in self.parts.graph.graph:
             producers.update({str(value.name): str(node.name) for value in node.outputs})

@@ -72,7 +72,10 @@ def try_finer_granularity(
 
 
 def _is_applicable(candidate: Candidate) -> bool:
-    """Whether scales may change, samples can decide, and some output is far from float."""
+    """Whether scales may change, samples can decide, and some output is far from float.
+
+    They may not change with overrides or imported scales.
+    """
     prepared = candidate.prepared
     if prepared.conf.overrides or prepared.read is not None:
         return False

@@ -69,7 +69,10 @@ def _has_integer_input(node: ir.Node) -> bool:
 def _merge_preceding_clip(
     model: ir.Model, node: ir.Node, bounds: tuple[float, float]
 ) -> tuple[float, float] | None:
-    """Bypass a Clip or Relu that only `node` reads; return the bounds of both together, or None."""
+    """Bypass a Clip or Relu that only `node` reads; return the bounds of both together.
+
+    None if there is no such node, or if it cannot be bypassed. `bounds` are those of `node`.
+    """
     previous = ir.producer(node.inputs[0])
     previous_bounds = _get_bounds(previous)
     if previous is None or previous_bounds is None:
@@ -103,7 +106,10 @@ def _get_bounds(node: ir.Node | None) -> tuple[float, float] | None:
 
 
 def _replace_with_clip(model: ir.Model, node: ir.Node, bounds: tuple[float, float]) -> ir.Node:
-    """Replace a Relu or Clip by a Clip with `bounds`, in the form of the model's opset."""
+    """Replace a Relu or Clip by a Clip with `bounds`, in the form of the model's opset.
+
+    Infinite bounds are left out. Returns the new node.
+    """
     base = node.outputs[0].name
     inputs: list[ir.Value | None] = [ir.require_input(node)]
     attributes: dict[str, float] = {}

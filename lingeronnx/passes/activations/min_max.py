@@ -28,7 +28,10 @@ def convert_min_max_to_clip(model: ir.Model) -> PassResult:
 
 
 def _convert_to_clip(model: ir.Model, node: ir.Node) -> str | None:
-    """Convert a Min or Max to Clip; return the reason if it cannot be converted, else None."""
+    """Convert a Min or Max to Clip; return the reason if it cannot be converted, else None.
+
+    The bound is a single float32 constant; Max is a lower bound, Min an upper one.
+    """
     operand = ir.match_constant_operand(node)
     if operand is None:
         return "its operands are not one activation and one constant"

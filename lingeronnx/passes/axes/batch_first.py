@@ -55,7 +55,10 @@ def move_batch_to_front(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
-    """Return why a Transpose still moves the batch away from axis 0, or None for other nodes."""
+    """Return why a Transpose still moves the batch away from axis 0.
+
+    None for other nodes, and for a Transpose that only recurrent layers read.
+    """
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
     if not perm or perm[0] == 0:
         return None

@@ -359,7 +359,10 @@ _SINKABLE_OPS = {
 
 
 def _drop_transposes_before_reshape(model: ir.Model) -> int:
-    """Let Reshape and Flatten bypass a Transpose that does not change the order of elements."""
+    """Let Reshape and Flatten bypass a Transpose that does not change the order of elements.
+
+    Returns the number of changes. The target must not copy a size after the batch.
+    """
     changes = 0
     for node in list(model.graph):
         if not ir.is_standard_op(node, "Reshape", "Flatten"):

@@ -28,7 +28,10 @@ _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
-    """Convert the channel selections of `model` that pass through the batch axis."""
+    """Convert the channel selections of `model` that pass through the batch axis.
+
+    A chain of data movements that selects complete channels of a sample becomes one Gather.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         chain = _collect_move_chain(node)

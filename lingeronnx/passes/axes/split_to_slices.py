@@ -12,7 +12,10 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_split_to_slices(model: ir.Model) -> PassResult:
-    """Convert the Split nodes of `model` to Slice nodes."""
+    """Convert the Split nodes of `model` to Slice nodes.
+
+    Skipped with a reason are those of the batch axis, and of unknown sizes.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not ir.is_standard_op(node, "Split"):

@@ -30,7 +30,10 @@ FLOAT32 = Condition("float32 as the only float type", _find_other_float)
 
 
 def convert_to_float32(model: ir.Model) -> int:
-    """Convert the other float types of `model`; return how many tensors and attributes changed."""
+    """Convert the other float types of `model`; return how many tensors and attributes changed.
+
+    Concerns values, initializers and attributes, also in subgraphs, in place.
+    """
     values: list[ir.Value] = [*model.graph.inputs, *model.graph.initializers.values()]
     changes = 0
     for node in iter_all_nodes(model):
@@ -50,7 +53,10 @@ def convert_to_float32(model: ir.Model) -> int:
 
 
 def _convert_attributes(node: ir.Node) -> int:
-    """Convert tensors and element types in attributes of `node`; return the number of changes."""
+    """Convert tensors and element types in attributes of `node`; return the number of changes.
+
+    Other float types become float32.
+    """
     changes = 0
     for name, attribute in list(node.attributes.items()):
         is_tensor = attribute.type == ir.AttributeType.TENSOR

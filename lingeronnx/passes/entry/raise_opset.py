@@ -70,7 +70,10 @@ def _convert_node(model: ir.Model, node: ir.Node, version: int) -> int:
 
 
 def _relabel_opset(model: ir.Model, version: int) -> PassResult:
-    """Give `model` the opset `MAX_OPSET` if no operator of it changed since."""
+    """Give `model` the opset `MAX_OPSET` if no operator of it changed since.
+
+    `version` is its present, newer opset. Else nothing changes, and the operator is the reason.
+    """
     for node in iter_all_nodes(model):
         if node.domain or not onnx.defs.has(node.op_type):
             continue
@@ -208,7 +211,10 @@ def _convert_gemm(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_batch_norm(model: ir.Model, node: ir.Node) -> int:
-    """Remove the attributes `is_test` and `spatial`; raise ModelError if they have an effect."""
+    """Remove the attributes `is_test` and `spatial`; raise ModelError if they have an effect.
+
+    Returns 1, the number of changes.
+    """
     if not ir.get_attr(node, "is_test", 1):
         raise ModelError(
             f"{node.op_type} {node.name}: the model is in training mode; call eval() before the "

@@ -57,7 +57,7 @@ def reject_unsupported(model: ir.Model) -> int:
 
 
 def _check_text(model: ir.Model) -> None:
-    """Raise ModelError if a graph input or output is text."""
+    """Raise ModelError if a graph input or output is text (strings)."""
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.STRING and value.const_value is None:
             raise ModelError(
@@ -158,7 +158,11 @@ def _is_in_training_mode(node: ir.Node) -> bool:
 
 
 def _check_sizes(model: ir.Model) -> None:
-    """Raise ModelError for tensors of more than `MAX_TENSOR_ELEMENTS` elements, before any run."""
+    """Raise ModelError for tensors of more than `MAX_TENSOR_ELEMENTS` elements, before any run.
+
+    Negative sizes are an error too. Not checked if shape inference fails, or if the initializers
+    have more than `_MAX_INFERENCE_BYTES`.
+    """
     tensors = [value.const_value for value in model.graph.initializers.values()]
     if sum(tensor.nbytes for tensor in tensors if tensor is not None) > _MAX_INFERENCE_BYTES:
         return

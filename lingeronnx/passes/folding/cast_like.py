@@ -10,7 +10,7 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_cast_like(model: ir.Model) -> PassResult:
-    """Convert the CastLike nodes of `model` whose target type is known."""
+    """Convert the CastLike nodes of `model` whose target type is known to Cast."""
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2:

@@ -17,7 +17,11 @@ from .scalar_inputs import format_fix_option
 
 
 def inline_static_control_flow(model: ir.Model) -> PassResult:
-    """Inline the static If and Loop nodes of `model`'s main graph."""
+    """Inline the static If and Loop nodes of `model`'s main graph.
+
+    Static are an If on a constant and a Loop of known trip count; other nodes with subgraphs are
+    skipped with a reason.
+    """
     changes = 0
     for node in list(model.graph):
         if node.domain:
@@ -62,7 +66,10 @@ def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
 
 
 def _find_scalar_input(value: ir.Value | None) -> ir.Value | None:
-    """Return the only graph input that `value` depends on, if it is a scalar, else None."""
+    """Return the only graph input that `value` depends on, if it is a scalar, else None.
+
+    A scalar has the shape [] or [1].
+    """
     inputs: dict[str, ir.Value] = {}
     visited: set[ir.Value] = set()
     stack = [value]
@@ -162,7 +169,7 @@ def _move_subgraph(
 
 
 def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) -> ir.Value:
-    """Stack the values of all iterations along a new axis 0, before `node`."""
+    """Stack the values of all iterations along a new axis 0, before `node`; return the result."""
     has_axes_input = ir.get_opset(model) >= 13
     axes_value = ir.add_initializer(
         model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64)

@@ -21,7 +21,11 @@ from .._pass import PassResult, SkipReason
 
 
 def drop_identity(model: ir.Model) -> PassResult:
-    """Remove the nodes of `model` that return their input unchanged."""
+    """Remove the nodes of `model` that return their input unchanged.
+
+    Skipped with a reason are nodes with another output that is used, and those between a named
+    input and output of the graph.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not node.inputs or node.inputs[0] is None or not _is_no_op(node):

@@ -146,7 +146,10 @@ def _iter_equality_suggestions(node: ir.Node, index: int) -> Iterator[tuple[floa
 
 
 def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
-    """Yield a bound that all constants pass, or 0.5 for a comparison with probabilities."""
+    """Yield a bound that all constants pass, or 0.5 for a comparison with probabilities.
+
+    `index` is the operand that is the scalar input. Yields at most one (number, reason).
+    """
     operand, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
     table = None if operand is None else ir.const_value(operand)
     if table is not None and table.size and np.isfinite(table).all():

@@ -14,7 +14,10 @@ _VALUE_PRESERVING_OPS = (
 
 
 def drop_zero_states(model: ir.Model) -> PassResult:
-    """Remove the zero states of LSTM, GRU and RNN nodes of `model`."""
+    """Remove the zero states of LSTM, GRU and RNN nodes of `model`.
+
+    States that are not known to be zero are skipped with a reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
         if node.op_type not in operators.RECURRENT_OPS or node.domain:
@@ -39,7 +42,10 @@ def has_initial_state(node: ir.Node) -> bool:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether `value` is zero throughout, for any shape."""
+    """Whether `value` is zero throughout, for any shape.
+
+    A constant, a ConstantOfShape, or such values joined, moved or repeated.
+    """
     array = ir.const_value(value)
     if array is not None:
         return not array.any()

@@ -161,7 +161,7 @@ def _revert_unit_axes(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
 
 
 def _explain_unchanged(node: ir.Node, operand: ir.ConstantOperand) -> str:
-    """Return why `node`, an operation with a constant, is not folded."""
+    """Return why `node`, an operation with the constant `operand`, is not folded."""
     layer = ir.producer(operand.source)
     if layer is None or not is_weight_layer(layer):
         return (

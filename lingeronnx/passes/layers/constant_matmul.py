@@ -17,7 +17,11 @@ __all__ = ["canonicalize_constant_matmul"]
 
 
 def canonicalize_constant_matmul(model: ir.Model) -> PassResult:
-    """Convert the products of `model` with a constant on the left, or with more than two axes."""
+    """Convert the products of `model` with a constant on the left, or with more than two axes.
+
+    The constant becomes a matrix on the right; skipped if it is no matrix in effect, or if a size
+    of the other operand is unknown.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not ir.is_standard_op(node, "MatMul") or ir.get_shape(node.outputs[0]) is None:

@@ -139,7 +139,11 @@ def _parse_equation(equation: str) -> tuple[list[str], str]:
 
 
 def _explain_unsupported(product: _EinsumProduct) -> str:
-    """Return why `product` cannot be expressed with other operators, or "" if it can."""
+    """Return why `product` cannot be expressed with other operators, or "" if it can.
+
+    The first axis of the computed factors must be the batch of the result, and each letter of one
+    factor only must be in the result.
+    """
     left_factor, right_factor, batch = product.left, product.right, product.batch_letter
     if left_factor.array is not None or not ir.is_float32(left_factor.value):
         return "both factors are constant, or not float32"

@@ -49,7 +49,11 @@ def fold_factor_through_matmul(model: ir.Model) -> PassResult:
 
 
 def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return the tensor that `node` multiplies by a positive number, and the number, or None."""
+    """Return the tensor that `node` multiplies by a positive number, and the number.
+
+    Of a Div by a number it is the reciprocal. None if the constant is not a single finite number,
+    or changes the shape.
+    """
     if not ir.is_standard_op(node, "Mul", "Div"):
         return None
     operand = ir.match_constant_operand(node)

@@ -147,7 +147,10 @@ def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 
 def _scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return (x, factor) of a Neg, a Mul, or a Div by a constant, or None."""
+    """Return (x, factor) of a Neg, a Mul, or a Div by a constant, or None.
+
+    The constant is a single number other than 0; of a Div the factor is the reciprocal.
+    """
     if ir.is_standard_op(node, "Neg"):
         source = ir.require_input(node)
         return None if ir.const_value(source) is not None else (source, -1.0)

@@ -25,7 +25,10 @@ class _LinearMatch(NamedTuple):
 
 
 def fuse_linear(model: ir.Model) -> PassResult:
-    """Convert the fully connected layers of `model`."""
+    """Convert the fully connected layers of `model`: Gemm and MatMul, with an Add of a bias.
+
+    They become calls of ``lingeronnx.Linear``; others are skipped with a reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
@@ -142,7 +145,10 @@ def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
 
 
 def declare_linear_function(model: ir.Model) -> None:
-    """Add the function ``lingeronnx.Linear`` to the model, unless it has it already."""
+    """Add the function ``lingeronnx.Linear`` to the model, unless it has it already.
+
+    It computes x weight^T + bias.
+    """
     if any(f.domain == ir.FUNCTION_DOMAIN and f.name == "Linear" for f in model.functions.values()):
         return
     version = ir.get_opset(model)

@@ -33,7 +33,10 @@ _POOL_BY_OP = {
 
 
 def convert_reductions_to_pools(model: ir.Model) -> PassResult:
-    """Convert the reductions of `model` that other passes do not convert."""
+    """Convert the reductions of `model` that other passes do not convert to pools.
+
+    The axes must be adjacent within a sample, and the sizes known.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type not in _POOL_BY_OP or node.domain or _is_handled_elsewhere(node):

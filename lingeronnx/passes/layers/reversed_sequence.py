@@ -23,7 +23,11 @@ _OPPOSITE_DIRECTION = {"forward": "reverse", "reverse": "forward"}
 
 
 def fold_sequence_reversal(model: ir.Model) -> PassResult:
-    """Reverse the direction of the recurrent layers of `model` that read reversed sequences."""
+    """Reverse the direction of the recurrent layers of `model` that read reversed sequences.
+
+    The reversal before the layer is dropped, and those after it as well; skipped if the output is
+    used in other ways than reversed or one step at a time.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         reversal = ir.producer(node.inputs[0]) if node.inputs else None

@@ -48,7 +48,10 @@ def convert_spatial_pools(model: ir.Model) -> PassResult:
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None:
-    """Replace a spatial mean or maximum by a pool, and a Flatten if the axes are removed."""
+    """Replace a spatial mean or maximum by a pool, and a Flatten if the axes are removed.
+
+    The window of the pool is the whole space; `keeps_axes` says whether the axes stay with size 1.
+    """
     source, result = ir.require_input(node), node.outputs[0]
     shape = ir.require_shape(source)
     kernel = [int(shape[2] or 0), int(shape[3] or 0)]

@@ -21,7 +21,10 @@ __all__ = ["convert_unit_stride_conv_transpose"]
 
 
 def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
-    """Convert the transposed convolutions of `model` that have stride 1."""
+    """Convert the transposed convolutions of `model` that have stride 1 to Conv.
+
+    The weight must be constant, and the resulting padding not negative.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "ConvTranspose" or node.domain or not _is_beneficial(node):

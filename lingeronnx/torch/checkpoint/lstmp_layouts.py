@@ -339,7 +339,10 @@ def _get_torch_weights(path: str, suffix: str, state: Mapping[str, Tensor]) -> _
 
 
 def _check_shapes(weights: _ProjectedWeights, path: str, layout: str) -> None:
-    """Raise ModelError if the shapes of the tensors do not match that of the projection."""
+    """Raise ModelError if the shapes of the tensors do not match that of the projection.
+
+    For a projection [P, C], W is [4C, any], R [4C, P], and b [4C] or in layout asr [1, 4C].
+    """
     w, b, r, p = weights
     cell_count = p.shape[1] if p.dim() == 2 else 0
     expected_shapes = {

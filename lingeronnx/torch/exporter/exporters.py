@@ -134,7 +134,10 @@ def suppress_output() -> Iterator[Callable[[], list[str]]]:
 
 
 def _format_tracer_warnings(records: Sequence[warnings.WarningMessage]) -> list[str]:
-    """Return distinct tracer warnings about code outside of torch, with file and line."""
+    """Return distinct tracer warnings about code outside of torch, with file and line.
+
+    Each is the first sentence of the message.
+    """
     lines = []
     for record in records:
         is_tracer_warning = issubclass(record.category, torch.jit.TracerWarning)
@@ -415,6 +418,9 @@ def _strip_root_from_initializers(graph: ir.Model) -> ir.Model:
 
 
 def _get_first_line(error: BaseException) -> str:
-    """Return the first line of an error message, without terminal colours."""
+    """Return the first line of an error message, without terminal colours.
+
+    At most 300 characters without final punctuation; the type's name for an empty message.
+    """
     text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
     return text.splitlines()[0].strip().rstrip(".;:")[:300]

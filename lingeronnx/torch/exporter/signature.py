@@ -185,7 +185,10 @@ def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
 
 
 def _make_output_name(path: Sequence[Any], input_names: Sequence[str]) -> str:
-    """Return the name of a result by its path, with a suffix if an input has this name."""
+    """Return the name of a result by its path, with a suffix if an input has this name.
+
+    A path of keys is joined by dots; one that begins with an index is "output_" and the steps.
+    """
     steps = _format_tree_path(path)
     name = ".".join(steps) if steps and not steps[0].isdigit() else "_".join(["output", *steps])
     return f"{name}_out" if name in input_names else name

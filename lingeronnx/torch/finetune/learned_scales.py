@@ -94,7 +94,10 @@ class LearnedScales:
         return round(value) if self._is_power_of_two else value
 
     def _sync_with_plan(self, tensors: Mapping[str, Affine]) -> None:
-        """Set parameters above the scales of the plan to these scales."""
+        """Set parameters above the scales of the plan to these scales.
+
+        `tensors` are the plan's parameters, whose scales may have been lowered.
+        """
         with torch.no_grad():
             for name, parameter in self.log2_scales.items():
                 log2_scale = math.log2(tensors[name].scale)

@@ -53,7 +53,10 @@ class SoftRounding:
         module.rounding_rules = {name: self._make_rule(name) for name in self.rounding_logits}
 
     def get_parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return Adam's parameter groups: the logits, and the parameters that are not rounded."""
+        """Return Adam's parameter groups: the logits, and the parameters that are not rounded.
+
+        The step size of the latter is a tenth of `lr`, relative to their root mean square.
+        """
         groups = [{"params": [logits], "lr": lr} for logits in self.rounding_logits.values()]
         for name in self._unrounded:
             parameter = self._module.parameter_of[name]

@@ -405,7 +405,10 @@ class Tuner:
     # ---- optimizer steps ------------------------------------------------------------------------
 
     def _get_parameter_groups(self, names: Sequence[str], lr: float) -> list[dict[str, Any]]:
-        """Return Adam's groups with a step size relative to the parameter's root mean square."""
+        """Return Adam's groups with a step size relative to the parameter's root mean square.
+
+        The step size is `lr` times that, or `lr` for a parameter of zeros.
+        """
         groups = []
         for name in names:
             parameter = self.module.parameter_of[name]
@@ -493,7 +496,10 @@ class Tuner:
 
 
 def _make_learned_scales(module: QatModule, recipe: Recipe) -> LearnedScales | None:
-    """Return the scales to learn, or None for fixed scales."""
+    """Return the scales to learn, or None for fixed scales.
+
+    If the recipe does not say, scales are learned in mode q-value.
+    """
     is_learned = recipe.scales == "learned"
     if recipe.scales is None:
         is_learned = module.plan.mode == "q-value"
@@ -501,7 +507,7 @@ def _make_learned_scales(module: QatModule, recipe: Recipe) -> LearnedScales | N
 
 
 def _get_scale_lr(module: QatModule, recipe: Recipe) -> float:
-    """Return the step size of scales, by default larger for powers of two."""
+    """Return the step size of scales: that of the recipe, or 1e-2 in mode q-value, else 1e-4."""
     if recipe.scale_lr is not None:
         return recipe.scale_lr
     return 1e-2 if module.plan.mode == "q-value" else 1e-4

@@ -337,7 +337,11 @@ def _round_coordinates(coordinates: np.ndarray, mode: str) -> np.ndarray:
 def _make_resample_matrix(
     a: Attributes, mode: str, coordinates: np.ndarray, size: int, factor: float
 ) -> np.ndarray:
-    """Return the weight of each input in each output, float64 [outputs, inputs]."""
+    """Return the weight of each input in each output, float64 [outputs, inputs].
+
+    `coordinates` are the outputs' positions in the input of `size`, `factor` is output by input
+    size. Inputs beyond the ends count for the end, or not at all with ``exclude_outside``.
+    """
     stretch = max(1.0 / factor, 1.0) if a.get("antialias", 0) else 1.0
     reach = (1.0 if mode == "linear" else 2.0) * stretch
     matrix = np.zeros((len(coordinates), size))

@@ -132,7 +132,10 @@ class DataDependenceTracker(TorchFunctionMode):
         return result
 
     def _record_location(self, function: str) -> None:
-        """Record the line of user code that called `function`, unless a layer of torch did."""
+        """Record the line of user code that called `function`, unless a layer of torch did.
+
+        The first function counts for a line.
+        """
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
             if Path(frame.f_code.co_filename).name not in _TENSOR_METHOD_FILES:

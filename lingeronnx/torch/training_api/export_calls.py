@@ -252,7 +252,10 @@ def patch_torch_onnx_export() -> None:
 
 
 def _dump_folder(path: OutputTarget, debug_dump: bool | str | os.PathLike[str]) -> Path | None:
-    """Return the folder for intermediate graphs, or None if none is requested."""
+    """Return the folder for intermediate graphs, or None if none is requested.
+
+    True stands for a folder named after the file; raises ConfigError for an open file then.
+    """
     if not debug_dump:
         return None
     if not isinstance(debug_dump, bool):

@@ -204,7 +204,10 @@ class FastUBLSTMP(nn.Module):
         )
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Run both directions; arguments and results as in `UBLSTMP`."""
+        """Run both directions; arguments and results as in `UBLSTMP`.
+
+        In an export `run_direction` computes the backward direction.
+        """
         forward_states, backward_states = _split_directions(states)
         if not is_exporting():
             reversed_y, last = self.backward_lstmp(inputs.flip(1), backward_states)

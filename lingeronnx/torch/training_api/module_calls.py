@@ -133,7 +133,10 @@ def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
 
 
 def _has_settings(annotations: ModuleAnnotations) -> bool:
-    """Return whether any call but `trace_layers` has set options of a module."""
+    """Return whether any call but `trace_layers` has set options of a module.
+
+    These are a clamp or its exemption, bits, and quantization switched off.
+    """
     if annotations.clamp or annotations.is_clamp_exempt:
         return True
     return annotations.bits is not None or not annotations.allows_quantization

@@ -51,7 +51,10 @@ class Clamp:
     percent: float | None = None
 
     def apply(self, tensor: Tensor, limit: float | None) -> Tensor:
-        """Clamp `tensor` to [-limit, limit]; the gradient of clamped elements is zero."""
+        """Clamp `tensor` to [-limit, limit]; the gradient of clamped elements is zero.
+
+        With `percent` the limit is at most that quantile of the magnitudes. None is no limit.
+        """
         if self.percent is not None:
             magnitudes = tensor.detach().abs().flatten()
             rank = max(round(self.percent * magnitudes.numel()), 1)
@@ -275,7 +278,10 @@ def original_classes(net: nn.Module) -> Iterator[None]:
 
 
 def _get_float_class(annotations: ModuleAnnotations) -> type[nn.Module]:
-    """Return the class of a module for the float export."""
+    """Return the class of a module for the float export.
+
+    The original one, or for a module that is not quantized and has an output clamp one that clamps.
+    """
     clamp = annotations.clamp
     if clamp is None or clamp.output is None or annotations.is_selected:
         return annotations.original_class

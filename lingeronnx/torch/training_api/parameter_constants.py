@@ -352,6 +352,11 @@ class PlannedConstants:
         constants: Mapping[str, tuple[_ElementOrigin, Tensor | None]],
         frozen: tuple[str, ...] = (),
     ) -> None:
+        """Keep the origins of the constants by name, with their factors (None for 1).
+
+        `order` are the parameters in the order in which origins count their elements; `frozen` are
+        constants that depend on parameters in a way that cannot be followed.
+        """
         self._order, self._constants, self.frozen = order, constants, frozen
 
     def find_untrained_parameters(self, used_constants: Collection[str]) -> list[str]:

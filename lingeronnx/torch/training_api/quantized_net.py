@@ -102,7 +102,11 @@ class QatState:
         return self.trace(net, example if isinstance(example, tuple) else (example,), {})
 
     def run(self, net: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run the net with fake quantization, and return its result."""
+        """Run the net with fake quantization, and return its result.
+
+        Traces it if needed. In training mode without calibration data the ranges, and so the
+        scales, follow the batch.
+        """
         traced = self.traced or self.trace(net, args, kwargs)
         feed = traced.get_feed(net, args, kwargs)
         tensors = traced.update_constants()
@@ -135,7 +139,10 @@ class QatState:
         self._update_plan(traced)
 
     def _update_plan(self, traced: Traced) -> None:
-        """Set the scales that follow from the running extremes and the current weights."""
+        """Set the scales that follow from the running extremes and the current weights.
+
+        The transforms of the plan stay.
+        """
         planned, qat_module = traced.planned, traced.qat_module
         stats = {name: _make_range_stats(low, high) for name, (low, high) in self._ranges.items()}
         assert planned.basis.policy is not None
@@ -245,7 +252,7 @@ def _clip_range(traced: Traced, name: str, low: float, high: float) -> tuple[flo
 
 
 def _make_range_stats(low: float, high: float) -> TensorStats:
-    """Return tensor statistics of which only the extremes are meaningful."""
+    """Return tensor statistics of which only the extremes are meaningful, as for one element."""
     squares = max(low * low, high * high)
     return TensorStats(1, low, high, squares, 0, np.zeros(1, np.int64))
 
@@ -328,7 +335,11 @@ def get_qat_state(net: nn.Module) -> QatState:
 
 
 def initialise_net(net: nn.Module, settings: Settings) -> QatState:
-    """Annotate the modules of `net` that are quantized and attach a state without a trace."""
+    """Annotate the modules of `net` that are quantized and attach a state without a trace.
+
+    Changes the classes of all modules in place. The fingerprint of the state covers the settings
+    and those of each layer.
+    """
     parameters = NetParameters(net)
     layers = {}
     for path, module in net.named_modules():
