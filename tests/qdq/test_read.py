@@ -233,7 +233,8 @@ def test_requantize_takes_the_weights_alone(tmp_path):
     ir.save(import_quantized_model(ir.load(path)).graph, tmp_path / "weights.onnx")
     assert made.plan == lo.quantize(tmp_path / "weights.onnx", feeds, platform="generic").plan
     with pytest.raises(
-        lo.ConfigError, match="chooses scales, but this quantized model already has them; pass requantize"
+        lo.ConfigError,
+        match="chooses scales, but this quantized model already has them; pass requantize",
     ):
         lo.quantize(path, feeds, platform="generic", min_sqnr=20.0)
     with pytest.raises(lo.ConfigError, match="^requantize: the model has no QuantizeLinear"):

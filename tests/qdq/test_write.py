@@ -323,5 +323,7 @@ def test_a_width_that_the_platform_does_not_write_is_refused():
     proto = ir.to_proto(made)
     quant = next(node for node in proto.graph.node if node.op_type == "Quant")
     next(attribute for attribute in quant.attribute if attribute.name == "data_bits").i = 16
-    with pytest.raises(lo.ModelError, match="data_bits = 16; a Quant of this target always outputs 8"):
+    with pytest.raises(
+        lo.ModelError, match="data_bits = 16; a Quant of this target always outputs 8"
+    ):
         lo.convert(ir.from_proto(proto), "qdq")

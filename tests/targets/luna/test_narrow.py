@@ -129,9 +129,7 @@ def test_a_kernel_gets_zeros():
     assert any("padded with zeros to" in fitted.what for fitted in result.report.fitted)
     stays = quantize_int4(build_odd_conv((1, 1)), "arcs")
     assert [bits for _, bits in get_weight_bits(stays).values()] == [8, 4]
-    assert any(
-        "keep 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes
-    )
+    assert any("keep 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes)
 
 
 def test_layers_of_rows():
