@@ -207,7 +207,10 @@ def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> 
 
 
 def _select_layers(planned: PlannedModel, selector: str) -> list[ir.Node]:
-    """Return the nodes of the planned graph that a selector for the user's graph refers to."""
+    """Return the nodes of the planned graph that a selector for the user's graph refers to.
+
+    Raises ConfigError if they are all folded into other layers.
+    """
     nodes = planned.selectors(planned.graph).resolve_nodes(selector)
     if not nodes:
         raise ConfigError(

@@ -351,13 +351,19 @@ class QuantAnalysis:
         )
 
     def _baseline_source(self) -> TensorSource:
-        """Return the source of the tensors of the baseline."""
+        """Return the source of the tensors of the baseline.
+
+        Of a result of quantize it is its plan computed in float, else the float session.
+        """
         if isinstance(self._baseline, QuantizedModel):
             return PlannedSource(self._baseline.float_graph, self._baseline.plan)
         return open_source(self._float_session())
 
     def _analysis_source(self) -> TensorSource:
-        """Return the source of the tensors of the analysed model."""
+        """Return the source of the tensors of the analysed model.
+
+        For the type "fake_quant" it is the plan computed in float, else the integer graph.
+        """
         if self._type == "fake_quant" and isinstance(self._analysed, QuantizedModel):
             return PlannedSource(self._analysed.float_graph, self._analysed.plan)
         return IntegerSource(self._integer_session())

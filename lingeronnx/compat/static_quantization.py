@@ -162,7 +162,10 @@ def _enum_name(value: object) -> str:
 
 
 def _map_types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
-    """Return the settings of the bit widths and scales, on the default platform."""
+    """Return the settings of the bit widths and scales, on the platform generic.
+
+    The type QUInt8 of activations gives them zero points; None is the default setting.
+    """
     return {
         "platform": GENERIC.name,
         "bits": _map_enum("activation_type", activation, _BITS),

@@ -196,7 +196,10 @@ def find_saturating_clips(partition: Partition, target: Target, bits: int) -> se
 
 
 def _between_layers(partition: Partition) -> set[str]:
-    """Return the integer nodes with layers both upstream and downstream, connected by integers."""
+    """Return the integer nodes with layers both upstream and downstream, connected by integers.
+
+    Layers are nodes with MACs, and count themselves.
+    """
     nodes = [node for node, _ in partition.integer_nodes]
     after_layer = _spread_from_layers(nodes, producers_of)
     before_layer = _spread_from_layers(nodes[::-1], consumers_of)

@@ -195,7 +195,10 @@ class Report:
 
     @property
     def macs_text(self) -> str:
-        """The fraction of integer MACs in percent, with the operators that cannot be counted."""
+        """The fraction of integer MACs in percent, with the operators that cannot be counted.
+
+        These are listed with their numbers of nodes.
+        """
         text = f"{100 * self.integer_macs:.1f} %"
         if not self.unknown_macs:
             return text
@@ -221,7 +224,10 @@ class Report:
 
     @property
     def accuracy_text(self) -> str:
-        """The accuracy on evaluation data as text; empty if it was not measured."""
+        """The accuracy on evaluation data as text; empty if it was not measured.
+
+        Without a float accuracy it is the agreement with the float model.
+        """
         accuracy = self.accuracy
         if not accuracy:
             return ""
@@ -304,7 +310,10 @@ def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[s
 
 
 def _format_float_group(nodes: Sequence[FloatNode]) -> str:
-    """Format float nodes with the same reason as one line."""
+    """Format float nodes with the same reason as one line.
+
+    It has the operators with their counts, the first node, the MACs if any, and the reason.
+    """
     counts = Counter(node.op_type for node in nodes)
     operators = ", ".join(
         f"{operator} {count}" if count > 1 else operator for operator, count in counts.items()

@@ -216,7 +216,10 @@ def _has_fixed_states(model: ir.Model) -> bool:
 
 
 def _has_fixed_reshape(model: ir.Model) -> bool:
-    """Whether the target of a Reshape copies or infers no size."""
+    """Whether the constant target of some Reshape has positive sizes only.
+
+    Such a target neither copies nor infers a size.
+    """
     for node in model.graph:
         if node.op_type != "Reshape" or node.domain:
             continue
@@ -310,7 +313,10 @@ def _apply_dynamic_batch(
 
 
 def _dynamic_output_shape(dims: tuple[int, ...], axis: int | None, size: int) -> ir.Shape | None:
-    """Return the shape of a graph output with the batch on `axis`, or None if that is unknown."""
+    """Return the shape of a graph output with the batch on `axis`, or None if that is unknown.
+
+    The batch is "N" if it has `size` in `dims`, else unknown.
+    """
     if axis is None or not dims:
         return None
     batch = "N" if dims[axis] == size else None
@@ -395,7 +401,10 @@ def _reshape_batch_axis(
 def _make_expand_dynamic(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Rewrite an Expand that keeps the batch axis with a size of 1 there, which copies the size."""
+    """Rewrite an Expand that keeps the batch axis with a size of 1 there, which copies the size.
+
+    Only if the constant target and the input have `size` on axis 0, and equal ranks.
+    """
     target, source_shape = ir.const_value(node.inputs[1]), shapes.get(ir.input_name(node), ())
     if target is None or len(target) != len(source_shape):
         return

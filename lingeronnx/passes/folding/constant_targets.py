@@ -82,7 +82,10 @@ def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]
 
 
 def _fix_expand_shape(model: ir.Model, node: ir.Node) -> str:
-    """Give an Expand a constant shape; return the reason if that is not possible, else ""."""
+    """Give an Expand a constant shape; return the reason if that is not possible, else "".
+
+    An unknown batch becomes 1, which copies the size of the input.
+    """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if not source or not result or None in result[1:]:
         return "an axis other than the first is not known"

@@ -44,7 +44,10 @@ def drop_identity(model: ir.Model) -> PassResult:
 
 
 def _get_returned_input(node: ir.Node) -> ir.Value:
-    """Return the input that a node without effect returns."""
+    """Return the input that a node without effect returns.
+
+    Of Add and Mul it is the second one if the first is constant; else input 0.
+    """
     is_commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
     if is_commutative and ir.const_value(node.inputs[0]) is not None:
         return ir.require_input(node, 1)

@@ -50,7 +50,7 @@ def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) ->
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why `node` is not replaced."""
+    """Return why the Shape or Size `node` is not replaced."""
     if node.outputs[0].is_graph_output():
         return "it is an output of the graph"
     if ir.get_shape(node.inputs[0]) is None:
@@ -86,7 +86,10 @@ def _gathered_positions(node: ir.Node, length: int) -> np.ndarray | None:
 
 
 def _sliced_positions(node: ir.Node, length: int) -> np.ndarray | None:
-    """Return the positions that a Slice selects from `length` elements, or None if unknown."""
+    """Return the positions that a Slice selects from `length` elements, or None if unknown.
+
+    None also for a negative step and for several axes.
+    """
     arrays = [ir.const_value(value) for value in node.inputs[1:]]
     bounds = [int(array.reshape(())) for array in arrays if array is not None and array.size == 1]
     if len(bounds) != len(arrays) or len(bounds) < 2:

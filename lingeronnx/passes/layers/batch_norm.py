@@ -71,7 +71,10 @@ def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
-    """Whether `fold` keeps the last axis only, and `unfold` restores the shape before it."""
+    """Whether `fold` keeps the last axis only, and `unfold` restores the shape before it.
+
+    The input of `fold` has three axes or more; the batch may be unknown.
+    """
     shape = ir.get_shape(fold.inputs[0]) or ()
     if len(shape) <= 2 or None in shape[1:]:
         return False

@@ -130,7 +130,10 @@ def _make_factor(value: ir.Value | None, term: str) -> _EinsumFactor | None:
 
 
 def _parse_equation(equation: str) -> tuple[list[str], str]:
-    """Return the terms of the inputs and of the result, which may be implicit."""
+    """Return the terms of the inputs and of the result.
+
+    An implicit result has the letters that occur once, in alphabetical order.
+    """
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
         unique_letters = [c for c in set(inputs) - {","} if inputs.count(c) == 1]
@@ -191,7 +194,7 @@ def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
 
 
 def _emit_mul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Create the elementwise product."""
+    """Create the elementwise product, with an axis per letter: shared, left, then right ones."""
     rows = product.exclusive_letters(product.left)
     columns = product.exclusive_letters(product.right)
     groups = [*product.shared, *rows, *columns]
@@ -247,7 +250,10 @@ def _arrange_factor(
 
 
 def _group_sizes(sizes: Mapping[str, ir.Dim], groups: Iterable[str]) -> list[ir.Dim]:
-    """Return the size of each group of letters; a letter that is not in `sizes` counts as one."""
+    """Return the size of each group of letters, the product of its letters' sizes.
+
+    A letter that is not in `sizes` counts as one; a single letter keeps an unknown size.
+    """
     group_sizes: list[ir.Dim] = []
     for group in groups:
         if len(group) == 1:

@@ -136,7 +136,10 @@ def _fold_into_layer(
 
 
 def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return (x, factor) of a node that multiplies a computed x by a nonzero number, or None."""
+    """Return (x, factor) of a node that multiplies a computed x by a nonzero number, or None.
+
+    x is float32, no graph input, and has the shape of the result.
+    """
     match = _scalar_factor(node)
     if match is None:
         return None

@@ -110,7 +110,10 @@ def _is_square_root(node: ir.Node) -> bool:
 
 
 def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
-    """Find the layer normalization around `root`, with the affine operators after it."""
+    """Find the layer normalization around `root`, with the affine operators after it.
+
+    Tries the possible sources, nearest first; None if no region matches.
+    """
     positions = {id(node): position for position, node in enumerate(model.graph)}
     for source in _iter_source_candidates(root, positions):
         regions = _find_region_candidates(root, source, positions)

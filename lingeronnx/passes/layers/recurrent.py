@@ -322,7 +322,10 @@ class _RecurrentRewriter:
         return _Direction(layer, y)
 
     def _make_attributes(self, direction: str) -> dict[str, Any]:
-        """Return the attributes of the function call of one direction."""
+        """Return the attributes of the function call of one direction.
+
+        `given` lists the optional inputs, if there are any; `linear_before_reset` is for GRU only.
+        """
         attributes: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if self._node.op_type == "GRU":
             linear_before_reset = ir.get_attr(self._node, "linear_before_reset", 0)
@@ -503,7 +506,10 @@ def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _repeated_constant(node: ir.Node | None, axis: int) -> np.ndarray | None:
-    """Return the constant with three axes that an Expand or Tile repeats along `axis`, or None."""
+    """Return the constant with three axes that an Expand or Tile repeats along `axis`, or None.
+
+    The constant has size 1 on `axis`.
+    """
     if node is None or node.op_type not in ("Expand", "Tile"):
         return None
     array = ir.const_value(node.inputs[0])
@@ -552,7 +558,10 @@ def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, i
 
 
 def _selected_directions(node: ir.Node, count: int) -> list[int]:
-    """Return the direction in each output [T, 1, N, H] of a Slice or Split, or an empty list."""
+    """Return the direction in each output [T, 1, N, H] of a Slice or Split, or an empty list.
+
+    A Slice selects one direction; a Split has an output for each of the `count` directions.
+    """
     if ir.is_standard_op(node, "Slice"):
         positions = sliced_positions(node, 1)
         return list(positions) if positions is not None and len(positions) == 1 else []

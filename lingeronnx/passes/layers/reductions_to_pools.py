@@ -52,7 +52,10 @@ def convert_reductions_to_pools(model: ir.Model) -> PassResult:
 
 
 def _is_handled_elsewhere(node: ir.Node) -> bool:
-    """Whether `sequence_pool` or `spatial_pool` converts the node."""
+    """Whether `sequence_pool` or `spatial_pool` converts the node.
+
+    That is one axis of three, or the last two of four; a sum never.
+    """
     rank = len(ir.get_shape(node.inputs[0]) or ())
     if node.op_type == "ReduceSum" or not rank:
         return False

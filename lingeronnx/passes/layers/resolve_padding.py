@@ -148,7 +148,7 @@ def _get_stored_pads(pad: ir.Node) -> list[int] | None:
 
 
 def _expand_pads(pads: list[int], axes: list[int], rank: int) -> list[int]:
-    """Return pads for all axes, given those of `axes`."""
+    """Return pads for all axes, given those of `axes`; both are all begins, then all ends."""
     full_pads = [0] * 2 * rank
     for index, axis in enumerate(axes):
         full_pads[axis % rank] = pads[index]
@@ -157,7 +157,7 @@ def _expand_pads(pads: list[int], axes: list[int], rank: int) -> list[int]:
 
 
 def _pads_with_zeros(pad: ir.Node) -> bool:
-    """Whether the value of a Pad is the constant zero."""
+    """Whether the value of a Pad is the constant zero, which is the default."""
     value = ir.get_attr(pad, "value", 0.0)
     if len(pad.inputs) > 2 and pad.inputs[2] is not None:
         value = ir.const_value(pad.inputs[2])

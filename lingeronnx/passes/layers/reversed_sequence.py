@@ -108,7 +108,7 @@ def _single_step(node: ir.Node) -> int | None:
 
 
 def _set_sliced_step(model: ir.Model, node: ir.Node, step: int) -> None:
-    """Let the Slice `node` select `step`."""
+    """Let the Slice `node` select `step` of axis 1, as one element."""
     node.attributes.clear()
     node.resize_inputs(4)
     bounds = (("start", step), ("end", step + 1), ("axis", 1))

@@ -55,7 +55,10 @@ def convert_sequence_pools(model: ir.Model) -> PassResult:
 
 
 def _reduced_sequence_axes(node: ir.Node) -> list[int]:
-    """Return the axes of a float tensor [N, A, B] that `node` reduces, or an empty list."""
+    """Return the axes of a float tensor [N, A, B] that `node` reduces, or an empty list.
+
+    Global pools reduce axis 2; the others have axes as attribute or input.
+    """
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or not ir.is_float32(node.inputs[0]):
         return []

@@ -147,7 +147,7 @@ def _counts_padding(node: ir.Node) -> bool:
 
 
 def _has_partial_windows(node: ir.Node) -> bool:
-    """Whether `node` has ceil_mode, or is an average whose padding does not count."""
+    """Whether `node` has ceil_mode, or is an average with padding that does not count."""
     if ir.get_attr(node, "ceil_mode", 0):
         return True
     if node.op_type != "AveragePool" or _counts_padding(node):
@@ -175,7 +175,7 @@ def _are_static_maps(
 
 
 def _multiply_output(model: ir.Model, node: ir.Node, factor: np.ndarray) -> None:
-    """Multiply the output of `node` by `factor`, a constant per position."""
+    """Multiply the output of `node` by `factor` [height, width], a constant per position."""
     build = SubgraphBuilder(model, node)
     shape = list(node.outputs[0].shape or ())
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}

@@ -43,7 +43,10 @@ def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
 
 
 def _is_beneficial(node: ir.Node) -> bool:
-    """Whether platforms support the convolution better than the transposed one."""
+    """Whether platforms support the convolution better than the transposed one.
+
+    That holds for several groups, and if a BatchNormalization is the only consumer.
+    """
     if ir.get_attr(node, "group", 1) > 1:
         return True
     consumer = ir.sole_consumer(node.outputs[0])
