@@ -48,7 +48,7 @@ def test_the_changes_name_the_version():
     numbers = [tuple(map(int, head)) for head in heads]
     assert ".".join(map(str, numbers[0])) == lingeronnx.__version__
     assert numbers == sorted(set(numbers), reverse=True)
-    assert len(re.findall(r"^## ", (ROOT / "CHANGELOG.md").read_text(), re.M)) == len(heads)
+    assert len(re.findall(r"^## \[\d", (ROOT / "CHANGELOG.md").read_text(), re.M)) == len(heads)
 
 
 # ---- lowest versions -----------------------------------------------------------------------------------------------
