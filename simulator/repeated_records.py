@@ -68,7 +68,7 @@ class RepeatedRecords:
         return self.all_records[self.records_per_repeat :]
 
     def run(self, table: int) -> int:
-        """Run all repetitions.
+        """Run all repetitions, storing the words of each in the records before it; restore none.
 
         Parameters
         ----------

@@ -134,7 +134,7 @@ class Sigmoid(Format):
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup table of the function, evaluated for every input integer."""
+        """Return a table of all input integers; output: int8 at 2^7 unless `uses_node_format`."""
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise

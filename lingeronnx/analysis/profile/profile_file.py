@@ -129,7 +129,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    """Create a recorded tensor from its JSON object and the arrays of its distributions.
+    """Create a recorded tensor from its JSON object (dtype, scale, shape, spreads) and arrays.
 
     The first of its "spreads" is that of the tensor, the others are those of its channels.
     """

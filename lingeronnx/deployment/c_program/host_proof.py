@@ -273,7 +273,7 @@ def _prove_loaded_program(
 def build_stub_packages(
     program: BoardProgram, folder: Path, vectors: Sequence[Sequence[PartVector]] = ()
 ) -> list[bytes]:
-    """Build the stand-in's packages as the program in `folder` expects them.
+    """Build the stand-in's packages; `folder` gives CRCs, and whether parts are joined.
 
     Returns one blob, or one package for each unique chip part.
     """

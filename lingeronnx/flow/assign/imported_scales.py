@@ -327,7 +327,7 @@ def _match_weight_qparams(
 
 
 def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
-    """Return the groups of `grid` along the rows of `values` [O, I].
+    """Return `grid` in groups along the rows of `values` [O, I]; a row's S is m times a group's.
 
     Returns None if the shapes do not match or the scales of a row have no integer factors.
     """

@@ -73,7 +73,7 @@ def _write_lstm(
         return inner.shift_right_round(inner.apply_piecewise(table, x, 32), 16)
 
     def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h, c] for the input sums `a` of a step and the `states` [h, c]."""
+        """Return the new states [h, c] from `a` and the rescaled sums of h; gates: i, f, g, o."""
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
         sums = inner.saturate(inner("Add", a, b), 16 if packed else 32)

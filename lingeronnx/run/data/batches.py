@@ -513,7 +513,7 @@ def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray
 
 
 def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
-    """Return a shape with N for the batch axis and ? for dimensions of any size."""
+    """Return a shape as "N, 3, ?", without brackets: N is the batch axis, ? is of any size."""
     sizes = []
     for axis, size in enumerate(shape):
         if axis == batch_axis:

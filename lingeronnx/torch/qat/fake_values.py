@@ -322,7 +322,7 @@ def _constant(
 def _softmax(
     kernel: k.Softmax, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Compute softmax with the values of the simulator."""
+    """Return the simulator's softmax of counts `inputs[0]`, in counts, with the float gradient."""
     return _softmax_rows(kernel, inputs[0], context, torch.softmax)
 
 
