@@ -211,8 +211,8 @@ TABLE = {
         {"s": rand(16, 4)},
         (),
         (
-            "input 's' takes text (strings, [?, 4]), which no platform computes; its numbers are in "
-            "'q' (Equal)"
+            "input 's' is text (strings, [?, 4]), which no platform supports; it is converted to "
+            "numbers in 'q' (Equal)"
         ),
     ),
     "made for one sample": (

@@ -153,7 +153,7 @@ assert "QuantizedConv2d" in str(net)
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     init(net, quant_modules=(nn.LSTM,))
-assert "fit no module" in str(told[0].message)
+assert "match no module" in str(told[0].message)
 """,
         ),
     ),
@@ -203,9 +203,9 @@ with raises(lo.ConfigError, match="returned nan"):
     analyzer.analysis()
 analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: 1.0, data_loader=samples, save_dir="ties")
 analyzer.analysis()
-assert "layers have a value that others have too" in Path("ties/analysis.txt").read_text()
+assert "layers share their value with other layers" in Path("ties/analysis.txt").read_text()
 analyzer = AnalysisQuant("float.onnx", eval_function=lambda model: 2.0, data_loader=samples, save_dir="ties")
-with raises(lo.ConfigError, match="give another save_dir or checkpoint_name"):
+with raises(lo.ConfigError, match="pass another save_dir or checkpoint_name"):
     analyzer.analysis()
 """,
         ),
@@ -216,7 +216,7 @@ with raises(lo.ConfigError, match="give another save_dir or checkpoint_name"):
             "`lo.compat.check_qat_model`, also with `platform=...`; of a torch module it counts the calls of each module; `lingeronnx check MODEL --calib D -o DIR` writes the same `model_check_result.txt`",
             """
 found = check_qat_model(net, x, save_results=True, out_dir="checked", platform="generic")
-assert ("relu", "ReLU", "2") in found.used and ("spare", "Linear", "0") in found.used
+assert ("relu", "ReLU", "2") in found.use_counts and ("spare", "Linear", "0") in found.use_counts
 assert "5. What looks wrong" in Path("checked/model_check_result.txt").read_text()
 """,
         ),

@@ -168,8 +168,8 @@ def changed(state, **changes):
     "changes, message",
     (
         ({"fc.weight": None}, r"does not match the model: it lacks fc\.weight$"),
-        ({"head.weight": torch.ones(3)}, r"does not fit: the model has no head\.weight"),
-        ({"fc.weight": torch.ones(5, 4)}, r"other shapes: fc\.weight \[5, 4\], not \[3, 4\]"),
+        ({"head.weight": torch.ones(3)}, r"does not match the model: the model has no head\.weight"),
+        ({"fc.weight": torch.ones(5, 4)}, r"different shapes: fc\.weight \[5, 4\], not \[3, 4\]"),
         (
             {"stem.bias": None, "stem.bais": torch.ones(4)},
             r"lacks stem\.bias; did you mean 'stem\.bais'\?",
@@ -184,7 +184,7 @@ def changed(state, **changes):
         ),
         (
             {"fc.bias": torch.ones(3, dtype=torch.complex64)},
-            r"'fc\.bias' .* no plain tensor of real numbers",
+            r"'fc\.bias' .* not a dense tensor of real numbers",
         ),
         (
             {"fc.bias": torch.ones(3, dtype=torch.int64)},
