@@ -168,7 +168,10 @@ def changed(state, **changes):
     "changes, message",
     (
         ({"fc.weight": None}, r"does not match the model: it lacks fc\.weight$"),
-        ({"head.weight": torch.ones(3)}, r"does not match the model: the model has no head\.weight"),
+        (
+            {"head.weight": torch.ones(3)},
+            r"does not match the model: the model has no head\.weight",
+        ),
         ({"fc.weight": torch.ones(5, 4)}, r"different shapes: fc\.weight \[5, 4\], not \[3, 4\]"),
         (
             {"stem.bias": None, "stem.bais": torch.ones(4)},
