@@ -47,8 +47,8 @@ def estimate_copy_by_fit(prices, route, size):
     """Return the price of a copy by the vendor's polynomial, as its program has it."""
     copies = prices.copies[route]
     if route == "memcpy_from_psram" and size > copies.measured_points[-1][0]:
-        return float(math.ceil(copies.polynomial(size)))
-    return copies.fitted(size)
+        return float(math.ceil(copies.evaluate_polynomial(size)))
+    return copies.estimate_cycles_by_fit(size)
 
 
 def estimate_copy_by_points(prices, route, size):
