@@ -137,7 +137,9 @@ def _answer(model: Model, chip: str, settings: dict[str, Any]) -> PackabilityAns
     proto = ir.to_proto(extract_chip_part(made.graph, made.platform))
     ours = evaluation.evaluate_graph(proto, get_target(chip), report.packer_args)
     theirs = second_judge(proto, chip, packability.get_printed_arguments(report))
-    ours_say = NO if not ours.is_chip_ready else PAST_PLAN if ours.has_overrun_warning else YES
+    ours_say = NO
+    if ours.is_chip_ready:
+        ours_say = PAST_PLAN if ours.has_overrun_warning else YES
     theirs_say = (
         YES
         if theirs.right

@@ -207,7 +207,7 @@ def compare_with_baseline(
 
 
 def get_tolerance(measure: str) -> float:
-    """Return how far a new row may fall.
+    """Return the tolerance of a new row.
 
     No more than what another processor's float sums change.
     """
