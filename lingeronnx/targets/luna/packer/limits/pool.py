@@ -213,7 +213,7 @@ def average_area(node: ir.Node, target: Target) -> object:
 
 def global_average_area(node: ir.Node, target: Target) -> object:
     """the number of elements of a global average pool must be a power of two or at most
-    {own.packing.pool.area_per_channel} times the number of channels | pool in two steps.
+    {own.packing.pool.max_global_area_per_channel} times the number of channels | pool in two steps.
     """
     window = PackerWindow.from_node(node)
     area_per_channel = get_packer_profile(target).pool.max_global_area_per_channel

@@ -1,0 +1,29 @@
+"""Every limit of the packer and of the operators has a rule and a remedy that can be formatted."""
+
+import pytest
+
+from lingeronnx.ops import LOWERING_RULES, format_limit_rule
+from lingeronnx.targets import get_target
+from lingeronnx.targets.luna.packer.limits.limit_tables import (
+    CORRECTNESS_LIMITS,
+    DISCOURAGED,
+    PACKER_LIMITS,
+)
+
+PACKER_TABLES = (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED)
+
+
+@pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
+def test_rules_and_remedies(chip):
+    """The placeholders of a limit's docstring name attributes that exist, and a remedy follows."""
+    target = get_target(chip)
+    limits = {limit for table in PACKER_TABLES for row in table.values() for limit in row}
+    for rule in LOWERING_RULES:
+        if rule.is_available(target):
+            limits.update(rule.get_limits(target))
+    assert limits
+    for limit in limits:
+        rule_text, remedy = format_limit_rule(limit, target)
+        assert rule_text, limit
+        assert remedy, limit
+        assert "{" not in rule_text + remedy, limit
