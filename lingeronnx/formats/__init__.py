@@ -141,19 +141,19 @@ _INTEGER_DOMAINS = ("thinker", "linger")
 
 
 def add_integer_op(form: Format) -> None:
-    """Register an integer operator whose names are unused."""
+    """Register an integer operator under all its names, which must be unused (not checked)."""
     _INTEGER_OPS_BY_NAME.update(dict.fromkeys(form.names, form))
 
 
 def remove_integer_op(form: Format) -> None:
-    """Undo `add_integer_op`."""
+    """Remove the names of `form` that still refer to it: undo `add_integer_op`."""
     for name in form.names:
         if _INTEGER_OPS_BY_NAME.get(name) is form:
             del _INTEGER_OPS_BY_NAME[name]
 
 
 def get_known_integer_ops() -> tuple[Format, ...]:
-    """Return all integer operators, registered ones last."""
+    """Return all integer operators, each once, those of `add_integer_op` last."""
     return tuple(dict.fromkeys(_INTEGER_OPS_BY_NAME.values()))
 
 
@@ -163,10 +163,10 @@ def find_integer_op_by_name(name: str) -> Format | None:
 
 
 def find_integer_op(node: ir.Node) -> Format | None:
-    """Return the integer operator of `node`, or None if it has none.
+    """Return the integer operator with the name of `node`, in any dialect; None if there is none.
 
-    A standard operator such as Relu, MaxPool or Reshape is also a float operator; the caller must
-    know whether its tensors are integers.
+    The domain does not count. A standard operator such as Relu, MaxPool or Reshape is also a float
+    operator; the caller must know whether its tensors are integers.
     """
     return _INTEGER_OPS_BY_NAME.get(node.op_type)
 
@@ -186,7 +186,11 @@ def require_integer_op(node: ir.Node) -> Format | None:
 
 
 def is_quantized_domain(node: ir.Node) -> bool:
-    """Whether domain or name of `node` belongs to a quantized dialect."""
+    """Whether `node` can only be an integer node.
+
+    True if its domain is "thinker" or "linger", or its operator has the name of an integer operator
+    of domain "thinker" or a name that only a dialect uses.
+    """
     if node.domain in _INTEGER_DOMAINS:
         return True
     form = _INTEGER_OPS_BY_NAME.get(node.op_type)

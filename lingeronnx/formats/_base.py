@@ -79,12 +79,18 @@ class Attr:
 
 
 def make_zero_point_spec(key: str) -> Attr:
-    """Return the attribute `zero_point_<key>`, which accompanies `scale_<key>`; default 0."""
+    """Return the optional integer attribute `zero_point_<key>`, whose default is 0.
+
+    It accompanies `scale_<key>`.
+    """
     return Attr(f"zero_point_{key}", "i", 0)
 
 
 def make_zero_point_attributes(**qparams: Affine | None) -> dict[str, int]:
-    """Return the attributes of nonzero zero points, by the key of their scale attribute."""
+    """Return {"zero_point_<key>": zero point} for the keyword arguments with a nonzero one.
+
+    A keyword is the key of a scale attribute; qparams of None are left out.
+    """
     attributes = {}
     for key, q in qparams.items():
         if q is not None and q.zero_point:
@@ -93,14 +99,18 @@ def make_zero_point_attributes(**qparams: Affine | None) -> dict[str, int]:
 
 
 def find_nonzero_zero_point(attrs: Attributes) -> str | None:
-    """Return the name of the first nonzero zero point attribute, or None."""
+    """Return the name of the first attribute zero_point... with a nonzero value, or None."""
     return next(
         (key for key, value in attrs.items() if key.startswith("zero_point") and value), None
     )
 
 
 def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
-    """Return the qparams from `scale_<key>`, `zero_point_<key>` and the bits of the node."""
+    """Return the per-tensor qparams from the attributes `scale_<key>` and `zero_point_<key>`.
+
+    The bits are `o_bits` for key "o", else `data_bits`, 8 if absent; an absent zero point is 0.
+    Raises ModelError if the scale is absent or a value is invalid.
+    """
     bits = get_int(attrs, "o_bits" if key == "o" else "data_bits", 8)
     return make_qparams(
         get_number(attrs, f"scale_{key}"), bits, get_int(attrs, f"zero_point_{key}", 0)
@@ -108,12 +118,12 @@ def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
 
 
 def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
-    """Return quantization parameters read from a file.
+    """Return per-tensor quantization parameters read from a file.
 
     Raises
     ------
     ModelError
-        If the values are invalid.
+        If `Affine` rejects the scale, the bits or the zero point.
     """
     try:
         return Affine(scale, bits, zero_point=zero_point)
@@ -124,10 +134,13 @@ def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
 def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
     """Return the attributes of an integer node by current names, with defaults.
 
+    Attributes that `form` does not know are included.
+
     Raises
     ------
     ModelError
-        If a required attribute is missing, or a scale or bit width is invalid.
+        If a required attribute is missing, a scale is not a positive finite number or an
+        unsupported list, or a bit width (any attribute ..._bits) is not 2 to 32.
     """
     stated = {
         ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
@@ -147,6 +160,11 @@ def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
+    """Raise ModelError for an invalid value of the scale attribute `name`.
+
+    A scale must be positive and finite. Only `scale_w` may be a list, of an operator with a channel
+    axis.
+    """
     if isinstance(value, list) and (form.channel_axis is None or name != "scale_w"):
         raise ModelError(
             f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be a scalar"
@@ -238,7 +256,11 @@ class Format:
         return frozenset(spec.name for spec in (*self.attributes, *self.extra_attributes))
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether limits can be checked: required inputs have shapes, and lists are lists."""
+        """Whether `node` is complete enough to check limits.
+
+        All required inputs (at least one) must be present and of known rank, and attributes of kind
+        "ints" absent or sequences.
+        """
         inputs = ["x:any"] if self.signature is None else self.signature.inputs.split()
         count = max(sum(not text.endswith(("?", "*")) for text in inputs), 1)
         if len(node.inputs) < count:
@@ -249,7 +271,11 @@ class Format:
         return all(value is None or isinstance(value, Sequence) for value in lists)
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Return the weights and biases of `node`: input index -> (kind, possible ranks)."""
+        """Return the weights and biases of `node`: input index -> (kind, possible ranks).
+
+        The kind is "weight" or "bias", from the signature; no ranks: any. Whether the inputs are
+        constant is not checked.
+        """
         if self.signature is None:
             return {}
         ranks = {"weight": self.weight_ranks, "bias": ()}
@@ -265,7 +291,7 @@ class Format:
         return [0]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the simulator kernel of a node.
+        """Return the simulator kernel of a node; the base class raises NotImplementedError.
 
         Raises
         ------
@@ -279,7 +305,10 @@ class Format:
         return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the output, given those of the inputs; None for float."""
+        """Return the qparams of the output, given those of the inputs; None for float.
+
+        By default: from `scale_o` if the node has it, else those of input 0.
+        """
         if attrs.get("scale_o") is not None:
             return qparams_from_attributes(attrs, "o")
         return scales[0] if scales else None
@@ -287,19 +316,32 @@ class Format:
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of every output; by default they are equal."""
+        """Return the qparams of every output, in order; None: float.
+
+        By default all outputs have those of `output_qparams`.
+        """
         return [self.output_qparams(info.attributes, scales)] * len(info.node.outputs)
 
     def float_outputs(self, info: KernelInfo) -> list[int]:
-        """Return the outputs that are integers in the kernel and float in the graph."""
+        """Return the indices of outputs that are integers in the kernel and float in the graph.
+
+        By default there are none.
+        """
         return []
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of inputs that attributes determine, by input index."""
+        """Return the qparams of inputs that attributes determine: input index -> qparams.
+
+        By default those of input 0, if the node has `scale_x`.
+        """
         return {} if attrs.get("scale_x") is None else {0: qparams_from_attributes(attrs, "x")}
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return the qparams of the constant weight whose scale is the attribute `key`."""
+        """Return the qparams of the constant weight whose scale is the attribute `key`.
+
+        Its bits are `parameter_bits` (8 if absent). A list of several scales is per element of
+        `channel_axis`; a list of one is per tensor.
+        """
         scale = get_scales(attrs, key)
         if isinstance(scale, list) and len(scale) == 1:
             scale = scale[0]  # a wrong number of channels is an error when the kernel is made
@@ -309,12 +351,14 @@ class Format:
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Emit the float model of a node in standard operators; return its outputs.
 
-        The float model of an operator that moves data is the operator itself.
+        By default, for operators that move data, this is the operator itself: run-time inputs are
+        float, the others unchanged.
 
         Raises
         ------
         ModelError
-            If standard operators have no counterpart.
+            If standard operators have no counterpart; by default, for every operator that is not in
+            the standard domain.
         """
         if self.domain:
             raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
@@ -331,13 +375,21 @@ class Format:
         return self
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert attributes of a node with `inputs` inputs to dialect v3, by current names."""
+        """Convert attributes of a node with `inputs` inputs to dialect v3, by current names.
+
+        By default, absent `data_bits` become 8, and absent `o_bits` 8 if there is a `scale_o`, else
+        None.
+        """
         has_output_scale = attrs.get("scale_o") is not None
         bits = {"data_bits": 8, "o_bits": 8 if has_output_scale else None}
         return {**bits, **attrs}
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert attributes of the v3 `node` to dialect v1, by current names."""
+        """Convert attributes of the v3 `node` to dialect v1, by current names.
+
+        By default, `zero_point` is dropped, and bit widths of 8 that v1 implies: those in
+        `v1_implicit_attributes` and of keys that begin with "x_".
+        """
         converted = {}
         for key, value in attrs.items():
             can_be_implicit = key in self.v1_implicit_attributes or key.startswith("x_")
@@ -347,7 +399,10 @@ class Format:
         return converted
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why the v3 `node` has no counterpart in dialect v1, or None."""
+        """Return why the v3 `node` has no counterpart in dialect v1, or None if it has one.
+
+        None by default.
+        """
         return None
 
 
@@ -368,7 +423,11 @@ class UnaryIntegerOp(Format):
 
 
 def rename_dim_to_axis(attrs: Attributes) -> dict[str, AttributeValue]:
-    """Rename attribute `dim` of older graphs to `axis`."""
+    """Return `attrs` without `dim`, an older name of `axis`.
+
+    `axis` keeps its value; if it is absent or None, it becomes the value of `dim` (None without
+    one).
+    """
     renamed = dict(attrs)
     dim = renamed.pop("dim", None)
     return {**renamed, "axis": dim if renamed.get("axis") is None else renamed["axis"]}

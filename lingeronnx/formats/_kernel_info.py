@@ -79,16 +79,16 @@ class KernelInfo:
         return get_number(self.attributes, "scale_o") / math.prod(float(s) for s in scales)
 
     def zero_point(self, key: str) -> int:
-        """Return the zero point that accompanies `scale_<key>`."""
+        """Return the zero point that accompanies `scale_<key>`, 0 if absent."""
         return get_int(self.attributes, f"zero_point_{key}", 0)
 
     def width(self, index: int = 0) -> int:
-        """Return the bits of integer input `index`, 8 or 16; 8 if its dtype is unknown.
+        """Return the bits of integer input `index`, 8 or 16, from its dtype; 8 if it is unknown.
 
         Raises
         ------
         ModelError
-            If the input is wider.
+            If the input is wider than 16 bits.
         """
         dtype = self.input_dtypes[index] if index < len(self.input_dtypes) else None
         if dtype is None:
@@ -114,7 +114,11 @@ class KernelInfo:
 
     @property
     def rounding(self) -> RoundingMode:
-        """Rounding mode: that of the arithmetic, else of the node, by default half up."""
+        """Rounding mode: that of the arithmetic if it has one, else of the node.
+
+        The node's is given by `quant_mode`, half up by default. Raises ModelError for an unknown
+        one.
+        """
         if self.arithmetic.requantize.rounding is not None:
             return self.arithmetic.requantize.rounding
         name = str(self.attributes.get("quant_mode") or "floor_add")
@@ -125,7 +129,7 @@ class KernelInfo:
         return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401
-        """Return the rescaling by `ratio` to the output.
+        """Return the rescaling by `ratio` to the output: a factor, or a shift if the target shifts.
 
         Parameters
         ----------
@@ -139,11 +143,13 @@ class KernelInfo:
         Returns
         -------
         Rescale or RoundedShift
+            RoundedShift only for a target that shifts with another rounding than half up.
 
         Raises
         ------
         ModelError
-            If the target only shifts and `ratio` is not a supported power of two.
+            If the target only shifts and `ratio` is not a power of two or needs a left shift that
+            it rejects, or if a RoundedShift would need a zero point.
         """
         from simulator.fixed_point import Rescale, RoundedShift
 
@@ -169,14 +175,14 @@ class KernelInfo:
         return Rescale.from_shift(shift, width, zero)
 
     def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401
-        """Return the rescaling of accumulators, per channel if scale_w is a list.
+        """Return the rescaling of accumulators to the output, per channel if scale_w is a list.
 
         Parameters
         ----------
         channels
             Expected length of a list of scales.
         groups
-            Number of groups that use the same scales.
+            Number of groups that use the same scales: the list is repeated so often.
 
         Raises
         ------
@@ -201,7 +207,11 @@ class KernelInfo:
         return ChannelRescale(tuple(rescales) * groups)
 
     def _resolve_right_shift(self, shift: int) -> int:
-        """Return the right shift that the target performs for `shift`, negative ones included."""
+        """Return the right shift that the target performs where the scales need `shift`.
+
+        A `shift` of at least 0 is performed as it is. For a negative one (a left shift), depending
+        on the target: itself, ZEROING_SHIFT (all results are 0), 0, or ModelError.
+        """
         behavior = self.arithmetic.requantize.left
         if shift >= 0 or behavior is LeftShiftBehavior.SHIFTED:
             return shift
@@ -230,10 +240,13 @@ class KernelInfo:
     def require_constant(self, index: int, dtypes: str, role: str) -> np.ndarray:
         """Return constant input `index`, whose dtype is one of the names in `dtypes`.
 
+        `dtypes` are separated by spaces; `role` names the input in messages.
+
         Raises
         ------
         ModelError
-            If it is absent, computed at run time or of another dtype; `role` names it.
+            If it is absent, computed at run time, of another dtype, or a scalar in the role
+            "weight".
         """
         array = self.constants.get(index)
         if array is None:
@@ -250,7 +263,13 @@ class KernelInfo:
         return array
 
     def bias(self, index: int, size: int) -> np.ndarray | None:
-        """Return the bias at input `index` as int64 [size], or None if it is absent."""
+        """Return the constant bias at input `index` as int64 [size], or None if it is absent.
+
+        Raises
+        ------
+        ModelError
+            If it is computed at run time, not int32 or int64, or does not have `size` elements.
+        """
         name = self.node.inputs[index] if len(self.node.inputs) > index else None
         if name is None:
             return None

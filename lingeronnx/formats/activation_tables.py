@@ -72,14 +72,19 @@ class Glu(Format):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if `dim` is not the last axis, which v1 requires."""
+        """Return an obstacle, or None if `dim` is -1 or the last axis, as v1 requires."""
         last_axis = len(ir.get_shape(node.inputs[0]) or ()) - 1
         if get_int(attrs, "dim", -1) in (-1, last_axis):
             return None
         return "it does not gate the last axis"
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the GLU kernel, with the sigmoid of every input integer precomputed."""
+        """Return the GLU kernel, with the sigmoid of every input integer precomputed.
+
+        The product of value and gate (15 fractional bits) is rescaled once to scale_o. Raises
+        ModelError if `dim` is not the last axis and the target does not support others, or scale_x
+        is not a power of two.
+        """
         from simulator.kernels import Glu as Kernel
 
         arithmetic = info.expect_arithmetic(GluArithmetic)
@@ -95,7 +100,7 @@ class Glu(Format):
         return Kernel(gate_table, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit Split, Sigmoid and Mul."""
+        """Emit Split of axis `dim` into halves, Sigmoid of the second, and Mul of both."""
         shape, axis = builder.info.input_shapes[0], get_int(builder.attrs, "dim")
         half = shape[axis % len(shape)] // 2
         value, gate = builder.add_multi_output_node(
@@ -125,16 +130,21 @@ class Sigmoid(Format):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires `o_bits`."""
+        """Convert to dialect v3, which requires `o_bits` (8 if absent)."""
         return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if `scale_o` is not 2^7, which v1 implies."""
+        """Return an obstacle if `scale_o` is present and not 2^7, which v1 implies, else None."""
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a table of all input integers; output: int8 at 2^7 unless `uses_node_format`."""
+        """Return a lookup table with the result for every input integer, lowest first.
+
+        An input is shifted from scale_x, which must be a power of two, to the fractional bits of
+        the chip's piecewise table by the `TableInputRule` of the target. The result is int8 with 7
+        fractional bits; if the arithmetic has `uses_node_format`, it has o_bits at scale_o.
+        """
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
@@ -158,7 +168,12 @@ class Sigmoid(Format):
     def _compute_training_table(
         self, info: KernelInfo, function: Piecewise, x: np.ndarray
     ) -> np.ndarray:
-        """Return the outputs of the training software for inputs `x` in the format of the table."""
+        """Return the outputs of the training software for inputs `x` in the format of the table.
+
+        With rule WRAPPED, the Q15 result is requantized to scale_o and o_bits. Otherwise it is
+        rounded once to o_bits - 1 fractional bits; raises ModelError if scale_o is not 2^(o_bits -
+        1).
+        """
         from simulator.fixed_point import integer_dtype, saturate_array
 
         bits, scale = get_int(info.attributes, "o_bits"), get_number(info.attributes, "scale_o")
@@ -176,13 +191,13 @@ class Sigmoid(Format):
         return [builder(self.standard_op, builder.float_input())]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return scale 2^7, the output scale of the executor whatever `scale_o` is."""
+        """Return 8 bits at scale 2^7, the output format of the executor whatever `scale_o` is."""
         return Q7
 
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of the output: those of the node in training software, else 2^7."""
+        """Return the qparams of the output: those of the node in training software, else `Q7`."""
         if info.expect_arithmetic(LutArithmetic).uses_node_format:
             return [qparams_from_attributes(info.attributes, "o")]
         return super().all_output_qparams(info, scales)
@@ -192,7 +207,11 @@ SIGMOID = Sigmoid()
 
 
 def requantize_table(info: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
-    """Requantize integers at `scale` to the output format of the node, with its rounding mode."""
+    """Requantize integers at `scale` to scale_o and o_bits of the node.
+
+    Uses the rounding mode of the node and saturates. `values` may be integers of any size; the
+    result has the dtype for o_bits. Raises ModelError if scale_o / scale is not a power of two.
+    """
     from simulator.fixed_point import divide_rounded, integer_dtype, saturate_array
 
     bits = get_int(info.attributes, "o_bits")
@@ -233,7 +252,11 @@ class Gelu(Format):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup table of the function, evaluated for every input integer."""
+        """Return a lookup table with the result for every input integer, lowest first.
+
+        An input is shifted from scale_x, which must be a power of two, to the format of the table
+        and saturated to 32 bits; the result is requantized to scale_o and o_bits.
+        """
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
         from simulator.piecewise import load_piecewise
@@ -284,13 +307,17 @@ class Table(UnaryIntegerOp):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup in the constant table at input 1."""
+        """Return a lookup in the constant table (int8 or int16) at input 1."""
         from simulator.kernels import Table as Kernel
 
         return Kernel(info.require_constant(1, "int8 int16", "table"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard function of this table, else ``table[round(x * scale) + zero]``."""
+        """Emit the standard function of this table, else ``entries[round(x * scale_x) + zero]``.
+
+        The function is emitted if `identify_table_function` recognizes it. Otherwise a Gather looks
+        up the dequantized entries.
+        """
         table = builder.info.constants[1]
         x = qparams_from_attributes(builder.attrs, "x")
         o = qparams_from_attributes(builder.attrs, "o")

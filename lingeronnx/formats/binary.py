@@ -63,13 +63,16 @@ class BinaryIntegerOp(Format):
     )
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return both operands."""
+        """Return the indices of both operands, 0 and 1."""
         return [0, 1]
 
     def make_qparams_attributes(
         self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store scales, zero points and the output's bit width."""
+        """Return the attributes that store scales, nonzero zero points and the output's bit width.
+
+        `o_bits` is omitted if it is 8.
+        """
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
         width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
         return {
@@ -81,7 +84,7 @@ class BinaryIntegerOp(Format):
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires the bits of the second operand."""
+        """Convert to dialect v3, which requires `y_bits`, the bits of operand 1 (8 if absent)."""
         return {"y_bits": 8, **super().to_v3_attributes(attrs, inputs)}
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
@@ -110,7 +113,12 @@ class Add(BinaryIntegerOp):
     sign = 1
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the sum (or difference) kernel with the operand precision of the target."""
+        """Return the sum kernel (difference if `sign` is -1) with the target's operand precision.
+
+        FINE: a common accumulator, rounded once. WIDE: each operand is rescaled to scale_o in 60
+        bits, and only the sum saturates. Otherwise each operand is shifted and saturated to
+        scale_o; raises ModelError there if a zero point is not 0.
+        """
         from simulator.fixed_point import Rescale
         from simulator.kernels import AddScaled, AddShift
 
@@ -168,7 +176,10 @@ class Mul(BinaryIntegerOp):
     v1_implicit_attributes = ("data_bits", "y_bits", "o_bits")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the product kernel, which rescales once by scale_o / (scale_x * scale_y)."""
+        """Return the product kernel, which rescales once by scale_o / (scale_x * scale_y).
+
+        Zero points are subtracted from the operands first.
+        """
         from simulator.kernels import Mul as Kernel
 
         scale_x = get_number(info.attributes, "scale_x")
@@ -194,7 +205,12 @@ class Div(BinaryIntegerOp):
     supports_zero_points = False
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the division kernel with the division method of the target."""
+        """Return the division kernel with the division method of the target.
+
+        UNSCALED divides the integers without any shift; SINGLE computes in float32 with the scales.
+        Otherwise the quotient is shifted left by log2(scale_o * scale_y / scale_x), and raises
+        ModelError if a scale is not a power of two.
+        """
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
@@ -243,7 +259,10 @@ class Bmm(BinaryIntegerOp):
     def make_qparams_attributes(
         self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths, scales and zero points."""
+        """Return the attributes that store bit widths, scales and nonzero zero points.
+
+        `data_bits` are those of the first operand.
+        """
         return {
             **super().make_qparams_attributes(x_qparams, y_qparams, output_qparams),
             "data_bits": x_qparams.bits,
@@ -251,14 +270,20 @@ class Bmm(BinaryIntegerOp):
         }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if the inputs of a QMatmul are not of rank 3, which v1 requires."""
+        """Return an obstacle for a QMatmul unless both inputs have rank 3, as v1 requires.
+
+        Otherwise None.
+        """
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
         if node.op_type == "QMatmul" and ranks != [3, 3]:
             return "its factors do not both have three axes"
         return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix product kernel, which rescales by scale_o / (scale_x * scale_y)."""
+        """Return the matrix product kernel, which rescales once by scale_o / (scale_x * scale_y).
+
+        Zero points are subtracted from the operands first.
+        """
         from simulator.kernels import MatMul
 
         scale_x = get_number(info.attributes, "scale_x")

@@ -27,7 +27,7 @@ class Relu(Format):
     domain = ""
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Relu kernel, which needs no scale."""
+        """Return the kernel max(0, x), which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
         return Kernel()
@@ -44,7 +44,10 @@ class Clip(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Clip kernel; absent bounds are those of int32."""
+        """Return the Clip kernel with the integer bounds at inputs 1 and 2.
+
+        Absent bounds are the limits of int32.
+        """
         from simulator.kernels import Clip as Kernel
 
         low, high = info.constants.get(1), info.constants.get(2)
@@ -54,7 +57,7 @@ class Clip(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Clip with dequantized bounds."""
+        """Emit a Clip with dequantized bounds; absent bounds stay absent."""
         bounds: list[ir.Value | None] = []
         for index, suffix in ((1, "low"), (2, "high")):
             constant = builder.info.constants.get(index)

@@ -78,22 +78,25 @@ class FloatNodeBuilder:
         self._qparams, self._used_names = qparams, used_names
 
     def input_scale(self, index: int = 0) -> float:
-        """Return the scale of integer input `index`."""
+        """Return the scale of integer input `index`; ModelError if its qparams are unknown."""
         q = self._qparams[index]
         if q is None:
             raise ModelError(f"{self.info.label}: the scale of its input {index} is unknown")
         return q.scale
 
     def input_qparams(self, index: int) -> Affine | None:
-        """Return the qparams of input `index`, or None if unknown."""
+        """Return the qparams of input `index`, or None if it has none or does not exist."""
         return self._qparams[index] if index < len(self._qparams) else None
 
     def set_input_value(self, index: int, value: ir.Value) -> None:
-        """Set the real value of input `index`."""
+        """Set the float value that `float_input` returns for input `index`."""
         self._values[index] = value
 
     def dequantize_scalar(self, integer: float, index: int = 0) -> float:
-        """Return the real value of an integer of input `index`."""
+        """Return the real value of an integer of input `index`: (integer - zero point) / scale.
+
+        Raises ModelError if its scale is unknown.
+        """
         q = self._qparams[index]
         return (integer - (0 if q is None else q.zero_point)) / self.input_scale(index)
 
@@ -106,7 +109,11 @@ class FloatNodeBuilder:
     def add_multi_output_node(
         self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: AttributeValue
     ) -> list[ir.Value]:
-        """Append a standard node with several outputs and return them."""
+        """Append a standard node with `outputs` outputs and return them.
+
+        Attributes that are None are omitted. Node and outputs are named after the integer node; the
+        origin of the node is the integer node.
+        """
         name = self._make_name(f"{self.node.outputs[0].name}_{op_type}")
         node = ir.node(
             op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}"
@@ -121,11 +128,14 @@ class FloatNodeBuilder:
         return list(node.outputs)
 
     def require_opset(self, opset: int) -> None:
-        """Raise `opset` to that of an emitted node."""
+        """Raise `self.opset` to `opset` if that is higher."""
         self.opset = max(self.opset, opset)
 
     def float_input(self, index: int = 0) -> ir.Value:
-        """Return the real value of input `index`; dequantize a constant."""
+        """Return the float value of input `index`; a constant without one is dequantized.
+
+        Raises ModelError if the input is absent or its scale is unknown.
+        """
         value = self._values[index] if index < len(self._values) else None
         if value is not None:
             return value
@@ -138,7 +148,7 @@ class FloatNodeBuilder:
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def add_constant(self, array: ArrayLike, suffix: str) -> ir.Value:
-        """Add a constant and return it."""
+        """Add `array` as an initializer named after the node and `suffix`, and return its value."""
         return ir.add_initializer(
             self._model, self._make_name(f"{self.node.outputs[0].name}_{suffix}"), np.asarray(array)
         )
@@ -151,18 +161,19 @@ class FloatNodeBuilder:
         view: Callable[[np.ndarray], np.ndarray] | None = None,
         bits: int | None = None,
     ) -> ir.Value:
-        """Dequantize constant input `index` and return its real values.
+        """Emit a DequantizeLinear of constant input `index` and return its output.
 
-        The result has the name of the constant if that is unused.
+        The result has the name of the constant if that is unused. An int64 constant becomes a
+        float32 initializer instead.
 
         Parameters
         ----------
         index
-            Index of the input.
+            Index of the input. ModelError if it is not constant.
         scale
-            Scale, or scales along `axis`.
+            Scale, or scales along `axis`; real value = integer / scale.
         axis
-            Axis of a sequence of scales.
+            Axis of a sequence of scales; default 0.
         view
             Rearranges the integers first.
         bits
@@ -185,7 +196,10 @@ class FloatNodeBuilder:
     def _add_float_constant(
         self, name: str, array: np.ndarray, scale: float | Sequence[float], axis: int | None
     ) -> ir.Value:
-        """Add the float values of the integer constant `name`, with scales along `axis`."""
+        """Add the integer constant `name` divided by `scale` as a float32 initializer; return it.
+
+        `array` holds its integers; a sequence of scales is along `axis`.
+        """
         divisor: ArrayLike = scale
         if isinstance(scale, Sequence) and scale:
             divisor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
@@ -198,8 +212,9 @@ class FloatNodeBuilder:
     ) -> ir.Value:
         """Dequantize constant input `index`, a matrix with per-group qparams `q`.
 
-        Emits a blocked DequantizeLinear, and a Transpose if `transposed`. `scales_by_y_scale` gets
-        the scales of the rows; those of the groups follow from y_scale.
+        Emits a blocked DequantizeLinear, and a Transpose if `transposed`, and returns the output;
+        requires opset 21. `scales_by_y_scale` gets the scales of the rows; those of the groups
+        follow from y_scale.
         """
         assert isinstance(q.granularity, PerGroup)
         self.require_opset(INT4_INT16_OPSET)
@@ -229,7 +244,12 @@ class FloatNodeBuilder:
         scale_shape: Sequence[int],
         attributes: Mapping[str, int],
     ) -> ir.Value:
-        """Emit a DequantizeLinear of integers of `bits`, with a y_scale of `scale_shape`."""
+        """Emit a DequantizeLinear of integers of `bits`, with a y_scale of `scale_shape`.
+
+        The integers `array` of constant input `index` are stored in the narrowest type for `bits`;
+        as uint8 plus 128 with `stores_uint8` and 8 bits. `attributes` are those of the node.
+        Returns its output, named as the constant if that is unused.
+        """
         name, kind, zero = ir.input_name(self.node, index), integer_storage_type(bits), 0
         if self.stores_uint8 and kind == _TYPES[8]:
             kind, zero, array = ir.DataType.UINT8, 128, array.astype(np.int16) + 128
@@ -252,7 +272,10 @@ class FloatNodeBuilder:
         return dequantize.outputs[0]
 
     def add_y_scale(self, name: str, scale: float | Sequence[float]) -> ir.Value:
-        """Add the constant y_scale of the tensor `name` at `scale`."""
+        """Add the float32 constant y_scale = 1 / `scale` of the tensor `name` and return its value.
+
+        Its scale is recorded in `scales_by_y_scale`.
+        """
         y_scale = np.asarray(1.0 / np.asarray(scale), np.float32)
         value = ir.add_initializer(self._model, self._make_name(f"{name}_scale"), y_scale)
         self.scales_by_y_scale[str(value.name)] = scale
@@ -261,7 +284,11 @@ class FloatNodeBuilder:
     def zero_point_inputs(
         self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0
     ) -> list[ir.Value]:
-        """Return the zero point input of integers of type `kind`; none for int32."""
+        """Return the zero point input of integers of type `kind` as a list of one; [] for int32.
+
+        The initializer has the shape `sizes`, is filled with `zero_point`, and is shared by all
+        nodes of the model that need the same. Types other than 8 bits require opset 21.
+        """
         if kind == _TYPES[32]:
             return []
         if kind not in (_TYPES[8], ir.DataType.UINT8):
@@ -275,6 +302,7 @@ class FloatNodeBuilder:
         return [self._add_integer_initializer(name, np.full(sizes, zero_point), kind)]
 
     def _add_integer_initializer(self, name: str, array: np.ndarray, kind: ir.DataType) -> ir.Value:
+        """Add `array`, converted to type `kind`, as initializer `name` and return its value."""
         tensor = ir.tensor(np.asarray(array, order="C").astype(kind.numpy()), dtype=kind, name=name)
         value = ir.Value(
             name=name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor
@@ -283,11 +311,14 @@ class FloatNodeBuilder:
         return value
 
     def _reuse_constant_name(self, name: str) -> str:
-        """Reserve the name of the integer constant `name`, or a similar one if it is in use."""
+        """Return and reserve a name for the float values of the integer constant `name`.
+
+        At its first use this is `name` itself, later `name` with a number if it is in use.
+        """
         return self._make_name(name, f"{name} ")
 
     def _make_name(self, base: str, key: str = "") -> str:
-        """Reserve `base`, or `base` with a number if it is in use.
+        """Reserve and return `base`, or `base` with a number if it is in use.
 
         With an unused `key`, the name is `base` even if it is in use, and `key` is reserved.
         """
@@ -301,9 +332,10 @@ class FloatNodeBuilder:
     def add_same_op(
         self, *inputs: ir.Value | None, attributes: Attributes | None = None
     ) -> list[ir.Value]:
-        """Append the standard operator with the name of the integer operator.
+        """Append the standard operator with the name of the integer operator; return all outputs.
 
-        `attributes` default to those of the node that the standard operator has.
+        `attributes` default to those of the node that the standard operator has in opset 12 or the
+        newest one.
         """
         import onnx
 

@@ -74,9 +74,9 @@ class WeightedIntegerOp(Format):
     def make_qparams_attributes(
         self, input_qparams: Affine, weight_qparams: Affine, output_qparams: Affine | None
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths, scales and zero points.
+        """Return the attributes that store bit widths, scales and nonzero zero points.
 
-        The output is float if its parameters are None.
+        The output is float if its parameters are None: o_bits and scale_o are absent then.
         """
         attrs: dict[str, AttributeValue] = {
             "data_bits": input_qparams.bits,
@@ -90,14 +90,17 @@ class WeightedIntegerOp(Format):
         return {**attrs, "o_bits": output_qparams.bits, "scale_o": output_qparams.scale}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of the input, and of the weight if it has one scale."""
+        """Return the qparams of the input (0), and of the weight (1) if it has one scale."""
         qparams = {0: qparams_from_attributes(attrs, "x")}
         if not isinstance(attrs["scale_w"], Sequence):
             qparams[1] = qparams_from_attributes(attrs, "w")
         return qparams
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return the qparams of the constant weight whose scale is the attribute `key`."""
+        """Return the qparams of the constant weight: per group if it has group factors.
+
+        Otherwise from the attribute `key`, as in the base class.
+        """
         return self._grouped_weight_qparams(attrs, node) or super().weight_qparams(attrs, node, key)
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
@@ -154,11 +157,15 @@ class Conv2d(WeightedIntegerOp):
     )
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether shapes are known and the weight has kernel axes."""
+        """Whether the base class allows it and the weight has a rank above 2."""
         return super().can_check_limits(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the convolution kernel."""
+        """Return the convolution kernel; strides and dilations default to 1, pads to 0.
+
+        Raises ModelError if weight, bias or scales are invalid (`require_constant`, `bias`,
+        `make_weight_rescale`).
+        """
         from simulator.kernels import Conv
 
         weight = info.require_constant(1, "int8 int16", "weight")
@@ -180,7 +187,10 @@ class Conv2d(WeightedIntegerOp):
         return [builder("Conv", *inputs, **self.get_window_attributes(builder))]
 
     def get_window_attributes(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
-        """Return the attributes other than scales and bits: kernel, strides, pads, ..."""
+        """Return the attributes other than scales and bits: kernel_shape, strides, pads, ...
+
+        Absent ones are None, except `group`.
+        """
         names = [spec.name for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES]
         return {name: real.attrs[name] for name in names}
 
@@ -220,7 +230,10 @@ class ConvTranspose2d(WeightedIntegerOp):
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the transposed convolution kernel."""
+        """Return the transposed convolution kernel; a list of scales repeats for each group.
+
+        Absent or empty strides, pads, dilations and output_padding are None: the kernel's defaults.
+        """
         from simulator.kernels import ConvTranspose
 
         weight, a = info.require_constant(1, "int8 int16", "weight"), info.attributes
@@ -311,7 +324,7 @@ class Linear(WeightedIntegerOp):
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix kernel."""
+        """Return the matrix kernel, with float output if the node has no scale_o."""
         from simulator.kernels import Linear as Kernel
 
         weight = info.require_constant(1, "int8 int16", "weight")
@@ -324,7 +337,9 @@ class Linear(WeightedIntegerOp):
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
     def _read_factors(self, info: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
-        """Return the factors of the weights [O, I], or None without groups.
+        """Return the factors of the weights, int16 [O, I], or None without groups.
+
+        Those of a group, constant input 3, are repeated for each weight of the group.
 
         Raises
         ------
@@ -347,6 +362,10 @@ class Linear(WeightedIntegerOp):
         return attrs
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
+        """Return the per-group qparams of a weight with `group_size` and factors, else None.
+
+        Raises ModelError if they do not match the weight.
+        """
         weight = ir.const_value(node.inputs[1])
         factors = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None
         size = _read_group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
@@ -357,7 +376,7 @@ class Linear(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Gemm for a matrix input, else MatMul and Add."""
+        """Emit a Gemm for an input of rank 2, else MatMul (with the weight transposed) and Add."""
         is_matrix = len(builder.info.input_shapes[0]) == 2
         x, weight, *bias = self.dequantize_inputs(builder, transposed=not is_matrix)
         if is_matrix:
@@ -369,7 +388,7 @@ class Linear(WeightedIntegerOp):
 def _read_group_size(
     node_label: str, attrs: Attributes, weight: np.ndarray | None, factors: np.ndarray | None
 ) -> int | None:
-    """Return the group size of a weight [O, I], or None without groups.
+    """Return the group size of a weight [O, I], or None without attribute `group_size`.
 
     Parameters
     ----------
@@ -378,14 +397,15 @@ def _read_group_size(
     attrs
         Attributes of the node.
     weight
-        int8 [O, I].
+        int8 [O, I]; None: not constant.
     factors
-        Factors of the groups, uint8 [O, ceil(I / size)].
+        Factors of the groups, uint8 [O, ceil(I / size)]; None: absent.
 
     Raises
     ------
     ModelError
-        If factors, size, scales and weight do not match.
+        If only one of size and factors is present, the weight is not constant int8, scale_w is not
+        a list with one scale per row, or shapes do not match or a factor is 0.
     """
     if attrs.get("group_size") is None:
         if factors is not None:
@@ -411,7 +431,10 @@ def _read_group_size(
 def _check_group_factors(
     node_label: str, weight: np.ndarray, factors: np.ndarray, group_size: int
 ) -> None:
-    """Raise ModelError if factors do not match the weight, or a factor is 0."""
+    """Raise ModelError if `factors` are not [O, ceil(I / group_size)], or a factor is 0.
+
+    `weight` is [O, I].
+    """
     expected_shape: tuple[int, ...] = ()
     if weight.ndim == 2:
         expected_shape = (len(weight), math.ceil(weight.shape[1] / group_size))
@@ -447,14 +470,17 @@ class BatchNorm2d(WeightedIntegerOp):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle for inputs that are no images, or None."""
+        """Return an obstacle if the input of a QBatchNorm1d is not of rank 4, else None."""
         rank = len(ir.get_shape(node.inputs[0]) or ())
         if node.op_type == "QBatchNorm1d" and rank != 4:
             return "its input does not have four axes"
         return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the per-channel kernel; inputs 3 and 4 (running statistics) are ignored."""
+        """Return the kernel rescale(x * w[c] + b[c]) to scale_o.
+
+        An absent bias is 0. Inputs 3 and 4 (running statistics) are ignored.
+        """
         from simulator.kernels import ChannelAffine
 
         weight = info.require_constant(1, "int8 int16", "weight").reshape(-1)

@@ -23,7 +23,10 @@ _MAX_INT32 = 2**31 - 1  # range of integers in packer, executor and simulator
 
 
 def check_nodes(graph: ir.Model) -> None:
-    """Raise ModelError for the first invalid node; the message names node and attribute."""
+    """Raise ModelError for the first invalid node of the main graph.
+
+    The message names node and attribute. A node without any named output is invalid too.
+    """
     opset = ir.get_opset(graph)
     for node in graph.graph:
         _check_node(node, opset)
@@ -32,7 +35,12 @@ def check_nodes(graph: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, opset: int) -> None:
-    """Raise ModelError for invalid attributes, inputs or parameters of a node."""
+    """Raise ModelError for invalid attributes, inputs or parameters of a node.
+
+    Float nodes are checked only if they are standard operators (`_check_standard_node`). Integer
+    nodes in standard operators follow the schema of `opset`, unless the format has
+    `nonstandard_usage`; then they only need an input.
+    """
     form = find_integer_op(node)
     if form is None:
         if not node.domain:
@@ -49,6 +57,7 @@ def _check_node(node: ir.Node, opset: int) -> None:
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
+    """Raise ModelError for the first attribute of `node` that has a wrong type."""
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
     for name, value, expected in find_invalid_attributes(form, attributes):
         raise ModelError(
@@ -59,7 +68,11 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
 def find_invalid_attributes(
     form: Format, attributes: Mapping[str, object]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value, expected type) of attributes with a wrong type, as strings."""
+    """Yield (name, value, expected type) of attributes with a wrong type, as strings.
+
+    Attributes that `form` does not know, and values of None, are not checked. Values are cut to 60
+    characters.
+    """
     specs = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
     for name, value in attributes.items():
         spec = specs.get(ATTRIBUTE_RENAMES.get(name, name))
@@ -77,7 +90,11 @@ _TYPE_DESCRIPTIONS = {
 
 
 def _matches_type(spec: Attr, value: object, form: Format) -> bool:
-    """Whether an attribute value has the type of `spec`; a list may be given as one element."""
+    """Whether an attribute value has the type of `spec`.
+
+    A list of integers may be given as one integer; a number may be a list only if it is `scale_w`
+    of an operator with a channel axis, and not empty.
+    """
     if spec.kind == "s":
         return isinstance(value, str)
     if spec.kind == "i":
@@ -93,24 +110,34 @@ def _matches_type(spec: Attr, value: object, form: Format) -> bool:
 
 
 def _is_int32(value: object) -> bool:
+    """Whether `value` is an integer of at most _MAX_INT32 in magnitude."""
     return isinstance(value, int) and abs(value) <= _MAX_INT32
 
 
 def _is_finite_number(value: object) -> bool:
+    """Whether `value` is an integer or a finite float."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def min_input_count(form: Format) -> int:
-    """Return the minimum number of inputs of an operator."""
+    """Return the number of required inputs of an operator, at least 1."""
     return sum(not text.endswith(("?", "*")) for text in _signature_inputs(form)) or 1
 
 
 def _signature_inputs(form: Format) -> list[str]:
+    """Return the inputs of the signature as "name:kind", with "?" or "*" at the end.
+
+    Without signature: one required input and any number of further ones.
+    """
     return ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
 
 
 def _check_arity(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for a wrong number of inputs or outputs."""
+    """Raise ModelError for a wrong number of inputs or outputs.
+
+    Required inputs must be present; further ones are allowed up to the signature's number, any
+    number if one is repeated. There may be one output, unless the signature has several.
+    """
     inputs, min_count = _signature_inputs(form), min_input_count(form)
     label, count = f"{node.op_type} {node.name}", len(node.inputs)
     if count < min_count or any(value is None for value in node.inputs[:min_count]):
@@ -150,7 +177,11 @@ def _check_parameters(form: Format, node: ir.Node) -> None:
 
 
 def _check_standard_node(node: ir.Node, opset: int) -> None:
-    """Raise ModelError for a standard node with invalid scales or a wrong number of inputs."""
+    """Raise ModelError for a standard node with invalid scales or a wrong number of inputs.
+
+    Attributes "scale_..." must be finite numbers. The number of inputs is compared with the schema
+    in `opset`, if the operator exists there.
+    """
     for name in node.attributes:
         if name.startswith("scale_") and not _is_finite_number(ir.get_attr(node, name)):
             value = repr(ir.get_attr(node, name))[:60]

@@ -73,14 +73,20 @@ class LayerNorm(Format):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, where normalized values have 15 fractional bits."""
+        """Convert to dialect v3, where normalized values have 15 fractional bits.
+
+        Sets `scale_y_normal` to 2^15.
+        """
         return {
             **super().to_v3_attributes(attrs, inputs),
             "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS,
         }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, where normalized values have 10 fractional bits."""
+        """Convert to dialect v1, where normalized values have 10 fractional bits.
+
+        Removes `scale_y_normal`.
+        """
         renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("scale_y_normal", None)
         return renamed
@@ -101,7 +107,8 @@ class LayerNorm(Format):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the layer normalization kernel; a row has as many elements as gamma.
 
-        In dialect v3, `scale_y_normal` defines the fractional bits of the normalized values.
+        Normalized values have 10 fractional bits, in dialect v3 log2 of `scale_y_normal`. An absent
+        beta is 0. Raises ModelError if gamma does not match the last axes.
         """
         from simulator.kernels import LayerNorm as Kernel
 
@@ -164,7 +171,9 @@ LAYER_NORM = LayerNorm()
 
 
 def _count_row_axes(info: KernelInfo, factors: int) -> int:
-    """Return the number of last axes of the input whose sizes multiply to `factors`.
+    """Return the smallest number of last axes of input 0 whose sizes multiply to `factors`.
+
+    At least 1.
 
     Raises
     ------
@@ -206,7 +215,7 @@ class Softmax(UnaryIntegerOp):
         return rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, which has `dim` in addition to `axis`."""
+        """Convert to dialect v1, which has `dim` in addition to `axis`, with the same value."""
         renamed = super().to_v1_attributes(attrs, node)
         return {**renamed, "dim": renamed["axis"]}
 
@@ -217,9 +226,10 @@ class Softmax(UnaryIntegerOp):
         return self.make_row_kernel(info, Kernel)
 
     def first_axis(self, info: KernelInfo) -> int:
-        """Return the first axis of a row: the normalized axis, or the first of several.
+        """Return the first axis of a row: `axis`, else `dim`, else -1; it may be negative.
 
-        The executor treats any positive axis as 1 (`SoftmaxRowRule.FROM_FIRST`).
+        The executor treats any positive axis as 1 (`SoftmaxRowRule.FROM_FIRST`). Raises ModelError
+        for an axis outside the rank of the input.
         """
         a, rank = info.attributes, len(info.input_shapes[0])
         axis = get_int(a, "axis" if a["axis"] is not None else "dim", -1)
@@ -232,7 +242,10 @@ class Softmax(UnaryIntegerOp):
         return min(axis, 1) if row_rule is SoftmaxRowRule.FROM_FIRST else axis
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard operator; axes that the executor normalizes together are flattened."""
+        """Emit the standard operator; axes that the executor normalizes together are flattened.
+
+        Reshapes are only emitted if a row has several axes.
+        """
         shape, axis = builder.info.input_shapes[0], self.first_axis(builder.info)
         first = axis % len(shape)
         row_rule = builder.info.expect_arithmetic(SoftmaxArithmetic).row
@@ -247,7 +260,12 @@ class Softmax(UnaryIntegerOp):
     def make_row_kernel(
         self, info: KernelInfo, kernel_type: type[SoftmaxKernel] | type[LogSoftmaxKernel]
     ) -> Kernel:
-        """Return a softmax or log-softmax kernel for the node."""
+        """Return a kernel of class `kernel_type`, softmax or log-softmax, for the node.
+
+        Inputs are converted to Q25 by a table for 8 or 16 bits; results (15 fractional bits) are
+        rescaled to scale_o. Raises ModelError if the target shifts and scale_x is not a power of
+        two.
+        """
         from simulator.kernels import make_input_table
 
         arithmetic = info.expect_arithmetic(SoftmaxArithmetic)

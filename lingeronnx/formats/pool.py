@@ -93,7 +93,10 @@ class AvgPool2d(UnaryIntegerOp):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, with explicit scale_o, count_include_pad and divisor_override."""
+        """Convert to dialect v3, with explicit scale_o, count_include_pad and divisor_override.
+
+        An absent scale_o is scale_x; the others become 1 and -1 (none).
+        """
         renamed = super().to_v3_attributes(attrs, inputs)
         return {
             "scale_o": renamed["scale_x"],
@@ -110,7 +113,10 @@ class AvgPool2d(UnaryIntegerOp):
         return renamed
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle for rank-3 inputs, excluded padding or a custom divisor, or None."""
+        """Return why dialect v1 has no such node, or None.
+
+        Obstacles: a one-dimensional pool, padding that is not counted, a custom divisor above 0.
+        """
         if node.op_type == "QAvgPool1d":
             return "of lines"
         if any(get_ints(attrs, "pads", [])) and not attrs.get("count_include_pad", 1):
@@ -119,13 +125,18 @@ class AvgPool2d(UnaryIntegerOp):
         return f"it divides by {divisor}" if divisor > 0 else None
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_o, or from scale_x if scale_o is absent."""
+        """Return the qparams from scale_o, or from scale_x if scale_o is absent; bits: o_bits."""
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the average pooling kernel with the division of the target."""
+        """Return the average pooling kernel with the division of the target.
+
+        COUNTED: the mean of the training software. ONE_ROUNDING: sum times scale_o / (scale_x *
+        area), rounded once. Otherwise the division of a LUNA chip; scales must be powers of two
+        there (ModelError).
+        """
         from simulator.kernels import AvgPool, luna_average, subtract_zero_points
 
         a, kernel_shape = info.attributes, tuple(get_ints(info.attributes, "kernel_shape"))
@@ -147,7 +158,11 @@ class AvgPool2d(UnaryIntegerOp):
         return subtract_zero_points(kernel, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit an AveragePool that counts padding like the target."""
+        """Emit an AveragePool that counts padding like the target.
+
+        On chips padding counts; in training software by `count_include_pad`, where a
+        divisor_override above 0 raises ModelError.
+        """
         a, arithmetic = builder.attrs, builder.info.expect_arithmetic(AveragePoolArithmetic)
         count_include_pad = 1
         if arithmetic.divisor is AverageDivisor.COUNTED:
@@ -193,20 +208,26 @@ class GlobalAveragePool2d(Format):
         return {**AVG_POOL2D.to_v1_attributes(attrs, node), **window, "ceil_mode": 0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if the size of the image is unknown, or one of AvgPool2dInt."""
+        """Return an obstacle if the input is no image of known size, else that of AvgPool2dInt.
+
+        None if there is none.
+        """
         shape = ir.get_shape(node.inputs[0]) or ()
         if len(shape) != 4 or None in shape[2:]:
             return "the size of its map is not known"
         return AVG_POOL2D.explain_v1_obstacle(attrs, node)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_o, or from scale_x if scale_o is absent."""
+        """Return the qparams from scale_o, or from scale_x if scale_o is absent; bits: o_bits."""
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel of a mean over all image axes."""
+        """Return the kernel of a mean over all image axes in the training software.
+
+        Raises ModelError if scale_o / scale_x is not a power of two.
+        """
         scale_x = get_number(info.attributes, "scale_x")
         ratio = get_number(info.attributes, "scale_o", scale_x) / scale_x
         shift = info.require_exponent("scale_o / scale_x", ratio)
@@ -221,7 +242,7 @@ GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
 
 
 def _get_window(attrs: Attributes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return kernel shape, strides and pads, with their defaults."""
+    """Return kernel shape, strides and pads; strides default to 1, pads to 0."""
     kernel_shape = tuple(get_ints(attrs, "kernel_shape"))
     strides = tuple(get_ints(attrs, "strides", [1] * len(kernel_shape)))
     pads = tuple(get_ints(attrs, "pads", [0] * 2 * len(kernel_shape)))

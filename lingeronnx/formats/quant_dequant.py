@@ -22,6 +22,7 @@ __all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
 def _make_zero_point_attribute(q: Affine) -> dict[str, int]:
+    """Return {"zero_point": zero point of `q`}, or {} if that is 0."""
     return {"zero_point": q.zero_point} if q.zero_point else {}
 
 
@@ -48,7 +49,12 @@ class Quant(Format):
         }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the quantization kernel; on chips it rounds in float32."""
+        """Return the quantization kernel, with the float precision of the target.
+
+        SINGLE: each step in float32, by the node's rounding mode. PRODUCT (chips): the executor's
+        rule, if scale_x is at least 1 or the input comes from a Dequant; raises ModelError if
+        data_bits is not 8. Otherwise the generic rule.
+        """
         from simulator.kernels import Quant as Kernel
 
         scale, bits = get_number(info.attributes, "scale_x"), get_int(info.attributes, "data_bits")
@@ -71,18 +77,21 @@ class Quant(Format):
         return Kernel(scale, bits, rule=rule, zero_point=get_int(info.attributes, "zero_point"))
 
     def node_qparams(self, node: ir.Node) -> Affine:
-        """Return the qparams of the output of a Quant `node`."""
+        """Return the qparams of the output of a Quant `node`, from its attributes.
+
+        Raises ModelError if they are invalid.
+        """
         bits = int(ir.get_attr(node, "data_bits", 8))
         return make_qparams(
             float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0))
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the float input: the float model does not quantize."""
+        """Return input 0, which is float: the float model does not quantize."""
         return [builder.raw_input(0)]  # type: ignore[list-item]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires data_bits and zero_point."""
+        """Convert to dialect v3, which requires data_bits (8 if absent) and zero_point (0)."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
@@ -160,7 +169,11 @@ class Requant(UnaryIntegerOp):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the requantization kernel, which rescales by scale_o / scale_x."""
+        """Return the requantization kernel, which rescales by scale_o / scale_x to o_bits.
+
+        It saturates, except for more than 8 bits on chips that widen by a plain left shift
+        (`wraps`): there overflowing values lose their top bits.
+        """
         from simulator.kernels import Requant as Kernel
         from simulator.kernels import subtract_zero_points
 

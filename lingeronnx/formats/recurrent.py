@@ -61,7 +61,10 @@ _EXTRA_ATTRIBUTES = (
 
 
 def _find_weight_inputs(node: ir.Node) -> list[int]:
-    """Return the indices of the two weights of an integer node, in any variant."""
+    """Return the indices of the constant integer matrices among the inputs after x, in order.
+
+    These are the weights of an integer node in any variant; int64 matrices do not count.
+    """
     indices = []
     for index, value in enumerate(node.inputs):
         array = ir.find_constant(value) if index and value is not None else None
@@ -87,7 +90,11 @@ def _require_weight_inputs(info: KernelInfo) -> list[int]:
 
 
 def _optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return the indices of the optional inputs of an integer node, by their names."""
+    """Return {name: input index} of the optional inputs of an integer node that are present.
+
+    Names are those of `OPTIONAL_INPUTS`, in the order of the inputs between x and the weights. A
+    node with attribute `has_hidden` (dialect v3) has no lengths.
+    """
     end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     # Dialect v3 has no lengths.
     keys = OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS
@@ -99,7 +106,11 @@ def _optional_input_indices(node: ir.Node) -> dict[str, int]:
 
 
 def input_indices(node: ir.Node) -> dict[str, int]:
-    """Return the indices of all inputs but x: `OPTIONAL_INPUTS`, weights and biases."""
+    """Return {name: index} of all inputs but x: `OPTIONAL_INPUTS`, weights and biases.
+
+    The latter are called weight_x, weight_h, bias_x and bias_h, in this order from the first weight
+    on.
+    """
     first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     fields = zip(
         ("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False
@@ -129,26 +140,32 @@ class RecurrentIntegerOp(Format):
         return dict(attrs)
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, where inputs, not attributes, show which states are present."""
+        """Convert to dialect v1, where inputs, not attributes, show which states are present.
+
+        Removes has_hidden, has_cell and scale_c, and sets dropout to 0.
+        """
         converted = super().to_v1_attributes(attrs, node)
         for name in ("has_hidden", "has_cell", "scale_c"):
             converted.pop(name, None)
         return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if output and recurrent state have different scales."""
+        """Return an obstacle if scale_o and scale_h differ, else None."""
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Return the biases, if both weights exist; weights are checked elsewhere."""
+        """Return {input index: ("bias", any rank)} of the biases; {} unless both weights exist.
+
+        Weights are checked elsewhere.
+        """
         if len(_find_weight_inputs(node)) != 2:
             return {}
         biases = [index for key, index in input_indices(node).items() if key.startswith("bias")]
         return dict.fromkeys(biases, ("bias", ()))
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the input and of run-time lengths and states."""
+        """Return the indices of x and of the lengths and states that are computed at run time."""
         indices = [0]
         for index in _optional_input_indices(node).values():
             if ir.find_constant(node.inputs[index]) is None:
@@ -156,20 +173,27 @@ class RecurrentIntegerOp(Format):
         return indices
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the output sequence."""
+        """Return the qparams of the output sequence: 8 bits at `state_scale`."""
         return Affine(self.state_scale(attrs))
 
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of all outputs; in training software the cell has its own scale."""
+        """Return the qparams of all outputs: those of the sequence for each.
+
+        In training software: sequence and state at its state scale, and 16 bits at its cell scale
+        for the cell.
+        """
         if not info.expect_arithmetic(self.kind).trained:
             return super().all_output_qparams(info, scales)
         state = Affine(recurrent_training.state_scale(info))
         return [state, state, Affine(recurrent_training.cell_scale(info), 16)]
 
     def float_outputs(self, info: KernelInfo) -> list[int]:
-        """Return the indices of last states that the training software outputs as float."""
+        """Return the indices of last states that the training software outputs as float.
+
+        These are outputs after the first of type float32 or unknown type; none in the executor.
+        """
         if not info.expect_arithmetic(self.kind).trained:
             return []
         indices = []
@@ -183,7 +207,7 @@ class RecurrentIntegerOp(Format):
         return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
     def make_kernel_arguments(self, info: KernelInfo) -> dict[str, Any]:
-        """Return the arguments that all recurrent kernels have in common.
+        """Return the arguments that all recurrent kernels have in common: name -> value.
 
         Raises
         ------
@@ -209,7 +233,7 @@ class RecurrentIntegerOp(Format):
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         """Return the constant optional inputs by name, and the names of those computed at run time.
 
-        Constants equal to the default are omitted.
+        Constants equal to the default (the number of steps for lengths, 0 for states) are omitted.
         """
         steps = info.input_shapes[0][self.time_axis(info)]
         constants = {}
@@ -225,7 +249,10 @@ class RecurrentIntegerOp(Format):
     def _check_optional_inputs(
         self, info: KernelInfo, constants: Mapping[str, np.ndarray], run_time_names: Sequence[str]
     ) -> None:
-        """Raise ModelError if the arithmetic starts from zero and optional inputs are given."""
+        """Raise ModelError if the arithmetic starts from zero and optional inputs are given.
+
+        `constants` and `run_time_names` are those of `_split_optional_inputs`.
+        """
         given_names = (*run_time_names, *constants)
         if not (info.expect_arithmetic(self.kind).from_zero and given_names):
             return
@@ -235,7 +262,10 @@ class RecurrentIntegerOp(Format):
         raise ModelError(f"{info.label}: {subject} (input {index}) are not simulated")
 
     def _reorder_parameters(self, info: KernelInfo) -> dict[str, np.ndarray]:
-        """Return weights and biases in the gate order of the kernels; absent biases are zeros."""
+        """Return weights and biases in the gate order of the kernels; absent biases are zeros.
+
+        Keys are weight_x, weight_h, bias_x and bias_h.
+        """
         index_x, index_h = _require_weight_inputs(info)
         weight_x = info.require_constant(index_x, "int8 int16", "weight")
         weight_h = info.require_constant(index_h, "int8 int16", "weight")
@@ -295,7 +325,8 @@ class RecurrentIntegerOp(Format):
     ) -> tuple[list[ir.Value], ir.Value, int]:
         """Add both weights and the joint bias in the standard's gate order.
 
-        Returns the weights, the bias and the hidden size.
+        Returns the weights [1, G*H, I] and [1, G*H, H], the bias [1, 2*G*H] (that of x, then that
+        of h) and the hidden size H.
         """
         attrs = builder.attrs
         gates = builder.info.expect_arithmetic(self.kind).gates
@@ -326,19 +357,21 @@ class RecurrentIntegerOp(Format):
         return weights, bias, hidden_size
 
     def make_standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
-        """Return further attributes of the standard layer."""
+        """Return further attributes of the standard layer; none by default."""
         return {}
 
     def time_axis(self, info: KernelInfo) -> int:
-        """Return the axis of time: 1 with batch_first."""
+        """Return the axis of time in the input: 1 if batch_first is not 0, else 0."""
         return 1 if info.attributes["batch_first"] else 0
 
     def make_sum_rescales(
         self, info: KernelInfo, bits: int, allow_left_shift: bool
     ) -> dict[str, Any]:
-        """Return the rescalings of both accumulators to `bits` fractional bits, by field name.
+        """Return the rescalings of both accumulators to `bits` fractional bits and 32 bits.
 
-        Without `allow_left_shift`, left shifts are omitted.
+        Keys are "rescale_x" and "rescale_h". On shift-only targets the accumulator is first
+        saturated to 32 bits, and without `allow_left_shift` left shifts are omitted; raises
+        ModelError there if a scale product is not a power of two.
         """
         from simulator.fixed_point import ChainedRescale, Rescale
 
@@ -373,14 +406,21 @@ class Lstm(RecurrentIntegerOp):
     states = MappingProxyType({"h": 0, "c": 32})
 
     def time_axis(self, info: KernelInfo) -> int:
-        """Return the axis of time; the chips treat [1, T, I] as batch first in any case."""
+        """Return the axis of time: 1 if batch_first is not 0, or axis 0 has size 1, else 0.
+
+        In training software axis 0 does not count: chips treat [1, T, I] as batch first in any
+        case.
+        """
         if info.attributes["batch_first"]:
             return 1
         is_trained = info.expect_arithmetic(kinds.LstmArithmetic).trained
         return 1 if info.input_shapes[0][0] == 1 and not is_trained else 0
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the LSTM kernel in the arithmetic of the target."""
+        """Return the LSTM kernel in the arithmetic of the target.
+
+        Format WIDE counts as Q27 for an output of at most 8 bits.
+        """
         from simulator.kernels import Lstm as Kernel
 
         arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
@@ -439,7 +479,11 @@ class Gru(RecurrentIntegerOp):
         return {**super().to_v1_attributes(attrs, node), "linear_before_reset": 1}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the GRU kernel in the arithmetic of the target."""
+        """Return the GRU kernel in the arithmetic of the target.
+
+        This is that of the training software, that of an executor (11 fractional bits in the sums),
+        or for variant DEFINED the generic one (27).
+        """
         from simulator.fixed_point import Rescale
         from simulator.kernels import ExecutorGru
         from simulator.kernels import Gru as Kernel

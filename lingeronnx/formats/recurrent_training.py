@@ -42,6 +42,8 @@ def _is_dialect_v1(info: KernelInfo) -> bool:
 def state_scale(info: KernelInfo) -> float:
     """Return the scale of the output and of the last hidden state.
 
+    It is scale_o in dialect v1, else scale_h.
+
     Raises
     ------
     ModelError
@@ -65,12 +67,15 @@ def state_scale(info: KernelInfo) -> float:
 
 
 def cell_scale(info: KernelInfo) -> float:
-    """Return the scale of the cell output of an LSTM."""
+    """Return the scale of the cell output of an LSTM: 2^14 in dialect v1, else 2^15."""
     return 2.0**14 if _is_dialect_v1(info) else 2.0**15
 
 
 def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
-    """Return the rescalings of both accumulators to `bits` fractional bits, by field name."""
+    """Return the rescalings of both accumulators to `bits` fractional bits and 32 bits.
+
+    Keys are "rescale_x" and "rescale_h".
+    """
     from simulator.fixed_point import Rescale
 
     rescales = {}
@@ -80,7 +85,11 @@ def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
 
 
 def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
-    """Return log2 of the scales of both accumulators, of the input and of the recurrent state."""
+    """Return log2 of the scales of both accumulators, of the input and of the recurrent state.
+
+    These are scale_x * scale_iw and scale_h * scale_hw; ModelError if a scale is not a power of
+    two.
+    """
     exponents = {}
     for key in ("scale_x", "scale_iw", "scale_h", "scale_hw"):
         exponents[key] = info.require_exponent(key, get_number(info.attributes, key))
@@ -92,14 +101,14 @@ def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
 def make_lstm_kernel(
     info: KernelInfo, arithmetic: LstmArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of an LSTM.
+    """Return the kernel of an LSTM in the training software.
 
     Parameters
     ----------
     info
         The node.
     arithmetic
-        Arithmetic of the target.
+        Arithmetic of the target; format Q27 gives the kernel of the executor.
     common_fields
         Fields that all recurrent kernels have in common, by name.
     """
@@ -135,7 +144,11 @@ def make_lstm_kernel(
 def make_gru_kernel(
     info: KernelInfo, arithmetic: GruArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of a GRU; parameters as in `make_lstm_kernel`."""
+    """Return the kernel of a GRU in the training software; parameters as in `make_lstm_kernel`.
+
+    Sums have 27 fractional bits in variant BEFORE, the larger exponent of both accumulators in
+    COMMON, else 11.
+    """
     from simulator.fixed_point import Rescale
     from simulator.kernels import TrainedGru
 
@@ -158,7 +171,10 @@ def make_gru_kernel(
 
 
 def _make_feedback_rescale(info: KernelInfo) -> Rescale:
-    """Return the rescaling of the output to scale_h, for the recurrent product of the next step."""
+    """Return the rescaling of the output to scale_h, for the recurrent product of the next step.
+
+    It has data_bits in dialect v1, else o_bits, 8 if absent.
+    """
     from simulator.fixed_point import Rescale
 
     a = info.attributes

@@ -120,7 +120,10 @@ def _set_output_type(
 
 
 def type_of_bits(ctx: InferenceContext, key: str = "o_bits") -> int:
-    """Return the integer type with the bits of attribute `key`, 8 by default."""
+    """Return the ONNX type with the bits of attribute `key`, 8 if absent: int8, int16 or int32.
+
+    The narrowest that is wide enough; int32 for more than 16.
+    """
     bits = _get_attribute(ctx, key, 8)
     if bits <= 8:
         return TensorProto.INT8
@@ -154,14 +157,19 @@ def input_type(ctx: InferenceContext) -> int:
 
 
 def keep_input_shape(elem: Callable[[InferenceContext], int]) -> InferenceFunction:
-    """Return an inference function: element type from `elem`, shape of input 0."""
+    """Return an inference function that sets the type of output 0.
+
+    The element type is the result of `elem`, the shape that of input 0.
+    """
     return lambda ctx: _set_output_type(ctx, elem(ctx), _get_input_shape(ctx, 0))
 
 
 def infer_like_standard(
     standard: str, element_type: Callable[[InferenceContext], int], **renamed: str
 ) -> InferenceFunction:
-    """Return an inference function: the shape that a standard operator infers.
+    """Return an inference function: the shapes that a standard operator infers in opset 12.
+
+    It sets nothing if the type of input 0 is unknown.
 
     Parameters
     ----------
@@ -236,13 +244,19 @@ def _collect_inputs(
 
 
 def infer_concat(ctx: InferenceContext) -> None:
-    """Infer a Concat along `axis`, or `dim` in older graphs."""
+    """Infer a Concat along `dim` (older graphs) if present, else along `axis`.
+
+    The element type follows from o_bits.
+    """
     name = "dim" if ctx.get_attribute("dim") is not None else "axis"
     infer_like_standard("Concat", type_of_bits, axis=name)(ctx)
 
 
 def infer_linear(ctx: InferenceContext) -> None:
-    """Infer a fully connected layer: x [..., I] and weight [O, I] -> [..., O]."""
+    """Infer a fully connected layer: x [..., I] and weight [O, I] -> [..., O].
+
+    The shape is unknown if one of theirs is; the element type is `layer_output_type`.
+    """
     x, weight = _get_input_shape(ctx, 0), _get_input_shape(ctx, 1)
     shape = None
     if x is not None and weight is not None:
@@ -253,7 +267,7 @@ def infer_linear(ctx: InferenceContext) -> None:
 
 
 def infer_glu(ctx: InferenceContext) -> None:
-    """Infer a GLU, which halves the size of axis `dim`."""
+    """Infer a GLU, which halves the size of axis `dim` (-1 by default), rounded down."""
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
@@ -266,7 +280,11 @@ def infer_glu(ctx: InferenceContext) -> None:
 
 
 def infer_split(ctx: InferenceContext) -> None:
-    """Infer a Split with sizes from `split` or `dims`, by default equal ones."""
+    """Infer a Split with sizes from `split` or `dims`, by default equal ones, rounded up.
+
+    The default is taken too if the number of sizes is not that of outputs; the last output gets the
+    remainder. Element type: that of input 0.
+    """
     count, x = ctx.get_num_outputs(), _get_input_shape(ctx, 0)
     axis = _get_attribute(ctx, "axis", 0)
     empty: list[int] = []
@@ -297,7 +315,12 @@ def infer_argmax(ctx: InferenceContext) -> None:
 
 
 def infer_recurrent(ctx: InferenceContext) -> None:
-    """Infer the outputs: the sequence, and the last state of each sample (LSTM: also its cell)."""
+    """Infer the outputs: the sequence, and the last state of each sample (LSTM: also its cell).
+
+    x is [T, B, I], or [B, T, I] with batch_first or if axis 0 has size 1; states have size 1 on the
+    time axis. The cell is int32, the others are `layer_output_type`; attribute `state_type`
+    overrides the type of states.
+    """
     x, hidden_size = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
     sequence = state = None
     if x is not None and len(x.dim) == 3:

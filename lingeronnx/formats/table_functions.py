@@ -34,7 +34,10 @@ _COMPOSED_FUNCTIONS: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
 
 
 def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
-    """Apply the function `name` to `x`; `apply_op` emits or evaluates one operator."""
+    """Apply the function `name` to `x` and return the result.
+
+    `apply_op(op_type, *operands)` emits or evaluates one operator; composed functions take several.
+    """
     if name in _COMPOSED_FUNCTIONS:
         return _COMPOSED_FUNCTIONS[name](apply_op, x)
     return apply_op(name, x)
@@ -52,7 +55,8 @@ def identify_table_function(
 ) -> str | None:
     """Return the name of the function in a lookup table, or None if it is unknown.
 
-    All entries must be the nearest integers of the function; ties may round to either side.
+    All entries must be within 0.51 of the exact scaled values, so that ties may round to either
+    side. Values that are not finite count as 0 or the largest float.
 
     Parameters
     ----------
@@ -61,7 +65,8 @@ def identify_table_function(
     x, o
         Qparams of input and output.
     declared_name
-        Name of the function in the attributes of the node; the only candidate if it is known.
+        Name of the function in the attributes of the node. If it is known, it is the only
+        candidate; otherwise those of `_COMPOSED_FUNCTIONS` are.
     """
     half_size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
     inputs = x.real(np.arange(-half_size, half_size))

@@ -20,7 +20,10 @@ class _DeferredModule(ModuleType):
     """Placeholder that imports the module of its name when an attribute is read."""
 
     def __getattr__(self, name: str) -> object:
-        """Import the module at first use, and return its attribute `name`."""
+        """Import the module of this name if it is not loaded yet, and return its attribute `name`.
+
+        Raises AttributeError for names that begin with two underscores, without importing anything.
+        """
         if name.startswith("__"):  # the import system reads these of every module
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:  # used inside the block of `defer_imports`
@@ -30,7 +33,12 @@ class _DeferredModule(ModuleType):
 
 @contextmanager
 def defer_imports(*names: str) -> Iterator[None]:
-    """Defer the imports of the modules `names` that the block makes and that are not loaded yet."""
+    """Defer the imports of the modules `names` that the block makes and that are not loaded yet.
+
+    In the block `sys.modules` has a placeholder for each, which is removed at the end, also after
+    an error. Objects that imported the placeholder keep it: it loads the real module when an
+    attribute is read.
+    """
     deferred = [name for name in names if name not in sys.modules]
     for name in deferred:
         sys.modules[name] = _DeferredModule(name)

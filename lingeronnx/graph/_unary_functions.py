@@ -38,7 +38,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray, attr: AttributeGetter) -> np.ndarray:
-    """Return x * Phi(x), with Phi the standard normal CDF or its tanh approximation."""
+    """Return x * Phi(x), with Phi the standard normal CDF.
+
+    If the attribute `approximate` is "tanh", Phi is replaced by its tanh approximation, 0.5 (1 +
+    tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+    """
     if attr("approximate", "none") == "tanh":
         return np.asarray(
             0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))

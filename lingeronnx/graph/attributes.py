@@ -41,9 +41,10 @@ Attributes = Mapping[str, AttributeValue]
 
 
 def get_number(attrs: Attributes, key: str, default: float | None = None) -> float:
-    """Return a numeric attribute, or `default` if it is absent.
+    """Return the numeric attribute `key`, or `default` if it is absent or None.
 
-    Raises ModelError if it is not a number.
+    Raises ModelError if the value, or the default in its place, is not an int or float; so an
+    absent attribute without a default is an error.
     """
     value = attrs.get(key)
     if value is None:
@@ -54,9 +55,10 @@ def get_number(attrs: Attributes, key: str, default: float | None = None) -> flo
 
 
 def get_int(attrs: Attributes, key: str, default: int | None = None) -> int:
-    """Return a numeric attribute as an integer, or `default` if it is absent.
+    """Return the numeric attribute `key` as an integer, or `default` if it is absent.
 
-    Raises ModelError if it is not a finite number.
+    A fraction is truncated towards zero. Raises ModelError if it is not a finite number, or absent
+    without a default.
     """
     value = get_number(attrs, key, default)
     if not math.isfinite(value):
@@ -65,9 +67,11 @@ def get_int(attrs: Attributes, key: str, default: int | None = None) -> int:
 
 
 def get_numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None) -> list[float]:
-    """Return an attribute that is a list of numbers, or `default` if it is absent or empty.
+    """Return the attribute `key`, a list of numbers, as a new list; `default` if absent or empty.
 
-    Raises ModelError if it is not a list of numbers.
+    Without a default, an empty list is returned as it is, and an absent attribute raises
+    ModelError. Raises ModelError too if the value is not a sequence or an element is not an int or
+    float.
     """
     value = attrs.get(key)
     if not isinstance(value, Sequence):
@@ -83,9 +87,9 @@ def get_numbers(attrs: Attributes, key: str, default: Sequence[float] | None = N
 
 
 def get_scales(attrs: Attributes, key: str) -> float | list[float]:
-    """Return an attribute that is one number, or a list with one number per channel.
+    """Return the attribute `key`: one number, or for a sequence a list with a number per channel.
 
-    Raises ModelError for anything else.
+    Raises ModelError if it is absent or anything else. An empty list is returned as it is.
     """
     if isinstance(attrs.get(key), Sequence):
         return get_numbers(attrs, key)
@@ -93,7 +97,11 @@ def get_scales(attrs: Attributes, key: str) -> float | list[float]:
 
 
 def get_ints(attrs: Attributes, key: str, default: Sequence[int] | None = None) -> list[int]:
-    """Return a list-of-numbers attribute as integers, or `default` if it is absent or empty."""
+    """Return the attribute `key`, a list of numbers, as integers; `default` if absent or empty.
+
+    Fractions are truncated towards zero. Raises ModelError as `get_numbers`, and for numbers that
+    are not finite.
+    """
     values = get_numbers(attrs, key, default)
     return [get_int({key: value}, key) for value in values]
 
@@ -126,8 +134,10 @@ _STRING_ATTRIBUTES = {
 def check_attributes(proto: ModelProto) -> None:
     """Raise ModelError for an attribute of the wrong type or a wrong number of operands.
 
-    Integer operators are checked against their formats, standard ones against ONNX's schemas if
-    the opset is known; nodes of other domains are not checked.
+    Nodes of quantized domains may only have numbers, lists of numbers and strings. Standard
+    operators are compared with ONNX's schemas; if the model's opset is absent or newer than the
+    installed onnx, or has no such operator, only with the types of `_STRING_ATTRIBUTES`. Nodes of
+    other domains are not checked; nodes in subgraphs are, those of functions are not.
     """
     standard_versions = [
         entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS
@@ -145,13 +155,21 @@ def check_attributes(proto: ModelProto) -> None:
 
 
 def node_label(node: NodeProto) -> str:
-    """Return the label of `node` in error messages: its operator and name, or its first output."""
+    """Return "<operator> <name>" for error messages.
+
+    An unnamed node is called after its first output; without outputs, it is "<operator> without a
+    name".
+    """
     name = node.name or next(iter(node.output), "without a name")
     return f"{node.op_type} {name}"
 
 
 def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
-    """Raise ModelError if a standard operator violates its contract."""
+    """Raise ModelError if a standard operator violates its contract.
+
+    This is an attribute of another type, no input at all although at least one is required, or more
+    outputs than `max_outputs`.
+    """
     _check_attribute_types(node, contract.attribute_types)
     if contract.min_inputs and not node.input:
         raise ModelError(f"{node_label(node)}: it has no input; the file is malformed")
@@ -163,7 +181,11 @@ def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
 
 
 def _check_quantized_node(node: NodeProto) -> None:
-    """Raise ModelError if an operator of a quantized graph has an attribute of another type."""
+    """Raise ModelError if an attribute of a node in a quantized graph has an unsupported type.
+
+    Supported are numbers, lists of numbers and strings; attributes in `_STRING_ATTRIBUTES` must be
+    strings.
+    """
     for attribute in node.attribute:
         if attribute.type not in _QUANTIZED_ATTRIBUTE_TYPES:
             raise ModelError(
@@ -175,7 +197,11 @@ def _check_quantized_node(node: NodeProto) -> None:
 
 
 def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
-    """Raise ModelError if an attribute has another type than in `types`, or is an unknown graph."""
+    """Raise ModelError if an attribute's type differs from that in `types` (name -> type).
+
+    An attribute that is not in `types` may have any type, except that a standard operator may not
+    have an unlisted graph or list of graphs.
+    """
     for attribute in node.attribute:
         if (
             attribute.name not in types
@@ -215,10 +241,11 @@ _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)
 
 @cache
 def _operator_contract(op_type: str, version: int) -> _OperatorContract:
-    """Return the contract of an operator in opset `version`, or `_UNKNOWN_CONTRACT`.
+    """Return the contract of a standard operator in opset `version`.
 
-    Attributes that only other opsets have are included, with their type there: exporters write them
-    and they are read.
+    It is `_UNKNOWN_CONTRACT` if that opset has no such operator. Operand limits are those of
+    `version`. Attributes that only other opsets have are included, with their type there: exporters
+    write them and they are read.
     """
     try:
         current = onnx.defs.get_schema(op_type, version, "")
@@ -234,7 +261,7 @@ def _operator_contract(op_type: str, version: int) -> _OperatorContract:
 
 @cache
 def _schemas_by_operator() -> Mapping[str, list[onnx.defs.OpSchema]]:
-    """Return all schema versions of each standard operator."""
+    """Map each standard operator to the schemas of all its versions, in arbitrary order."""
     schemas = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":

@@ -47,9 +47,11 @@ _AXIS_PRESERVING_OPS = {
 
 
 def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
-    """Return the batch axis of each input of `model` for which it is not axis 0.
+    """Return the batch axis of each graph input that is not an initializer and whose axis is not 0.
 
-    None stands for an input without a batch axis.
+    The mapping is input name -> axis; None stands for an input without a batch axis. Axes stored in
+    the metadata of `model` are returned as they are, and nothing is inferred. Raises ModelError if
+    these are malformed.
     """
     inputs = [value for value in model.graph.inputs if value.const_value is None]
     ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
@@ -68,11 +70,15 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
 
 
 def _drop_default_axes(axes: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the entries of `axes` without those whose axis is 0; None entries stay."""
     return {name: axis for name, axis in axes.items() if axis != 0}
 
 
 def _collect_batch_symbols(inputs: Sequence[ir.Value], axes: Mapping[str, int | None]) -> set[str]:
-    """Return the symbolic sizes of the batch axes, which are axis 0 if not in `axes`."""
+    """Return the names of the symbolic batch sizes of `inputs`.
+
+    The batch axis of an input is that in `axes` (by input name), axis 0 if it is missing or None.
+    """
     sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs]
     return {size for size in sizes if isinstance(size, str)}
 
@@ -82,6 +88,10 @@ def _infer_input_axis(
 ) -> int | None:
     """Return the batch axis of an input, or None if it has none.
 
+    A scalar has none. Otherwise it is `traced_axis`, or 0; but if that axis has a fixed size other
+    than 1, and either the model was exported for one sample or nothing was traced and other inputs
+    have symbolic batch sizes, the axis is guessed by `_guess_batch_axis`.
+
     Parameters
     ----------
     value
@@ -89,9 +99,9 @@ def _infer_input_axis(
     traced_axis
         Its axis according to recurrent layers, or None if it reaches none.
     symbols
-        Symbolic batch sizes of all inputs.
+        Names of the symbolic batch sizes of all inputs.
     is_single_sample
-        Whether the model was exported for one sample.
+        Whether the model was exported for one sample: axis 0 of some input has size 1.
     """
     if value.shape is not None and not value.shape:
         return None
@@ -105,17 +115,18 @@ def _infer_input_axis(
 def _read_batch_axes_metadata(
     model: ir.Model, ranks: Mapping[str, int | None]
 ) -> dict[str, int | None]:
-    """Read the batch axes stored in the metadata, by tensor name; None: no batch axis.
+    """Read the batch axes stored in the metadata: input name -> axis; None: no batch axis.
 
     Parameters
     ----------
     ranks
-        Ranks by tensor name.
+        Rank of each input by name; None or a missing name: unknown.
 
     Raises
     ------
     ModelError
-        If an axis is not an integer in the range of the rank.
+        If the metadata is not a JSON object, or an axis is neither null nor an integer from 0 to
+        the rank - 1.
     """
     axes: dict[str, int | None] = {}
     for name, axis in ir.read_json_metadata(model, BATCH_AXES_KEY).items():
@@ -130,12 +141,15 @@ def _read_batch_axes_metadata(
 
 
 def _is_valid_axis(axis: int, rank: int | None) -> bool:
-    """Whether `axis` can be an axis of an input of `rank` axes, or of unknown rank."""
+    """Whether `axis` is at least 0 and below `rank`; a rank of None or 0 counts as unknown."""
     return axis >= 0 and (not rank or axis < rank)
 
 
 def _dim_size(value: ir.Value, axis: int) -> int | str | None:
-    """Return the size of an axis: a number, a symbolic name, or None if it is unknown."""
+    """Return the size of an axis: a number, or a symbolic name.
+
+    None if the shape or the dimension is unknown, or `axis` is not below the rank.
+    """
     if value.shape is None or len(value.shape) <= axis:
         return None
     size = value.shape[axis]
@@ -150,8 +164,8 @@ def _is_fixed_batch(size: int | str | None) -> bool:
 def _guess_batch_axis(value: ir.Value, symbols: set[str]) -> int | None:
     """Guess the batch axis of an input whose axis 0 has a fixed size.
 
-    This is the axis with the symbolic batch size of another input; in a model without symbolic
-    sizes, the first axis of size 1. None if there is no such axis.
+    This is the first axis whose symbolic size is in `symbols`. If there is none and `symbols` is
+    empty, the first axis of size 1. None if there is no such axis.
     """
     sizes = [_dim_size(value, axis) for axis in range(len(value.shape or ()))]
     for axis, size in enumerate(sizes):
@@ -163,7 +177,9 @@ def _guess_batch_axis(value: ir.Value, symbols: set[str]) -> int | None:
 def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None:
     """Store the user's batch axes in the metadata of `model`, together with the inferred ones.
 
-    Raises ConfigError for an input or an axis that the model does not have.
+    `overrides` maps an input name to its axis, or to None for no batch axis; they take precedence.
+    An empty mapping changes nothing. Raises ConfigError for an input that the model does not have
+    or an axis outside 0 to rank - 1, before anything is stored.
     """
     if not overrides:
         return
@@ -184,10 +200,11 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
 
 
 def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:
-    """Infer the batch axis of each graph input that reaches recurrent layers, if they all agree.
+    """Map the name of each graph input that reaches recurrent layers to its batch axis.
 
-    The axis is traced back from the data and state inputs of these layers: 0 with `layout` 1,
-    else 1.
+    The axis is traced back from the data and initial states (inputs 0, 5 and 6) of these layers,
+    where it is 0 if `layout` is not 0, else 1. Inputs for which several layers give different axes
+    are left out.
     """
     axes_by_input: dict[str, set[int]] = {}
     for node in model.graph:
@@ -204,14 +221,21 @@ def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:
 
 
 def store_inferred_batch_axes(model: ir.Model) -> None:
-    """Store the inferred batch axes in the metadata, for passes that remove recurrent operators."""
+    """Store the inferred batch axes that are not 0 in the metadata of `model`, in place.
+
+    For passes that remove recurrent operators, which are evidence of these axes. If all axes are 0,
+    nothing is stored.
+    """
     axes = infer_batch_axes(model)
     if axes:
         model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 
 def find_dynamic_axis(value: ir.Value) -> int:
-    """Return the only dynamic axis of a float tensor, which is its batch axis, else 0."""
+    """Return the only axis of unknown size of a float32 tensor, which is its batch axis.
+
+    Returns 0 if no axis or several have an unknown size, or the tensor is not float32.
+    """
     if value.dtype is None or value.dtype.name != "FLOAT":
         return 0
     dynamic_axes = [axis for axis, size in enumerate(ir.get_shape(value) or ()) if size is None]
@@ -219,9 +243,11 @@ def find_dynamic_axis(value: ir.Value) -> int:
 
 
 def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
-    """Trace an axis of `value` back to a graph input.
+    """Trace an axis of `value` back to a graph input, along input 0 of each producer.
 
-    Returns (input name, axis of the input), or None if the axis cannot be traced.
+    Returns (input name, axis of the input), or None if `value` is None, a constant is reached, or a
+    node on the way is not in `_AXIS_PRESERVING_OPS` or has no input axis for it
+    (`_map_axis_to_input`).
     """
     while value is not None and not value.is_graph_input():
         node = ir.producer(value)
@@ -235,14 +261,16 @@ def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] |
 
 
 def _second_input(node: ir.Node) -> ir.Value | None:
+    """Return input 1 of `node`, or None if it is absent."""
     return node.inputs[1] if len(node.inputs) > 1 else None
 
 
 def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
-    """Map an axis of a node's output to the axis of input 0 that becomes it; None if unknown.
+    """Return the axis of input 0 that becomes `axis` of the output of `node`; None if unknown.
 
-    It stays the same except in Transpose, Gather, Squeeze and Unsqueeze. A node with two operands
-    requires a constant second one.
+    It stays the same except in Transpose, Gather, Squeeze and Unsqueeze. None for an affine
+    operator or MatMul whose second operand is not constant, and for a Transpose without a complete
+    `perm`.
     """
     if node.op_type == "Transpose":
         perm = ir.get_attr(node, "perm")

@@ -44,10 +44,10 @@ class SubgraphBuilder:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> ir.Value:
-        """Append a node and return its output, which has the shape `shape`.
+        """Append a node to `nodes` and return its only output.
 
-        `suffix` is for the names of node and output; the type is that of the replaced node's
-        output.
+        `shape` is the shape of the output, and `suffix` is for the names of node and output; the
+        element type is that of the replaced node's first output.
         """
         node = ir.make_node(
             op_type,
@@ -64,16 +64,17 @@ class SubgraphBuilder:
         return node.outputs[0]
 
     def _make_name(self, suffix: str) -> str:
+        """Reserve and return "<base>_<suffix>", with a number if a tensor has that name."""
         return ir.reserve_name(f"{self._base}_{suffix}", self._used_names)
 
     def constant(self, array: np.ndarray, suffix: str) -> ir.Value:
-        """Return an initializer with `array`."""
+        """Add `array` to the model as initializer "<base>_<suffix>", and return its value."""
         value = ir.add_initializer(self.model, self._make_name(suffix), array)
         self._constants.append(value)
         return value
 
     def int_constant(self, value: int) -> ir.Value:
-        """Return the integer `value` as an initializer [1], created once per builder."""
+        """Return `value` as an int64 initializer of shape [1], created once per builder."""
         if value not in self._int_constants:
             self._int_constants[value] = self.constant(
                 np.array([value], np.int64), f"number{value}"
@@ -83,7 +84,11 @@ class SubgraphBuilder:
     def slice_axis(
         self, source: ir.Value, axis: int, start: int, end: int, suffix: str
     ) -> ir.Value:
-        """Slice `source` to start..end-1 along `axis`; returned as is if that is the full axis."""
+        """Append a Slice of `source` to start..end-1 along `axis` and return its output.
+
+        Returns `source` itself, and appends nothing, if that is the full axis. The shape of
+        `source` must be known.
+        """
         shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
@@ -91,13 +96,19 @@ class SubgraphBuilder:
         return self("Slice", [source, *map(self.int_constant, (start, end, axis))], shape, suffix)
 
     def reshape(self, source: ir.Value, sizes: Sequence[int], suffix: str) -> ir.Value:
-        """Reshape `source` to [batch, *sizes]."""
+        """Append a Reshape of `source` to [batch, *sizes] and return its output.
+
+        Axis 0 keeps its size (0 in the target shape).
+        """
         batch = source.shape[0] if source.shape is not None else "N"
         target = self.constant(np.array([0, *sizes], np.int64), f"{suffix}_shape")
         return self("Reshape", [source, target], [batch, *sizes], suffix)
 
     def discard(self) -> None:
-        """Remove the new nodes and constants again."""
+        """Undo the builder: detach the new nodes from their inputs and forget them.
+
+        The constants that it added are removed from the model. The original node is unchanged.
+        """
         for node in self.nodes:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
@@ -106,9 +117,10 @@ class SubgraphBuilder:
         self.nodes.clear()
 
     def replace_node(self) -> None:
-        """Replace the original node by the new ones.
+        """Replace the original node by the new ones, in place.
 
-        The last one takes over its name and the name of its output.
+        The last one takes over its name and the name and consumers of its first output.
+        Initializers that only the original node reads are removed from the model.
         """
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):
@@ -121,9 +133,10 @@ class SubgraphBuilder:
 def convert_attributes_to_inputs(
     model: ir.Model, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]
 ) -> None:
-    """Replace the attributes `names` of `node` by constants as inputs 1, 2, ...
+    """Replace the attributes `names` of `node` by initializers as inputs 1, 2, ..., in place.
 
-    An array of None leaves the input absent.
+    `arrays` are their values, in the order of `names`. An array of None leaves the input absent;
+    trailing ones are dropped. All attributes in `names` are removed.
     """
     while arrays and arrays[-1] is None:
         arrays = arrays[:-1]

@@ -57,7 +57,10 @@ def make_detached_node(
     name: str = "loose",
     output: str = "y",
 ) -> ir.Node:
-    """Create a node outside of any graph with one output of shape `output_shape`."""
+    """Create a node outside of any graph with one output, called `output`, of shape `output_shape`.
+
+    The output has no element type; `inputs` are not copied.
+    """
     node = ir.make_node(op_type, inputs, attributes, name=name, output=output, domain=domain)
     node.outputs[0].shape = ir.make_shape(list(output_shape))
     return node

@@ -13,7 +13,8 @@ __all__ = ["compute_output_digest", "compute_value_digests"]
 def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> dict[str, bytes]:
     """Compute a digest of the computation of each tensor.
 
-    It covers operators, attributes, constants and the names of graph inputs.
+    It covers operators, attributes, constants and the names of graph inputs, but no other names.
+    Tensors downstream of a tensor without a digest have none either.
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
     Returns
     -------
     dict of str to bytes
-        Tensor name -> digest.
+        Tensor name -> digest, for graph inputs and node outputs; constants have no entry.
     """
     digests = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
@@ -44,8 +45,9 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
 def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
     """Compute the digest of a node and all that it reads; None if an input has no digest.
 
-    Attributes count in the order of their names, names of nodes and tensors do not. `digests` has
-    those of tensors by name.
+    Attributes count in the order of their names, names of nodes and tensors do not. `digests` maps
+    tensor names to digests. Tensors read inside subgraphs count too; those without a digest, such
+    as inner ones, all count the same.
     """
     attributes = sorted(ir.node_proto(node).attribute, key=lambda attribute: attribute.name)
     input_digests: list[bytes] = []
@@ -66,7 +68,10 @@ def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
 
 
 def compute_output_digest(model: ir.Model) -> str:
-    """Return a hexadecimal digest of how the graph outputs are computed, or "" if one has none."""
+    """Return a hexadecimal digest of how the graph outputs are computed, in their order.
+
+    It includes nodes with subgraphs. "" if an output has no digest.
+    """
     digests = compute_value_digests(model, include_subgraphs=True)
     output_digests: list[bytes] = []
     for value in model.graph.outputs:
@@ -78,7 +83,10 @@ def compute_output_digest(model: ir.Model) -> str:
 
 
 def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the inputs of all nodes in the subgraphs of `node`."""
+    """Yield the inputs of all nodes in the subgraphs of `node`, nested ones included.
+
+    Absent inputs are skipped.
+    """
     for attribute in node.attributes.values():
         for body in ir.get_subgraphs(attribute):
             for inner in ir.iter_nodes_recursive(body):
@@ -99,7 +107,7 @@ def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | 
 
 
 def _digest(*parts: bytes) -> bytes:
-    """Hash parts, each with its length, so that their borders count; 16 bytes."""
+    """Return a 16-byte hash of `parts`, each preceded by its length so that borders count."""
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))

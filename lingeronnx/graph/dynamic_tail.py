@@ -64,20 +64,20 @@ class DynamicTail:
 
     @property
     def has_unknown_operator(self) -> bool:
-        """Whether the tail contains an unknown operator."""
+        """Whether an operator of the tail has a foreign domain and is not a model function."""
         return any(_is_unknown_operator(self.model, node) for node in self.model.graph)
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The tensors of the body that the tail reads."""
+        """The names of the tail's graph inputs: tensors of the body that the tail reads."""
         return tuple(str(v.name) for v in self.model.graph.inputs)
 
 
 def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     """Split `model` where tensor shapes start to depend on input values.
 
-    Does not modify `model`. Returns None if all shapes are static, or if most layers would be in
-    the tail.
+    Does not modify `model`. Returns None if all shapes are static, if more than half of the layers
+    or all nodes would be in the tail, or if the body would have no output.
     """
     if not _has_shape_operators(model):
         return None
@@ -129,13 +129,16 @@ def _get_input_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _explain_nodes(tail: onnx.GraphProto, reasons: dict[str, str]) -> dict[str, str]:
-    """Return why each node of the tail runs on the host; nodes without a reason are recomputed."""
+    """Map each node of the tail, by name, to the reason why it runs on the host.
+
+    Nodes that are not in `reasons` (node name -> reason) are recomputed for the others.
+    """
     recomputed_reason = "its consumers have shapes that depend on input values"
     return {node.name: reasons.get(node.name, recomputed_reason) for node in tail.node}
 
 
 def _has_shape_operators(model: ir.Model) -> bool:
-    """Whether `model` has operators whose output shape may depend on data, or unknown ones."""
+    """Whether an operator of the main graph is unknown or may have a data-dependent shape."""
     shape_ops = {*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS}
     return any(
         node.op_type in shape_ops or _is_unknown_operator(model, node) for node in model.graph
@@ -143,7 +146,10 @@ def _has_shape_operators(model: ir.Model) -> bool:
 
 
 def _find_single_sample_shapes(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of the graph inputs whose batch size is fixed to one."""
+    """Map each graph input whose axis 0 has the fixed size 1 to its shape.
+
+    A dimension of None is unknown. Inputs that are initializers are left out.
+    """
     shapes = {}
     for value in model.graph.inputs:
         shape = ir.get_shape(value) or ()
@@ -153,7 +159,10 @@ def _find_single_sample_shapes(model: ir.Model) -> dict[str, tuple[int | None, .
 
 
 def _is_split_useful(model: ir.Model, reasons: dict[str, str]) -> bool:
-    """Whether there is a tail, with at most half of the layers and not all nodes."""
+    """Whether there is a tail, with at most half of the layers and not all nodes.
+
+    `reasons` has the nodes of the tail by name. A model without layers passes the first condition.
+    """
     if not reasons or all(str(node.name) in reasons for node in model.graph):
         return False
     layer_in_tail = [
@@ -187,7 +196,11 @@ def _extract_nodes(full: onnx.ModelProto, node_names: Collection[str]) -> onnx.M
 def _find_tail_inputs(
     body: onnx.GraphProto, tail: onnx.GraphProto, graph_inputs: set[str]
 ) -> list[str]:
-    """List the tensors that the tail reads from the body or the graph inputs, in order of use."""
+    """List the tensors that nodes of the tail read from the body or the graph inputs.
+
+    In the order of first use, each once. Initializers, and tensors that the tail computes itself,
+    are not among them.
+    """
     available = (graph_inputs | _collect_outputs(body.node)) - _collect_outputs(tail.node)
     read_names: dict[str, None] = {}
     for node in tail.node:
@@ -196,9 +209,11 @@ def _find_tail_inputs(
 
 
 def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
-    """Append the tail to `body`, which may have been changed since the split.
+    """Return a new model of `body`, which may have been changed since the split, and the tail.
 
-    Inputs whose batch size was fixed to one in the original model have it again.
+    Its graph outputs are those of the original model, in their order. Tail names that clash with
+    names in `body` get a number. Inputs whose batch size was fixed to one in the original model
+    have it again. Modifies neither `body` nor `tail`.
     """
     joined, appended = ir.to_proto(body), ir.to_proto(tail.model)
     _make_names_unique(joined.graph, appended.graph, set(tail.input_names))
@@ -220,9 +235,10 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
 def _make_names_unique(
     graph: onnx.GraphProto, appended: onnx.GraphProto, shared_names: set[str]
 ) -> None:
-    """Rename tensors and nodes of `appended` that have a name of `graph`.
+    """Rename tensors and nodes of `appended` that have a name of `graph`, in place.
 
-    `shared_names` are tensors of `graph` that `appended` reads. Its outputs keep their names.
+    `shared_names` are tensors of `graph` that `appended` reads; they and the outputs of `appended`
+    keep their names.
     """
     used_names = _collect_outputs(graph.node)
     used_names.update(tensor.name for tensor in graph.initializer)
@@ -238,7 +254,8 @@ def _make_names_unique(
 def _merge_imports(model: onnx.ModelProto, appended: onnx.ModelProto) -> None:
     """Add the opset imports, IR version and functions of `appended` to `model`, in place.
 
-    Of a common domain the later version counts; functions of the same name are not replaced.
+    Of a common domain the later version counts; functions of the same domain and name are not
+    replaced. The IR version is raised at most to that of the first IR with functions.
     """
     imports = {entry.domain: entry for entry in model.opset_import}
     for entry in appended.opset_import:
@@ -252,9 +269,10 @@ def _merge_imports(model: onnx.ModelProto, appended: onnx.ModelProto) -> None:
 
 
 def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
-    """Find the nodes with data-dependent shapes and all nodes downstream.
+    """Find the nodes with data-dependent shapes or unknown operators, and all nodes downstream.
 
-    Returns a mapping from node name to the reason why the node runs on the host.
+    Returns a mapping from node name to the reason why the node runs on the host. Graph inputs with
+    one element, [] or [1], do not count as data, and sizes of tensors (Shape, Size) do not either.
     """
     data_values: set[ir.Value] = set()
     for value in model.graph.inputs:
@@ -277,7 +295,10 @@ def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
 
 
 def _explain_tail_node(model: ir.Model, node: ir.Node, data_values: set[ir.Value]) -> str | None:
-    """Return why the tail starts at `node`, or None if it does not."""
+    """Return why the tail starts at `node`, or None if it does not.
+
+    It starts where output shapes depend on the elements of `data_values`, and at unknown operators.
+    """
     if not node.domain and _has_data_dependent_shape(node, data_values):
         return "its output shape depends on input values and differs between samples"
     if _is_unknown_operator(model, node):
@@ -309,7 +330,11 @@ def _has_data_dependent_shape(node: ir.Node, data_values: set[ir.Value]) -> bool
 
 
 def _has_invariant_condition(node: ir.Node) -> bool:
-    """Whether the condition of a Loop never changes, so that its trip count decides alone."""
+    """Whether the condition of a Loop never changes, so that its trip count decides alone.
+
+    True if the condition output of the body is, behind any Identity nodes, its condition input or a
+    constant. False for a Loop without a body.
+    """
     if "body" not in node.attributes:  # a malformed file, which onnxruntime rejects
         return False
     body = node.attributes["body"].as_graph()
@@ -344,7 +369,11 @@ def _iter_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that `node` and its subgraphs read."""
+    """Yield the names that `node` and its subgraphs read.
+
+    These are inputs of nodes and outputs of subgraphs, with repetitions; names defined inside a
+    subgraph are included.
+    """
     yield from (name for name in node.input if name)
     for graph in _iter_subgraphs(node):
         for inner in graph.node:
@@ -355,10 +384,11 @@ def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
 def _find_recomputed_nodes(
     graph: onnx.GraphProto, reasons: dict[str, str], tail_tensors: set[str], infos: _ValueInfoMap
 ) -> set[str]:
-    """Return the body nodes that the tail repeats.
+    """Return the names of the body nodes that the tail repeats.
 
     The body can only pass float tensors with a batch axis to the tail, so the tail computes all
-    other tensors it reads (integers, scalars) from such tensors itself.
+    other tensors it reads (integers, scalars) from such tensors itself. `reasons` has the nodes of
+    the tail by name, `tail_tensors` are their outputs, and `infos` has the types of all tensors.
     """
     producers = {name: node for node in graph.node for name in node.output}
     recomputed: set[str] = set()
@@ -378,7 +408,7 @@ def _find_recomputed_nodes(
 
 
 def _is_batched_float(info: onnx.ValueInfoProto) -> bool:
-    """Whether a tensor is float32 and not a scalar; an unknown shape counts as none."""
+    """Whether a tensor is float32 and not a scalar; a tensor of unknown shape is none."""
     tensor_type = info.type.tensor_type
     if tensor_type.elem_type != onnx.TensorProto.FLOAT:
         return False
@@ -389,13 +419,15 @@ class _ValueInfoMap(dict[str, onnx.ValueInfoProto]):
     """Type and shape of tensors by name; a tensor that is missing is float32 of unknown shape."""
 
     def __missing__(self, name: str) -> onnx.ValueInfoProto:
+        """Return an entry of type float32 and unknown shape for `name`, without storing it."""
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
 
 def _infer_value_infos(full: onnx.ModelProto) -> _ValueInfoMap:
-    """Return the types of tensors that the model declares or onnx infers.
+    """Return the types of the tensors of the main graph that the model declares or onnx infers.
 
-    Inference is skipped for large models and if it fails.
+    Inference is skipped if the initializers have `_MAX_INFERENCE_BYTES` or more; if it fails, only
+    declared types are returned.
     """
     graph = full.graph
     if sum(tensor.ByteSize() for tensor in graph.initializer) < _MAX_INFERENCE_BYTES:
@@ -409,7 +441,7 @@ def _infer_value_infos(full: onnx.ModelProto) -> _ValueInfoMap:
 
 
 def _collect_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of all tensors of the main graph."""
+    """Return the names of initializers and of all node inputs and outputs in the main graph."""
     names = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         names.update(name for name in (*node.input, *node.output) if name)

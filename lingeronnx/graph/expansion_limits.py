@@ -61,7 +61,8 @@ class _ExpandedSize:
     def repeat(self, trip_count: int) -> _ExpandedSize:
         """Return the size of a loop of `trip_count` iterations whose body has this size.
 
-        Nodes are multiplied only up to MAX_UNROLLED_ITERATIONS, executed nodes always.
+        `nodes` is multiplied only if `trip_count` is at most MAX_UNROLLED_ITERATIONS,
+        `executed_nodes` always; each is at most _SATURATED_COUNT.
         """
         nodes = self.nodes * trip_count if trip_count <= MAX_UNROLLED_ITERATIONS else self.nodes
         return _ExpandedSize(
@@ -72,8 +73,10 @@ class _ExpandedSize:
 def check_expansion_limits(model: ModelProto) -> None:
     """Raise ModelError if functions are recursive or the model expands to too many nodes.
 
-    There are two limits: nodes after functions are inlined and loops unrolled, in proportion to
-    the nodes of the file; and nodes that loops execute.
+    After functions are inlined and loops unrolled, at most _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR
+    times the nodes of the file are allowed (subgraphs and functions counted). Loops may execute at
+    most _MAX_EXECUTED_NODES more nodes than that expansion has. The message names the node of the
+    main graph that contributes most.
     """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     function_sizes: dict[_FunctionKey, _ExpandedSize] = {}
@@ -105,10 +108,12 @@ def check_expansion_limits(model: ModelProto) -> None:
 
 
 def _format_count(count: int) -> str:
+    """Return `count` as text, or "more than <limit - 1>" for the count at which sizes saturate."""
     return f"more than {count - 1}" if count == _SATURATED_COUNT else str(count)
 
 
 def _node_label(node: NodeProto) -> str:
+    """Return "<operator> <name>"; an unnamed node is called after its first output."""
     return f"{node.op_type} {node.name or next(iter(node.output), 'without a name')}"
 
 
@@ -126,7 +131,8 @@ def _measure_node(
 ) -> _ExpandedSize:
     """Compute the expanded size of `node`, which may read the constants `scope`.
 
-    A call of a function has the function's size; bodies of a Loop count once per iteration.
+    A call of a function in `function_sizes` has the function's size. Any other node counts as one,
+    plus its subgraphs, those of a Loop once per iteration (`_ExpandedSize.repeat`).
     """
     called_size = function_sizes.get((node.domain, node.op_type, node.overload))
     if called_size is not None:
@@ -154,9 +160,10 @@ def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:
 
 
 def _never_exits_early(body: GraphProto, scope: _ScalarConstants) -> bool:
-    """Whether the exit condition of a loop body is its own input or a true constant.
+    """Whether the exit condition of a loop body is its own input or a constant other than 0.
 
-    It is traced through Identity and Cast. A malformed body without condition counts as such.
+    It is traced through Identity and Cast; `scope` has the constants of enclosing graphs. True too
+    for a malformed body with fewer than two inputs or no output.
     """
     if not body.output or len(body.input) < 2:
         return True
@@ -172,7 +179,11 @@ def _never_exits_early(body: GraphProto, scope: _ScalarConstants) -> bool:
 
 
 def _collect_scalar_constants(graph: GraphProto, outer: _ScalarConstants) -> dict[str, int]:
-    """Return the one-element integer constants of `graph`, added to those of enclosing graphs."""
+    """Map the names of one-element int64 and bool constants of `graph` to their values.
+
+    Initializers and outputs of Constant nodes count. The constants `outer` of enclosing graphs are
+    included, unless `graph` has one of the same name.
+    """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.output:
@@ -188,7 +199,7 @@ def _collect_scalar_constants(graph: GraphProto, outer: _ScalarConstants) -> dic
 
 
 def _constant_tensor(node: NodeProto) -> TensorProto | None:
-    """Return the tensor of a Constant node with a tensor or an integer, else None."""
+    """Return the tensor of a Constant node with attribute `value` or `value_int`, else None."""
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.HasField("t"):
             return attribute.t
@@ -198,7 +209,10 @@ def _constant_tensor(node: NodeProto) -> TensorProto | None:
 
 
 def _scalar_value(tensor: TensorProto) -> int | None:
-    """Return the value of an integer or boolean tensor with one element, or None for any other."""
+    """Return the value of an int64 or bool tensor with one element, or None for any other.
+
+    None too if the tensor has no data in memory.
+    """
     if tensor.data_type not in _INTEGER_TYPES or any(size != 1 for size in tensor.dims):
         return None
     if tensor.raw_data:
@@ -209,7 +223,7 @@ def _scalar_value(tensor: TensorProto) -> int | None:
 
 
 def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
-    """List the graphs in the attributes of a node."""
+    """List the graphs in the attributes of a node, not those nested in them."""
     subgraphs: list[GraphProto] = []
     for attribute in node.attribute:
         subgraphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -217,7 +231,11 @@ def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
 
 
 def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iterator[_FunctionKey]:
-    """Yield each function after its callees; raise ModelError if one is recursive."""
+    """Yield the key of each function after those of all functions that it calls.
+
+    Raises ModelError at the end if functions call themselves, directly or indirectly; these and
+    their callers are not yielded.
+    """
     open_callees = {key: _find_callees(f) & functions.keys() for key, f in functions.items()}
     callers = _find_callers(open_callees)
     ready = [key for key, callees in open_callees.items() if not callees]
@@ -239,7 +257,7 @@ def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iter
 def _find_callers(
     callees: Mapping[_FunctionKey, set[_FunctionKey]],
 ) -> dict[_FunctionKey, list[_FunctionKey]]:
-    """Return the functions that call each function."""
+    """Invert {caller: callees}: return {function: its callers}, [] for functions without one."""
     callers: dict[_FunctionKey, list[_FunctionKey]] = {key: [] for key in callees}
     for key, called_keys in callees.items():
         for called_key in called_keys:
@@ -248,6 +266,6 @@ def _find_callers(
 
 
 def _find_callees(function: FunctionProto) -> set[_FunctionKey]:
-    """Return the keys of all operators in `function`, some of which may be functions."""
+    """Return the keys of all operators in `function` and its subgraphs; some may be functions."""
     nodes = iter_nodes_recursive(function.node)
     return {(node.domain, node.op_type, node.overload) for node in nodes}

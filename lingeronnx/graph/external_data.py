@@ -74,9 +74,10 @@ def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
 
 
 def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
-    """Find the data file `name` in the folder of the model, or of the file that it links to.
+    """Return the path of the data file `name` in the folder of the model or of its link's target.
 
-    A file that does not exist is returned too.
+    The first of the two where the file exists, else the first that contains the path: a file that
+    does not exist is returned too.
 
     Raises
     ------
@@ -109,11 +110,16 @@ def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
 
 
 def _is_inside(file: Path, folder: Path) -> bool:
+    """Whether `file` lies in `folder` or below, after symbolic links are followed in both."""
     return file.resolve().is_relative_to(folder.resolve())
 
 
 def _read_offset_and_length(tensor: TensorProto, entries: dict[str, str]) -> tuple[int, int | None]:
-    """Return offset and length of the data in bytes; None means up to the end of the file."""
+    """Return offset and length of the data in bytes; a length of None: up to the end of the file.
+
+    `entries` are the keys and values of the external data. An absent offset is 0. Raises ModelError
+    if one is not an integer or the offset is negative; a negative length is returned as it is.
+    """
     try:
         offset, length = int(entries.get("offset", 0)), entries.get("length")
         if offset < 0:

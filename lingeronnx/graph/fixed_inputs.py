@@ -63,7 +63,8 @@ def _to_input_array(value: ir.Value, fixed_value: FixedValue) -> np.ndarray:
     Raises
     ------
     ConfigError
-        If the shape is not known, or the values are no numbers, of another count or type.
+        If a dimension of the input is not known, the values are no numbers, their count is neither
+        1 nor that of the elements, or an integer or boolean type cannot represent them exactly.
     """
     option = f"--fix {value.name}"
     shape = ir.get_shape(value)
@@ -96,7 +97,10 @@ def _to_input_array(value: ir.Value, fixed_value: FixedValue) -> np.ndarray:
 
 
 def _split_values(fixed_value: FixedValue) -> Sequence[str | float]:
-    """Split a text at its commas; a single number becomes a list."""
+    """Return the values as a sequence: a text split at its commas, a number as a list of one.
+
+    Any other sequence is returned as it is.
+    """
     if isinstance(fixed_value, str):
         return fixed_value.split(",")
     return fixed_value if isinstance(fixed_value, Sequence) else [fixed_value]

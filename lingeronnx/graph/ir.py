@@ -125,12 +125,13 @@ ModelLike = str | os.PathLike[str] | onnx.ModelProto | Model | HasGraph
 def as_model(model: ModelLike) -> Model:
     """Return `model` as a graph in memory.
 
-    A graph is returned unchanged, a protobuf model is copied and converted, and a path is loaded.
+    A graph is returned unchanged, the result of `quantize` as its graph (not copied), a protobuf
+    model is copied and converted, and a path is loaded.
 
     Raises
     ------
     ModelError
-        As `load`, and for objects of other types.
+        As `load`, for a protobuf model with external data, and for objects of other types.
     """
     if isinstance(model, Model):
         return model
@@ -151,7 +152,10 @@ def as_model(model: ModelLike) -> Model:
 
 
 def as_model_proto(model: ModelLike) -> onnx.ModelProto | None:
-    """Return `model` as an unmodified protobuf model, or None if it is a graph in memory."""
+    """Return `model` as a protobuf model: a path is read, a protobuf model returned as it is.
+
+    None for a graph in memory and all other objects. Raises ModelError as `onnx_file.read_model`.
+    """
     if isinstance(model, str | os.PathLike):
         return onnx_file.read_model(model)
     return model if isinstance(model, onnx.ModelProto) else None
@@ -202,9 +206,10 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
 
 
 def _materialize_constants(model: Model) -> None:
-    """Convert the constants of `model` to arrays.
+    """Convert the initializers and tensor attributes of `model` to arrays, in place.
 
-    A constant backed by a protobuf message would copy its data at every access.
+    Functions and subgraphs are included. A constant backed by a protobuf message would copy its
+    data at every access.
     """
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
@@ -224,7 +229,11 @@ def _materialize_initializers(initializers: Mapping[str, Value]) -> None:
 
 
 def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as passed in
-    """Return `tensor` backed by an array if numpy has its element type, else unchanged."""
+    """Return `tensor` backed by an array if numpy has its element type, else unchanged.
+
+    Unchanged too if it is None or not backed by a protobuf message. Raises ModelError if its data
+    are in the field of another type.
+    """
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _NUMPY_DTYPES:
         return tensor
     try:
@@ -238,9 +247,10 @@ def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None,
 
 
 def _materialize_attribute(attribute: Attr) -> Attr:
-    """Return `attribute` with its tensor backed by an array.
+    """Return a copy of `attribute` whose tensor is backed by an array.
 
-    Only tensors with `raw_data` are converted: others would be serialized to different bytes.
+    Returns `attribute` itself if its tensor has no `raw_data` (it would be serialized to different
+    bytes) or an element type that numpy lacks.
     """
     tensor = attribute.value
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or not tensor.raw.HasField("raw_data"):
@@ -252,7 +262,10 @@ def _materialize_attribute(attribute: Attr) -> Attr:
 
 
 def _clear_negative_dims(model: Model) -> None:
-    """Replace negative dimensions by unknown ones: some exporters write -1 for a dynamic size."""
+    """Replace negative dimensions by unknown ones, in place, in subgraphs and functions too.
+
+    Some exporters write -1 for a dynamic size.
+    """
     scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     values: list[Value] = []
     for scope in scopes:
@@ -269,6 +282,7 @@ def _clear_negative_dims(model: Model) -> None:
 
 
 def _is_negative_dim(dim: Dim) -> bool:
+    """Whether `dim` is a number below 0; False for names and unknown dimensions."""
     return isinstance(dim, int) and dim < 0
 
 
@@ -279,7 +293,10 @@ def _iter_subgraphs(node: Node) -> Iterator[Graph]:
 
 
 def _normalize_domain_name(model: Model) -> None:
-    """Rename the domain "ai.onnx" to "", the other spelling of the standard domain."""
+    """Rename the domain "ai.onnx" to "", the other spelling of the standard domain, in place.
+
+    If both are imported, the version of "" stays. Functions and subgraphs are included.
+    """
     scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
@@ -290,10 +307,10 @@ def _normalize_domain_name(model: Model) -> None:
 
 
 def assign_node_names(model: Model) -> None:
-    """Give every node of `model` a unique name, by which selectors and reports refer to it.
+    """Give every node of the main graph a unique name, in place.
 
-    If two nodes share a name, the user's node keeps it and a node created for another
-    (`origin_name`) gets a number.
+    An unnamed node becomes "<operator>_<its first output>". Of nodes that share a name, the first
+    of the user's keeps it; the others, and nodes created for another (`origin_name`), get a number.
     """
     used_names: set[str] = set()
     for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
@@ -303,6 +320,10 @@ def assign_node_names(model: Model) -> None:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of the message of `error`, at most 200 characters.
+
+    Without a message, the name of its class.
+    """
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 
@@ -314,6 +335,9 @@ def to_proto(model: Model) -> onnx.ModelProto:
 
 def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Convert `model` to a protobuf model without its large constants.
+
+    Large are used initializers of at least _MIN_DETACHED_BYTES with an element type of numpy that
+    are neither graph inputs nor outputs. Does not modify `model`.
 
     Returns
     -------
@@ -390,7 +414,8 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to `path` atomically; the bytes depend only on the model.
 
     If the model is larger than `MAX_MODEL_BYTES`, the weights are written to a second file next to
-    it, ``<name>.onnx.<digest>.data``.
+    it, ``<name>.onnx.<digest>.data``. Raises ModelError, and leaves an existing file unchanged, if
+    the written file could not be loaded.
     """
     onnx_file.write_model(to_proto(model), path, MAX_MODEL_BYTES)
 
@@ -431,7 +456,11 @@ def clone(model: Model) -> Model:
 
 
 def find_constant(value: Value | None) -> np.ndarray | None:
-    """Return the array of an initializer or of a Constant node's output, or None if computed."""
+    """Return the array of an initializer or of a Constant node with attribute `value`, else None.
+
+    None also for a graph input with a default value, and for Constant nodes with other attributes.
+    Raises ModelError as `const_value`.
+    """
     node = producer(value)
     if (
         node is not None
@@ -475,7 +504,11 @@ def _value_label(value: Value | None) -> str:
 
 
 def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - any attribute
-    """Return attribute `name` as a Python value (int, float, str, list or array), or `default`."""
+    """Return attribute `name` as a Python value, or `default` if the node does not have it.
+
+    That is an int, float, str, list, or for a tensor an array. Raises ModelError if the data of a
+    tensor do not match its type and shape.
+    """
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -497,7 +530,7 @@ def get_opset(model: Model) -> int:
 
 
 def base_op_type(node: Node) -> str:
-    """Return the operator of `node`, without the suffix of a function in `FUNCTION_DOMAIN`."""
+    """Return the operator of `node`; in `FUNCTION_DOMAIN` only the part before the first "_"."""
     return node.op_type.partition("_")[0] if node.domain == FUNCTION_DOMAIN else str(node.op_type)
 
 
@@ -518,9 +551,10 @@ def read_json_metadata(model: Model, key: str) -> dict[str, Any]:
 
 
 def get_axes(node: Node, index: int = 1) -> list[int] | None:
-    """Return the axes of `node` from its attribute, or since opset 13 from its input `index`.
+    """Return the axes of `node`: attribute `axes`, or if that is absent, constant input `index`.
 
-    None if they are absent or computed at run time.
+    The input holds them since opset 13. None if both are absent or the input is computed at run
+    time.
     """
     axes = get_attr(node, "axes")
     if axes is None and len(node.inputs) > index:
@@ -530,7 +564,11 @@ def get_axes(node: Node, index: int = 1) -> list[int] | None:
 
 
 def formal_input_name(node: Node, index: int) -> str:
-    """Return the name of input `index` in the ONNX schema, such as "B", or "" if it has none."""
+    """Return the name of input `index` in the newest ONNX schema, such as "B".
+
+    An index beyond the last formal input gets the name of the last. "" for an unknown operator or
+    one without inputs.
+    """
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
     except onnx.defs.SchemaError:
@@ -539,7 +577,11 @@ def formal_input_name(node: Node, index: int) -> str:
 
 
 def compute_digest(model: Model) -> str:
-    """Return the SHA-256 digest of a model's nodes, functions, constants, inputs and outputs."""
+    """Return the SHA-256 digest of a model, in hexadecimal.
+
+    It covers nodes (with their names), functions, and names, types and shapes of constants and
+    graph inputs and outputs, and the data of constants.
+    """
     hasher = hashlib.sha256()
     for value in (*model.graph.inputs, *model.graph.outputs):
         hasher.update(f"{value.name} {value.type} {value.shape}\n".encode())
@@ -573,7 +615,11 @@ class ConstantOperand(NamedTuple):
 
 
 def match_constant_operand(node: Node) -> ConstantOperand | None:
-    """Return the operands of a node with two inputs, exactly one of which is constant, or None."""
+    """Return the operands of a node with two inputs if exactly one is an initializer.
+
+    None for any other number of inputs, if both or neither are constant, and if the other one is
+    absent.
+    """
     if len(node.inputs) != 2:
         return None
     first, second = node.inputs
@@ -586,14 +632,14 @@ def match_constant_operand(node: Node) -> ConstantOperand | None:
 
 
 def has_subgraphs(node: Node) -> bool:
-    """Whether `node` has subgraphs."""
+    """Whether an attribute of `node` is a graph or a list of graphs."""
     return any(
         a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values()
     )
 
 
 def get_subgraphs(attribute: Attr) -> list[Graph]:
-    """Return the subgraphs stored in `attribute`."""
+    """Return the subgraphs stored in `attribute`, not those nested in them; [] for other types."""
     if attribute.type == AttributeType.GRAPH:
         return [attribute.as_graph()]
     return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
@@ -607,7 +653,8 @@ def iter_nodes_recursive(scope: Graph | Function) -> Iterator[Node]:
 def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -> None:
     """Add the opset imports of `model` that `nodes` and their subgraphs need to `opsets`, in place.
 
-    Domains that `opsets` already has keep their version.
+    `opsets` maps a domain to its version. Domains that it already has keep their version; domains
+    that `model` does not import are left out.
     """
     domains = set()
     for node in nodes:
@@ -627,7 +674,7 @@ def require_input(node: Node, index: int = 0) -> Value:
 
 
 def input_name(node: Node, index: int = 0) -> str:
-    """Return the name of input `index` of `node`, which must be present."""
+    """Return the name of input `index` of `node`; InternalError if that input is absent."""
     return str(require_input(node, index).name)
 
 
@@ -644,7 +691,7 @@ def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
 
 
 def get_sample_dims(value: Value | None) -> list[int]:
-    """Return the sizes of all axes after the batch, with 1 for unknown ones."""
+    """Return the sizes of the axes after axis 0, 1 for unknown ones; [] for an unknown rank."""
     return [dim or 1 for dim in (get_shape(value) or ())[1:]]
 
 
@@ -673,7 +720,10 @@ def has_folded_batch(value: Value) -> bool:
 
 
 def mark_origin(node: Node, old: Node) -> None:
-    """Record that `node` was created for the node `old` or replaces it."""
+    """Record in `node` the name and operator of the user's node for which `old` exists.
+
+    If `old` was itself created for another node, that one is recorded, else `old`.
+    """
     node.meta[_ORIGIN] = origin_name(old)
     node.meta[_ORIGIN_OPERATOR] = old.meta.get(_ORIGIN_OPERATOR, base_op_type(old))
 
@@ -684,7 +734,11 @@ def origin_name(node: Node) -> str:
 
 
 def mark_fused(node: Node, old: Sequence[Node]) -> None:
-    """Record that `node` replaces all nodes of `old`, whose operators it then shows to users."""
+    """Record that `node` replaces all nodes of `old`: it shows their operators to users.
+
+    They are joined by ", ", each once. `display_op_type` uses them only if the operator of `node`
+    is one that only passes create.
+    """
     op_types = dict.fromkeys(display_op_type(old_node) for old_node in old)
     node.meta[_ORIGIN_OPERATOR] = ", ".join(op_types)
 
@@ -734,7 +788,8 @@ def require_producer(value: Value | None) -> Node:
 def sole_consumer(value: Value) -> Node | None:
     """Return the only node that reads `value`, if it reads it once, or None.
 
-    Also None if `value` is a graph output, which the caller of the model reads.
+    Also None if `value` is a graph output, which the caller of the model reads. Uses inside
+    subgraphs count.
     """
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
@@ -775,7 +830,7 @@ def get_tensor_names(model: Model) -> set[str]:
 
 
 def unique_name(base: str, used_names: Collection[str]) -> str:
-    """Return `base`, with a number appended if it is in `used_names`."""
+    """Return `base`, or if it is in `used_names` the first unused of `base`_2, `base`_3, ..."""
     name, count = base, 1
     while name in used_names:
         count += 1
@@ -809,7 +864,10 @@ def set_initializer_value(value: Value, array: np.ndarray) -> None:
 
 
 def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) -> None:
-    """Convert the graph input `value` to an initializer with the data `array`."""
+    """Convert the graph input `value` to an initializer with the data `array`, in place.
+
+    Its shape and element type become those of `array`.
+    """
     model.graph.inputs.remove(value)
     value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
     value.shape, value.type = oir.Shape(array.shape), oir.TensorType(value.const_value.dtype)
@@ -819,10 +877,11 @@ def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) 
 def set_constant_input(
     model: Model, node: Node, index: int, array: np.ndarray, suffix: str
 ) -> Value:
-    """Replace input `index` of `node` by the constant `array` and return its value.
+    """Replace input `index` of `node` by a new initializer with `array`, and return its value.
 
-    An initializer that only `node` reads keeps its name. One that is shared or a graph output stays
-    unchanged, and the node gets a new one named `<name>_<suffix>`.
+    An initializer that only `node` reads is removed, and the new one takes its name. One that is
+    shared or a graph output stays unchanged, and the new one is named `<name>_<suffix>` (after the
+    first output of `node` if there was no input), with a number if that is taken.
     """
     old = node.inputs[index]
     if old is not None and is_exclusive_initializer(old):
@@ -894,10 +953,10 @@ def make_node(
 
 
 def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[Node]) -> None:
-    """Replace `old_nodes` by `new_nodes`.
+    """Replace `old_nodes` by `new_nodes` in the main graph of `model`.
 
-    The output of the last new node takes over the name and the consumers of the output of the last
-    old one.
+    The output of the last new node takes over the name and the consumers of the first output of the
+    last old one.
     """
     removed = list(old_nodes)
     old_output = removed[-1].outputs[0]
@@ -917,7 +976,7 @@ def replace_all_uses(old: Value, new: Value) -> None:
 def remove_unused(model: Model) -> None:
     """Remove nodes, initializers and functions whose results are not used, in place.
 
-    What only subgraphs of removed nodes read is removed too.
+    Nodes and initializers that only subgraphs of removed nodes read are removed too.
     """
     nodes = [node for node in model.graph if has_subgraphs(node)]
     common.RemoveUnusedNodesPass()(model)
@@ -930,7 +989,7 @@ def remove_unused(model: Model) -> None:
 
 
 def _clear_subgraph_inputs(removed_nodes: Iterable[Node]) -> None:
-    """Clear the inputs of all nodes in the subgraphs of removed nodes.
+    """Set the inputs of all nodes in the subgraphs of removed nodes to None, in place.
 
     onnx_ir would otherwise still count them as consumers of outer tensors.
     """
@@ -953,9 +1012,9 @@ def lift_constants(model: Model) -> bool:
 
 
 def infer_types(model: Model) -> None:
-    """Set the element type that onnx infers on tensors of the main graph that have none.
+    """Set the element type that onnx infers on tensors of the main graph that have none, in place.
 
-    Shapes are not changed.
+    Shapes are not changed. If onnx fails to infer, nothing is.
     """
     untyped = {str(value.name): value for value in iter_values(model) if value.dtype is None}
     if not untyped:
@@ -978,7 +1037,8 @@ def infer_shapes(model: Model) -> None:
 def bypass_node(model: Model, node: Node, replacement: Value) -> None:
     """Remove `node`, which has one output, and let its consumers read `replacement`.
 
-    If the output is a graph output, `replacement` takes over its name. `can_bypass_node` must hold.
+    If the output is a graph output, `replacement` replaces it and takes over its name.
+    `can_bypass_node` must hold.
     """
     out = node.outputs[0]
     if out.is_graph_output():
@@ -992,9 +1052,10 @@ def bypass_node(model: Model, node: Node, replacement: Value) -> None:
 
 
 def can_bypass_node(node: Node, replacement: Value) -> bool:
-    """Whether `bypass_node` may remove `node`.
+    """Whether `bypass_node` may remove `node` without renaming a tensor that must keep its name.
 
-    False if it would have to rename a graph input, a graph output or an initializer.
+    False only if the output of `node` is a graph output and `replacement` is a graph input, a graph
+    output or an initializer.
     """
     pinned = (
         replacement.is_graph_input()
@@ -1007,7 +1068,8 @@ def can_bypass_node(node: Node, replacement: Value) -> bool:
 def absorb_consumer(model: Model, node: Node, consumer: Node) -> None:
     """Remove `consumer`, whose computation its producer `node` takes over.
 
-    The output of `node` gets the name, type and shape of the output of `consumer`.
+    The first output of `node` gets the consumers and name of the first output of `consumer`, and
+    its type and shape if they are known.
     """
     out, result = consumer.outputs[0], node.outputs[0]
     name, value_type, shape = out.name, out.type, out.shape
@@ -1057,12 +1119,16 @@ def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -
 
 
 def _iter_outputs(graph: oir.Graph) -> Iterator[Value]:
+    """Yield the named outputs of the nodes of `graph`, in graph order, without subgraphs."""
     for node in graph:
         yield from (value for value in node.outputs if value.name)
 
 
 def get_subgraph_tensor_names(model: Model) -> set[str]:
-    """Return the names of all tensors in nested subgraphs, which outer tensors may not have."""
+    """Return the names of all tensors in nested subgraphs, which outer tensors may not have.
+
+    Subgraphs in lists of graphs are not searched.
+    """
     names: set[str] = set()
     stack = _get_bodies(model.graph)
     while stack:
@@ -1080,7 +1146,7 @@ def _get_bodies(graph: Graph) -> list[Graph]:
 
 
 def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as in get_attr
-    """Set attribute `name` of `node` to a Python value."""
+    """Set attribute `name` of `node` to a Python value; an array becomes a tensor."""
     value = oir.Tensor(value) if isinstance(value, np.ndarray) else value
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
 

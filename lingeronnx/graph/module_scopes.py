@@ -17,7 +17,11 @@ _NAME_SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 
 
 def get_module_name(node: ir.Node) -> str:
-    """Return the torch module that `node` was exported from, or the name of the node."""
+    """Return the dotted name of the torch module that `node` was exported from.
+
+    This is the innermost scope in the metadata; else for a name "/a/b/Op" its middle, "a.b"; else
+    the name of the node itself.
+    """
     if scopes := _parse_name_scopes(node.metadata_props.get(_NAME_SCOPES_KEY, "")):
         return scopes[-1]
     name = str(node.name or "")
@@ -26,14 +30,18 @@ def get_module_name(node: ir.Node) -> str:
 
 
 def format_node_label(node: str, module: str) -> str:
-    """Return "node (module)", or only the node name if the module adds no information."""
+    """Return "node (module)", or only `node` if `module` is empty or contained in the node's name.
+
+    For the comparison, "/" in the node's name counts as ".".
+    """
     return f"{node} ({module})" if module and module not in node.replace("/", ".") else node
 
 
 def _parse_name_scopes(text: str) -> Sequence[str]:
     """Parse the exporter's list of scopes to the modules around a node, outermost first.
 
-    The last entry of the list is the node itself, which is removed.
+    `text` is a Python list as text. Its last entry, the node itself, and empty entries are removed.
+    [] if it is empty or not a list.
     """
     try:
         scopes = ast.literal_eval(text) if text else []

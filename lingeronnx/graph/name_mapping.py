@@ -37,7 +37,8 @@ class NameMapping:
 def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
     """Return a copy of `graph` with file names, and the user names in its metadata.
 
-    Returns `graph` itself if no name changes. `names` may contain names of a larger graph.
+    Returns `graph` itself if no tensor or node of it is in `names`, which may contain names of a
+    larger graph.
     """
     tensors = {
         name: names.tensors[name] for name in collect_tensor_names(graph) if name in names.tensors
@@ -54,14 +55,15 @@ def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
 
 
 def _invert(names: Mapping[str, str]) -> dict[str, str]:
+    """Return {file name: user name} for {user name: file name}, sorted by user name."""
     return {file_name: name for name, file_name in sorted(names.items())}
 
 
 def restore_user_names(graph: ir.Model) -> ir.Model:
-    """Return a copy of `graph`, read from a file, with the user's names.
+    """Return a copy of `graph`, read from a file, with the user's names and without `NAMES_KEY`.
 
-    Returns `graph` itself if it stores no user names. If a user name is in use by now, the file
-    name stays. Raises ModelError if the metadata cannot be read.
+    Returns `graph` itself if it stores no user names. If a user name is in use by now, also in a
+    subgraph, the file name stays. Raises ModelError if the metadata cannot be read.
     """
     if NAMES_KEY not in graph.metadata_props:
         return graph
@@ -81,7 +83,10 @@ def restore_user_names(graph: ir.Model) -> ir.Model:
 def _select_applicable_names(
     user_names: Mapping[str, str], current_names: set[str]
 ) -> dict[str, str]:
-    """Return the entries of {file name: user name} that exist and whose user name is not in use."""
+    """Return the entries of {file name: user name} that can be applied.
+
+    The file name must be in `current_names`, and the user name must not be.
+    """
     return {
         file_name: user_name
         for file_name, user_name in user_names.items()
@@ -90,7 +95,7 @@ def _select_applicable_names(
 
 
 def collect_tensor_names(graph: ir.Model) -> set[str]:
-    """Return the names of all tensors, including all graph inputs."""
+    """Return the names of all tensors of the main graph: constants, inputs and node outputs."""
     return {*ir.get_tensor_names(graph), *(str(value.name) for value in graph.graph.inputs)}
 
 

@@ -48,8 +48,8 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     Raises
     ------
     ModelError
-        The file is missing, truncated or unreadable, or its external data are missing or outside
-        the folder of the model.
+        The file is missing, not a regular file, truncated or unreadable, has neither nodes nor
+        outputs, or its external data are missing or outside the folder of the model.
     """
     model_path = Path(path)
     if "\0" in str(model_path):
@@ -94,6 +94,10 @@ def iter_tensors(proto: ModelProto) -> Iterator[TensorProto]:
 
 
 def _iter_graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the initializers of `graph` and the tensors in attributes of its nodes.
+
+    Those of nested subgraphs are included.
+    """
     yield from graph.initializer
     yield from _iter_node_tensors(graph.node)
 
@@ -110,6 +114,7 @@ def _iter_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
+    """List the graphs stored in `attribute`, not those nested in them."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
@@ -117,7 +122,7 @@ def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
 
 
 def exceeds_size_limit(proto: ModelProto, limit: int) -> bool:
-    """Whether `proto` is too large for one message of `limit` bytes."""
+    """Whether the raw tensor data of `proto`, or its serialized size, exceed `limit` bytes."""
     stored = sum(len(tensor.raw_data) for tensor in iter_tensors(proto))
     return stored > limit or proto.ByteSize() > limit
 
@@ -163,8 +168,9 @@ def _write_with_external_data(
 ) -> None:
     """Write the tensors to `data_file`, whose name is unique to its content, then the model.
 
-    `proto` is changed: its large tensors become references. The written model is verified; after
-    an error a data file that did not exist before is removed.
+    `proto` is changed: its large tensors become references. The written model is verified before it
+    replaces `target`; after an error a data file that did not exist before is removed. Raises
+    ModelError if the written model could not be loaded.
     """
     is_new = not data_file.exists()
     try:
@@ -191,7 +197,8 @@ def _external_data_digest(proto: ModelProto) -> str:
 def _remove_stale_data_files(target: Path, current: Path) -> None:
     """Remove external data files of earlier versions of `target`, except `current`.
 
-    Files that cannot be removed are ignored: they only take space.
+    These are files named "<target>.<16 hexadecimal digits>.data" in its folder. Errors are ignored:
+    the files only take space.
     """
     pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
     with contextlib.suppress(OSError):
@@ -203,8 +210,8 @@ def _remove_stale_data_files(target: Path, current: Path) -> None:
 def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None:
     """Move the large tensors of `proto` to the file `store`, referred to as `location`.
 
-    Changes `proto` in place. Tensors below _MIN_EXTERNAL_BYTES of raw data stay; the others are
-    aligned.
+    Changes `proto` in place. Tensors with less than _MIN_EXTERNAL_BYTES of raw data stay; the
+    others begin at multiples of _EXTERNAL_ALIGNMENT_BYTES. An existing `store` is overwritten.
     """
     with store.open("wb") as file:
         for tensor in iter_tensors(proto):
@@ -229,7 +236,12 @@ _MESSAGE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "
 
 
 def check_structure(proto: ModelProto) -> None:
-    """Raise ModelError if the graph of `proto` is malformed. Operator semantics are not checked."""
+    """Raise ModelError if the graph of `proto` is malformed.
+
+    Checked are text fields, opsets, tensors, names and their definitions, cycles, attributes, types
+    of graph inputs and outputs, and the size after expansion. A graph needs an output, none twice,
+    and no sparse initializer. Operator semantics are not checked.
+    """
     check_string_fields(proto)
     _check_opsets(proto)
     if not proto.graph.output:
@@ -252,7 +264,10 @@ def check_structure(proto: ModelProto) -> None:
 
 
 def check_string_fields(message: Any) -> None:  # noqa: ANN401 - any message: protobuf has no types
-    """Raise ModelError if a string field is not text: protobuf returns invalid UTF-8 as bytes."""
+    """Raise ModelError if a string field of `message`, or of a message in it, is not text.
+
+    protobuf returns invalid UTF-8 as bytes. Messages of type TensorProto are not searched.
+    """
     for field, content in message.ListFields():
         is_repeated = isinstance(content, Sequence) and not isinstance(content, str | bytes)
         entries = content if is_repeated else [content]
@@ -292,14 +307,16 @@ def _check_opsets(proto: ModelProto) -> None:
 
 
 def _format_domain(domain: str) -> str:
+    """Return "domain '<domain>'", or "the standard domain" for ""."""
     return f"domain '{domain}'" if domain else "the standard domain"
 
 
 def _collect_opsets(imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
-    """Return the opset version of each domain in `imports`.
+    """Return {domain: opset version} of `imports`, with "" for "ai.onnx".
 
-    Raises ModelError if a domain has two versions or an unsupported one; `owner` names the
-    importing model or function in the message.
+    Raises ModelError if a domain has two versions, the standard one is not from 1 to that of the
+    installed onnx, or a quantized one is not 1; `owner` names the importing model or function in
+    the message.
     """
     versions: dict[str, int] = {}
     for entry in imports:
@@ -347,7 +364,11 @@ def _check_graph_io(graph: GraphProto) -> None:
 
 
 def _suggest_model_end(graph: GraphProto, output_name: str) -> str:
-    """Suggest how to remove the graph output `output_name`, as a message's end."""
+    """Suggest how to remove the graph output `output_name`: a clause for the end of a message.
+
+    It proposes the first input of the output's node as the new end, or "remove it" without such a
+    node.
+    """
     for node in graph.node:
         if output_name in node.output and node.input:
             return f"end the model at '{node.input[0]}', the input of {node.op_type}"
@@ -410,9 +431,10 @@ def _expected_bytes(data_type: int, element_count: int) -> int:
 
 
 def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
-    """Count the elements in the typed data fields of `tensor`.
+    """Count the elements in the typed data fields of `tensor`, whose element type is `type_name`.
 
-    Types below 8 bits are packed: if there are any, they count as complete.
+    A complex element takes two values. Types below 8 bits are packed: if there are any data, all
+    elements of the shape count as present.
     """
     if type_name in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
@@ -425,7 +447,9 @@ def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
 def _check_graph(graph: GraphProto, outer_names: set[str]) -> None:
     """Raise ModelError unless `graph` is acyclic and each name has exactly one definition.
 
-    `outer_names` are the tensors of enclosing graphs, which nodes may read too.
+    Each input of a node and each graph output must be defined in `graph` or in `outer_names`, the
+    tensors of enclosing graphs. Subgraphs are checked too. An input may also be an initializer (its
+    default).
     """
     input_names = [value.name for value in graph.input]
     initializer_names = [tensor.name for tensor in graph.initializer]
@@ -473,8 +497,8 @@ def _collect_producers(graph: GraphProto, source_names: set[str]) -> dict[str, N
 def _check_nodes(nodes: Iterable[NodeProto], defined_names: set[str]) -> None:
     """Raise ModelError if a node reads an undefined tensor or has a malformed attribute.
 
-    Subgraphs are checked too.
-    `defined_names` are the tensors that the nodes may read, those that they compute included.
+    Subgraphs are checked too; the body of a Loop needs two inputs and an output. `defined_names`
+    are the tensors that the nodes may read, those that they compute included.
     """
     for node in nodes:
         for name in filter(None, node.input):
@@ -496,7 +520,10 @@ def _check_nodes(nodes: Iterable[NodeProto], defined_names: set[str]) -> None:
 
 
 def _check_attribute_content(node: NodeProto, attribute: onnx.AttributeProto) -> None:
-    """Raise ModelError if `attribute` has no type, or no content although its type is a message."""
+    """Raise ModelError if `attribute` has no type, or is a tensor or graph without content.
+
+    A reference to an attribute of the enclosing function needs no content.
+    """
     if attribute.type == onnx.AttributeProto.UNDEFINED:
         raise ModelError(
             f"{node_label(node)}: its attribute '{attribute.name}' has no type; the file is "
@@ -510,7 +537,11 @@ def _check_attribute_content(node: NodeProto, attribute: onnx.AttributeProto) ->
 
 
 def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
-    """Raise ModelError if `graph` has a cycle (Kahn's algorithm)."""
+    """Raise ModelError if `graph` has a cycle (Kahn's algorithm).
+
+    `producers` maps each computed tensor to its node. Tensors read only inside subgraphs do not
+    count.
+    """
     consumers: dict[str, list[int]] = {}
     open_inputs: dict[int, int] = {}
     for index, node in enumerate(graph.node):
@@ -545,5 +576,9 @@ def _find_duplicate(names: list[str]) -> str | None:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of the message of `error`, at most 200 characters.
+
+    Without a message, the name of its class.
+    """
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]

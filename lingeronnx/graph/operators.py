@@ -508,6 +508,7 @@ def _select_ops(predicate: Callable[[Operator], object]) -> frozenset[str]:
 
 
 def _select_movement(*movements: DataMovement) -> frozenset[str]:
+    """Return the operators whose data movement is one of `movements`."""
     return _select_ops(lambda op: op.movement in movements)
 
 

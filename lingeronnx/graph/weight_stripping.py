@@ -28,9 +28,12 @@ _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, Tens
 
 
 def strip_weights(model: ModelProto) -> ModelProto | None:
-    """Return a copy of `model` with patterns in place of weights, or None if larger than 256 MB.
+    """Return a copy of `model` with patterns in place of weights, and without doc strings.
 
-    External data need not be loaded: only types and shapes of constants are used.
+    None if its constants, at 4 bytes per element, exceed _MAX_TOTAL_BYTES. Structural constants
+    (`_is_structural_constant`) keep their values; only metadata whose key begins with
+    _METADATA_PREFIX is left. External data need not be loaded: of these only types and shapes are
+    used.
     """
     tensors = list(iter_tensors(model))
     if sum(math.prod(tensor.dims) * 4 for tensor in tensors) > _MAX_TOTAL_BYTES:
@@ -57,7 +60,8 @@ def strip_weights(model: ModelProto) -> ModelProto | None:
 def _is_structural_constant(tensor: TensorProto) -> bool:
     """Whether the graph structure may depend on `tensor`, so that it must keep its values.
 
-    These are single elements, and integers up to _MAX_STRUCTURE_ELEMENTS, unless in external data.
+    These are tensors of at most one element, and of at most _MAX_STRUCTURE_ELEMENTS if not of a
+    float type; none in external data.
     """
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
@@ -68,8 +72,9 @@ def _is_structural_constant(tensor: TensorProto) -> bool:
 def _make_pattern_tensor(tensor: TensorProto) -> TensorProto:
     """Make a tensor of the same name, type and shape with a periodic pattern as data.
 
-    Floats are cosines divided by the root of the row length, integers -3 to 3 (unsigned: 0 to 6),
-    strings empty.
+    With k = element index mod _PATTERN_PERIOD in C order: floats are cos(2 k) divided by the square
+    root of the elements per index of axis 0, integers k mod 7, less 3 if signed, and strings are
+    empty.
     """
     count = math.prod(tensor.dims)
     if tensor.data_type == TensorProto.STRING:

@@ -54,7 +54,11 @@ def verify_written_model(
 
 
 def _check_operators(proto: ModelProto) -> None:
-    """Raise ModelError for a standard operator that does not match the schema of its opset."""
+    """Raise ModelError for a standard operator that does not match the schema of its opset.
+
+    Subgraphs and functions are checked too, functions in their own standard opset, or the model's
+    if they import none.
+    """
     model_opset = _standard_opset(proto.opset_import)
     is_quantized = any(node.domain in _QUANTIZED_DOMAINS for node in proto.graph.node)
     for node in iter_nodes_recursive(proto.graph.node):
@@ -68,7 +72,10 @@ def _check_operators(proto: ModelProto) -> None:
 def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> None:
     """Raise ModelError if a standard operator does not match its schema in `opset`.
 
-    Quantized graphs allow nonstandard forms, such as attributes in place of inputs.
+    Checked are its existence, the maximum numbers of inputs and outputs, and unless
+    `allows_nonstandard_forms`, the required inputs and attributes and unknown attributes. Quantized
+    graphs allow nonstandard forms, such as attributes in place of inputs. Other domains and an
+    opset of 0 are not checked.
     """
     if node.domain not in ("", "ai.onnx") or not opset:
         return
@@ -87,7 +94,7 @@ def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> 
 def _check_required_operands(node: NodeProto, schema: onnx.defs.OpSchema, label: str) -> None:
     """Raise ModelError if `node` lacks a required input or attribute, or has an unknown attribute.
 
-    `label` names the node in the message.
+    `schema` is that of its operator. `label` names the node and the opset in the message.
     """
     names = {attribute.name for attribute in node.attribute}
     missing = [
@@ -104,11 +111,12 @@ def _check_required_operands(node: NodeProto, schema: onnx.defs.OpSchema, label:
 
 
 def _standard_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """Return the version of the standard domain in `imports`, or 0 if it is not among them."""
     return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 0)
 
 
 def iter_nodes_recursive(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
-    """Yield `nodes` and the nodes of all nested subgraphs."""
+    """Yield `nodes` and the nodes of all nested subgraphs, each node before those inside it."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

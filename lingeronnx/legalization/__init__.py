@@ -112,7 +112,7 @@ def legalize_graph(
 
 
 def _rewrite_node(model: ir.Model, node: ir.Node, target: Target) -> AppliedRewrite | None:
-    """Apply the first rewrite that changes a node; return None if there is none.
+    """Apply the first rewrite of `REWRITES` that changes a node; return None if there is none.
 
     A node within all limits gets only rewrites `for_legal_nodes`, one without an available lowering
     only those `for_unsupported_ops`.

@@ -58,7 +58,8 @@ class FitRewrite:
 def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:
     """Return the geometry and the weight of a Conv that a rewrite may take apart.
 
-    None for other nodes, and if the weight is not constant or a shape is unknown.
+    None for other nodes, on targets without convolution limits, and if the weight is not constant
+    or of rank below 3, a shape is unknown, or a pad is negative.
     """
     if node.op_type != "Conv" or node.domain or target.conv_limits is None:
         return None
@@ -77,12 +78,12 @@ def is_standard_op(node: ir.Node, *op_types: str) -> bool:
 
 
 def has_known_sample_shape(shape: Sequence[int | None]) -> bool:
-    """Whether a shape has an axis, and all sizes but the batch are known."""
+    """Whether `shape` has at least one axis, and all sizes but that of axis 0 are known."""
     return len(shape) > 0 and None not in shape[1:]
 
 
 def get_constant_bias(node: ir.Node) -> np.ndarray | None:
-    """Return the constant third input of a layer, or None if it has none."""
+    """Return the constant input 2 of a layer; None if it is absent or computed at run time."""
     return ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
@@ -103,7 +104,7 @@ class RewriteBuilder(SubgraphBuilder):
     def replace_node_if_supported(self, target: Target) -> bool:
         """Replace the node if the platform can run all new nodes, else discard these.
 
-        Returns whether the node was replaced.
+        Returns True if the node was replaced; otherwise the graph is as before.
         """
         if not all(can_lower(node, target) for node in self.nodes):
             self.discard()
@@ -113,7 +114,10 @@ class RewriteBuilder(SubgraphBuilder):
 
 
 def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    """Append the sum of `parts`, added one after the other."""
+    """Append the sum of `parts`, added one after the other in their order.
+
+    They have one shape, which is that of the sum.
+    """
     total = parts[0]
     for part in parts[1:]:
         total = builder("Add", [total, part], list(part.shape or ()), "sum")
@@ -125,19 +129,23 @@ def get_sizes(dims: Iterable[ir.Dim | None]) -> list[int]:
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """Format a shape, such as "3x3"."""
+    """Format `sizes` with "x" between them, such as "3x3"."""
     return "x".join(map(str, sizes))
 
 
 def format_rounding_cost(parts: int) -> str:
-    """Format the cost of adding `parts` results that are each rounded."""
+    """Format the cost of adding `parts` results that are each rounded.
+
+    It is `parts` - 1 more roundings.
+    """
     return f"{parts - 1} more rounding{'s' if parts > 2 else ''} of half a step at most"
 
 
 def split_range(total: int, parts: int, align: int = 1) -> list[tuple[int, int]]:
-    """Split 0 .. total-1 into at most `parts` ranges (start, end) of nearly equal size.
+    """Split 0 .. total-1 into at most `parts` ranges (start, end), end excluded.
 
-    All sizes but the last are multiples of `align`.
+    All have one size, a multiple of `align`, except the last, which gets the remainder. There are
+    fewer than `parts` if rounding up the size leaves nothing for the last ones.
     """
     size = -(-total // parts)
     size = -(-size // align) * align

@@ -30,7 +30,8 @@ def reshape_activation_to_rows(
     """Reshape the input of a sigmoid, SiLU or GELU to rows that GluInt supports.
 
     Only if the target limits sigmoids and the node's last axis breaks that limit. Several parts of
-    rows are concatenated. None if no row length fits or a part is not supported.
+    rows are concatenated. Returns the description and the cost of the change; None, without a
+    change, if no row length fits or a part is not supported.
     """
     if target.sigmoid_limits is None or ir.base_op_type(node) not in _ACTIVATION_OPS:
         return None
@@ -66,7 +67,7 @@ def _count_parts(size: int, target: Target) -> int:
     """Return the number of parts so that the work area leaves enough memory for the data.
 
     It is 1 if twice the work area of `size` elements fits in shared memory, otherwise so many that
-    four times a part's does.
+    four times a part's does; 1 too if the target states no memory or no sigmoid limits.
     """
     memory_bytes = target.shared_memory
     if memory_bytes is None or target.sigmoid_limits is None:
@@ -76,9 +77,10 @@ def _count_parts(size: int, target: Target) -> int:
 
 
 def _choose_row_length(size: int, max_length: int) -> int | None:
-    """Return the longest row length up to 32 that divides `size`, else the shortest one above.
+    """Return the longest row length from 4 to 32 that divides `size`, else the shortest above 32.
 
-    None if no length up to `max_length` divides it.
+    None if no length from 4 to `max_length` divides it, or `size` is 0. Lengths up to 32 are taken
+    even if `max_length` is smaller.
     """
     candidates = [
         *range(_PREFERRED_ROW_LENGTH, _MIN_ROW_LENGTH - 1, -1),

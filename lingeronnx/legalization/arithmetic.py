@@ -18,7 +18,11 @@ __all__ = ["decompose_abs", "decompose_max_min"]
 
 
 def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace an Abs between layers by relu(x) + relu(-x), if the target has BatchNorm2dInt."""
+    """Replace an Abs between layers by relu(x) + relu(-x), if the target has BatchNorm2dInt.
+
+    Returns the description and the cost of the change. None, without a change, for other nodes and
+    for an input that `can_apply_batch_norm` excludes.
+    """
     if not is_standard_op(node, "Abs") or not target.can_run(BATCH_NORM2D.name):
         return None
     source = ir.require_input(node)
@@ -33,9 +37,10 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 
 
 def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace Max or Min of two computed tensors by b + relu(a - b) or a - relu(a - b).
+    """Replace Max(a, b) by b + relu(a - b), or Min(a, b) by a - relu(a - b), of computed tensors.
 
-    Only for equal shapes, between layers, and if the target supports the nodes.
+    Only for two operands and a result of equal shape, between layers, and if the target supports
+    the nodes. Returns the description and the cost of the change, or None without a change.
     """
     if not is_standard_op(node, "Max", "Min") or len(node.inputs) != 2:
         return None

@@ -23,9 +23,10 @@ def equalize_operand_shapes(
 ) -> tuple[str, str] | None:
     """Give the computed operands of a binary operator equal shapes, or one value per channel.
 
-    A Mul whose operands share leading axes becomes a product per channel; otherwise operands of
-    other shape are expanded. None if the shapes are equal, of different ranks or unknown, or if the
-    new nodes are not supported.
+    A Mul one of whose operands has size 1 on all axes after some leading ones becomes a product per
+    channel; otherwise operands of other shape are expanded. Returns the description and the cost of
+    the change; None, without a change, if the shapes are equal, of different ranks or unknown, or
+    if the new nodes are not supported.
     """
     if node.domain or node.op_type not in operators.BINARY_FUNCTIONS:
         return None
@@ -51,9 +52,10 @@ def equalize_operand_shapes(
 def _count_shared_leading_axes(
     left_sizes: list[int], right_sizes: list[int], sizes: list[int]
 ) -> int | None:
-    """Count the leading axes that both operands have in full, if one has no others.
+    """Count the leading axes that both operands have in full, if the smaller has no others.
 
-    None for other operands.
+    All sizes are without the batch; `sizes` is that of the result, which one operand must have.
+    None for equal or other operands, and if the smaller has one element only.
     """
     if sizes not in (left_sizes, right_sizes) or left_sizes == right_sizes:
         return None

@@ -32,7 +32,9 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound.
 
-    Only constant bounds with low < high, between layers, and an input that the chip computes.
+    Only if the target has no Clip, for constant bounds with low < high, between layers, an input
+    that the chip computes, and a known sample shape. Returns the description and the cost of the
+    change, or None without a change.
     """
     if not is_standard_op(node, "Clip") or not _can_run_replacement(target):
         return None
@@ -87,7 +89,10 @@ def _emit_upper_bound(
 def _emit_lower_bound(
     builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], low: float, high: float
 ) -> None:
-    """Append ``clip(x - low, 0, high - low) + low``; a Relu if `high` is infinite."""
+    """Append ``clip(x - low, 0, high - low) + low``; a Relu if `high` is infinite.
+
+    The Relu is marked with LOWER_BOUND_KEY.
+    """
     bound = builder.constant(np.array(low, np.float32), "low")
     difference = builder("Sub", [source, bound], shape, "distance")
     if high == math.inf:

@@ -31,7 +31,9 @@ _AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace arithmetic with a constant between layers by a BatchNormalization.
 
-    Only if the target has BatchNorm2dInt and the input is suitable for one.
+    Only if the target has BatchNorm2dInt, and for an input of known sample shape
+    (`can_apply_batch_norm`). Returns the description and the cost of the change, or None without a
+    change.
     """
     affine = _match_affine(node) if target.can_run(BATCH_NORM2D.name) else None
     if affine is None:
@@ -46,7 +48,7 @@ def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tup
 
 
 def can_apply_batch_norm(source: ir.Value) -> bool:
-    """Whether a tensor has a known sample shape of rank 1 or more, and no folded batch."""
+    """Whether `source` has rank 2 or more, known sizes after axis 0, and no folded batch."""
     shape = ir.get_shape(source) or ()
     return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
 
@@ -56,9 +58,9 @@ def emit_batch_norm(
 ) -> ir.Value:
     """Append ``a*source + c`` as a BatchNormalization on an image, and a Reshape back.
 
-    a, c : scalars, or arrays that broadcast to the shape of a sample. The channels are the axes up
-    to the last one along which they vary; an image [N, C, H, W] that varies by channel is not
-    reshaped.
+    `a` and `c` are scalars, or arrays that broadcast to the shape of a sample. The channels are the
+    axes up to the last one along which they vary; an image [N, C, H, W] that varies by channel only
+    is not reshaped. Returns the result, of the shape of `source`.
     """
     sizes = [int(dim or 1) for dim in ir.require_shape(source)[1:]]
     last_axis = max(_find_last_varying_axis(a), _find_last_varying_axis(c))
@@ -112,8 +114,9 @@ class _AffineMatch(NamedTuple):
 def _match_affine(node: ir.Node) -> _AffineMatch | None:
     """Match arithmetic a x + c with a finite constant, equal for all samples; None for other nodes.
 
-    Operators are Neg, Add, Sub, Mul and Div by a constant without zeros. The constants a and c are
-    without the batch axis and broadcast to the shape of x.
+    Operators are Neg, Add, Sub, Mul and Div by a constant without zeros; x is a computed float32
+    tensor of the shape of the result. The constants a and c are without the batch axis and
+    broadcast to the shape of a sample.
     """
     if node.domain or node.op_type not in _AFFINE_OPS:
         return None
@@ -138,7 +141,10 @@ def _match_affine(node: ir.Node) -> _AffineMatch | None:
 
 
 def _find_float_operand(node: ir.Node) -> ir.Value | None:
-    """Return the only non-constant input if it has type float, else None."""
+    """Return the only non-constant input if it is float32; None otherwise.
+
+    None too if several inputs are computed.
+    """
     operands = [value for value in node.inputs if ir.const_value(value) is None]
     if len(operands) != 1 or operands[0] is None:
         return None
@@ -160,7 +166,7 @@ def _drop_batch_axis(array: np.ndarray | None, rank: int) -> np.ndarray | None:
 
 
 def is_between_layers(node: ir.Node) -> bool:
-    """Whether there is a layer upstream of `node`, and one downstream."""
+    """Whether there is a layer upstream of `node`, and one downstream, at any distance."""
     return _reaches_layer(node, _get_producers) and _reaches_layer(node, _get_consumers)
 
 
@@ -170,7 +176,7 @@ def _get_producers(node: ir.Node) -> list[ir.Node | None]:
 
 
 def _get_consumers(node: ir.Node) -> list[ir.Node | None]:
-    """Return the nodes that read the outputs."""
+    """Return the nodes that read the outputs, once per use."""
     return [use.node for value in node.outputs for use in value.uses()]
 
 

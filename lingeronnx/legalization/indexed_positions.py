@@ -34,7 +34,8 @@ def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     """Replace a Pad that repeats elements by slices of these elements and a concatenation.
 
     Only between layers, for constant nonnegative pads in a mode of `_PAD_MODES` but not of the
-    batch, and a known shape.
+    batch, and a known sample shape. Returns the description and the cost of the change, or None
+    without a change.
     """
     if not is_standard_op(node, "Pad") or not is_between_layers(node):
         return None
@@ -60,7 +61,8 @@ def decompose_strided_slice(
 ) -> tuple[str, str] | None:
     """Replace a Slice with a step other than 1 between layers by Slices with step 1.
 
-    Only with constant bounds, not of the batch, and a known shape.
+    Only with constant bounds, not of the batch, and a known sample shape. Returns the description
+    and the cost of the change, or None without a change.
     """
     if not is_standard_op(node, "Slice"):
         return None
@@ -85,8 +87,9 @@ def _rewrite_as_slices(
 ) -> tuple[str, str] | None:
     """Replace a node by the selection of `positions` along each axis.
 
-    `positions` maps axes to positions of the input. Returns None if the platform does not support
-    the result, or nothing is selected.
+    `positions` maps axes to positions of the input; `label` begins the description. Returns
+    description and cost. None, without a change, if the platform does not support the result, an
+    axis has no or too many runs (`_emit_positions`), or every axis is selected in full.
     """
     builder, value = RewriteBuilder(model, node), ir.require_input(node)
     for axis, axis_positions in positions.items():
@@ -106,10 +109,10 @@ def _rewrite_as_slices(
 def _emit_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray
 ) -> ir.Value | None:
-    """Append the selection of positions along an axis; return None for no or too many runs.
+    """Append the selection of positions along an axis and return it, `value` itself if complete.
 
     Positions with a constant step above 1 are selected by that step, others as runs of consecutive
-    ones (at most `_MAX_RUNS`) that are concatenated.
+    ones that are concatenated. None for no positions and for more than `_MAX_RUNS` runs.
     """
     steps = np.diff(positions)
     if len(positions) > 1 and (steps == steps[0]).all() and steps[0] > 1:
@@ -129,9 +132,10 @@ def _emit_positions(
 def _emit_strided_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray, step: int
 ) -> ir.Value:
-    """Append the selection of every `step`-th position along an axis.
+    """Append the selection of `positions`, which are `step` apart, along an axis; return it.
 
-    If full steps would reach past the end, the last position is selected separately.
+    The axis is viewed as [count, step], of which one position is kept. If full steps would reach
+    past the end, the last position is selected separately.
     """
     shape = list(value.shape or ())
     sizes = [int(size or 0) for size in ir.require_shape(value)[1:]]

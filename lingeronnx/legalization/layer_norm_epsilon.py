@@ -25,11 +25,12 @@ __all__ = ["scale_layer_norm_input"]
 def scale_layer_norm_input(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Scale the input of a layer normalization so that its epsilon becomes the chip's.
+    """Scale the input of a layer normalization so that its epsilon becomes the chip's, in place.
 
     The factor is sqrt(chip's epsilon / epsilon), folded into the preceding layer if possible,
-    otherwise a Mul by the nearest power of two. None if the epsilon is right or another limit is
-    broken.
+    otherwise a Mul by the nearest power of two. Returns the description and the cost of the change;
+    None, without a change, if the epsilon is within the limit, another limit is broken, or the
+    target has no such limits.
     """
     if ir.base_op_type(node) != "LayerNormalization" or target.layer_norm_limits is None:
         return None
@@ -56,7 +57,7 @@ def scale_layer_norm_input(
 
 
 def _insert_input_factor(model: ir.Model, node: ir.Node, factor: float) -> ir.Node:
-    """Insert a Mul of the first input of `node` with a constant, and return the Mul."""
+    """Insert a Mul of the first input of `node` with the constant `factor`, and return the Mul."""
     source = ir.require_input(node)
     name = f"{node.outputs[0].name}_small"
     constant = ir.add_initializer(

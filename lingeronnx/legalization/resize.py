@@ -45,7 +45,9 @@ def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
     """Replace a Resize that the platform does not support by copies, filters or matrix products.
 
     Mode "linear" is decomposed by `_decompose_linear`; mode "nearest" with integer factors becomes
-    concatenated copies if the target has no Resize. None for other nodes.
+    concatenated copies if the target has no Resize and each element is repeated in place. Only
+    images with known sizes. Returns the description and the cost of the change, or None without a
+    change.
     """
     if not is_standard_op(node, "Resize") or ir.get_attr(node, "axes"):
         return None
@@ -69,9 +71,9 @@ def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _get_spatial_sizes(node: ir.Node) -> list[tuple[int, int]] | None:
-    """Return (input size, output size) of height and width.
+    """Return (input size, output size) of height, then of width.
 
-    None if the rank is not 4, a size is unknown or zero, or the number of channels changes.
+    None if a rank is not 4, a size is unknown or zero, or the number of channels changes.
     """
     shapes = [ir.get_shape(value) or () for value in (node.inputs[0], node.outputs[0])]
     if any(len(shape) != 4 or not all(shape[1:]) for shape in shapes):
@@ -91,7 +93,9 @@ def _decompose_linear(
 ) -> tuple[str, str] | None:
     """Replace a linear Resize by a depthwise filter if possible, else by matrix products.
 
-    factors : integer scale factors of height and width, or None for other scales.
+    `sizes` are (input, output) of height and width; `factors` are their integer scale factors, or
+    None for other scales. Returns the description and the cost of the change, or None without a
+    change.
     """
     result = None
     if all(in_size % out_size == 0 for in_size, out_size in sizes):
@@ -102,13 +106,16 @@ def _decompose_linear(
 
 
 def _format_repeats(factors: Sequence[int]) -> str:
-    """Format the product of `factors` as "3 times", or "once" for 1."""
+    """Format the product of `factors` as "3 times", or "once" for 1 or less."""
     count = math.prod(factors)
     return f"{count} times" if count > 1 else "once"
 
 
 def _is_plain_repeat(node: ir.Node, sizes: Sequence[tuple[int, int]]) -> bool:
-    """Whether output position i takes input position i // k, along every axis."""
+    """Whether output position i takes input position i // k, along every axis.
+
+    `sizes` are (input, output) of each axis, the latter k times the former.
+    """
     for in_size, out_size in sizes:
         positions = nearest_positions(node, in_size, out_size)
         expected = np.arange(out_size) // (out_size // in_size)
@@ -122,7 +129,7 @@ def _emit_nearest_upsample(
 ) -> ir.Value:
     """Append the repetition of every element of `value` [N, C, H, W] by `factors` along H and W.
 
-    Appends at least one node.
+    Returns the result; appends a Reshape even if both factors are 1.
     """
     batch, *dims = ir.require_shape(value)
     channels, height, width = (int(dim or 1) for dim in dims)
@@ -141,7 +148,10 @@ def _emit_nearest_upsample(
 def _emit_copies(
     builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, suffix: str
 ) -> ir.Value:
-    """Append `count` copies of `value`, viewed in `shape` [N, A, B], along the last axis."""
+    """Append `count` copies of `value`, viewed in `shape` [N, A, B], along the last axis.
+
+    Returns the result [N, A, count * B]. Names end in `suffix`.
+    """
     flat = _emit_reshape(builder, value, shape, suffix)
     return builder.concat_parts([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
 
@@ -159,7 +169,8 @@ def _decompose_linear_upsample(
 ) -> tuple[str, str] | None:
     """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter.
 
-    Only with a coordinate mode in `_UPSAMPLE_FILTERS` and without antialiasing.
+    Only with a factor of 2, a coordinate mode in `_UPSAMPLE_FILTERS` and without antialiasing.
+    Returns the description and the cost of the change, or None without a change.
     """
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
@@ -192,7 +203,10 @@ def _emit_depthwise_filter(
     channels: int,
     attributes: Mapping[str, AttributeValue],
 ) -> None:
-    """Append the Conv that applies a kernel to each channel and gives the node's result."""
+    """Append the Conv that applies `kernel` to each channel and gives the node's result.
+
+    `kernel` is [height, width]; `attributes` are those of the Conv.
+    """
     weight = np.broadcast_to(kernel, (channels, 1, *kernel.shape)).astype(np.float32)
     constant = builder.constant(np.ascontiguousarray(weight), "filter")
     shape = list(builder.result.shape or ())
@@ -202,8 +216,10 @@ def _emit_depthwise_filter(
 def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a linear Resize by 1/k by a depthwise filter with stride k.
 
-    Only on targets with convolution limits, for k within the largest kernel; the taps are 1 - the
-    distance to the sampled position.
+    Only on targets with convolution limits, for a largest k above 1 and within their largest
+    kernel, in a coordinate mode of `_UPSAMPLE_FILTERS`; the taps are 1 - the distance to the
+    sampled position, at least 0. Returns the description and the cost of the change, or None
+    without a change.
     """
     if target.conv_limits is None:  # in float there is one rounding less without this rewrite
         return None
@@ -240,8 +256,9 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
 def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a linear Resize to any size by a product with a matrix for each resized axis.
 
-    Only between layers on targets with convolution limits. A Resize that changes nothing becomes a
-    Reshape.
+    Only between layers on targets with convolution limits, without antialiasing. A Resize that
+    changes nothing becomes a Reshape. Returns the description and the cost of the change, or None
+    without a change.
     """
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if target.conv_limits is None or coordinates not in COORDINATE_TRANSFORMS:
@@ -308,7 +325,8 @@ def _interpolation_matrix(
 ) -> np.ndarray | None:
     """Return the float32 weights of input elements for each output element, (out_size, in_size).
 
-    None if the node's scale differs from the ratio of the sizes.
+    `coordinates` is the coordinate mode, in COORDINATE_TRANSFORMS. None if the scale that the node
+    gives for `axis` differs from the ratio of the sizes.
     """
     scale = out_size / in_size
     if not _has_scale(node, axis, scale):
@@ -331,9 +349,10 @@ def _emit_interpolation(
     shape: Sequence[ir.Dim],
     suffix: str,
 ) -> ir.Value:
-    """Append the product of axis 1 with a matrix by a 1x1 Conv; return `value` for the identity.
+    """Append the product of axis 1 of `value` with a matrix by a 1x1 Conv, and return it.
 
-    `shape` is that of the result.
+    `matrix` is (out size, in size), and `shape` that of the result. For the identity, `value`
+    itself is returned.
     """
     if _is_identity(matrix):
         return value
@@ -342,7 +361,10 @@ def _emit_interpolation(
 
 
 def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
-    """Whether a Resize scales an axis by `factor` (within 1e-6), or has no scales but sizes."""
+    """Whether a Resize scales an axis by `factor` (within 1e-6), or has no scales but sizes.
+
+    False for scales that are computed at run time.
+    """
     scales_input = node.inputs[2] if len(node.inputs) > 2 else None
     if scales_input is None:
         return True
@@ -355,7 +377,7 @@ def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
 def _emit_edge_padding(
     builder: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
 ) -> ir.Value:
-    """Append `value` with its first and last position repeated along an axis.
+    """Append `value` with its first and last position repeated along an axis; return it.
 
     `before` and `after` are 0 or 1, the numbers of repeated positions.
     """

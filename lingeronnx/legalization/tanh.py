@@ -28,7 +28,8 @@ def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     """Replace a Tanh between layers by 2 sigmoid(2x) - 1.
 
     Only if the target has no Tanh but Sigmoid and BatchNorm2dInt. The factor 2 is folded into the
-    preceding layer if possible, otherwise a BatchNormalization.
+    preceding layer if possible, otherwise a BatchNormalization. Returns the description and the
+    cost of the change, or None without a change.
     """
     if not is_standard_op(node, "Tanh") or TANH.is_available(target):
         return None
@@ -48,9 +49,10 @@ def decompose_tanh(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 
 def _emit_doubled_layer(builder: RewriteBuilder, value: ir.Value) -> ir.Value | None:
-    """Append a copy of the layer that produces `value` with doubled weights; return its output.
+    """Append a copy of the layer that produces `value` with doubled weights and bias.
 
-    None if `value` is not produced by such a layer, or has other consumers.
+    Returns its output. None if `value` is not produced by a layer with constant weights (recurrent
+    ones aside), has other consumers, or is a graph output.
     """
     layer = ir.producer(value)
     if layer is None or ir.base_op_type(layer) not in _LINEAR_OPS:

@@ -42,7 +42,7 @@ MAX_UNROLLED_STEPS = 64
 
 
 def _can_join_gates(units: int, target: Target) -> bool:
-    """Whether the platform supports one Sigmoid over three gates with `units` units each."""
+    """Whether one Sigmoid over three gates with `units` units each breaks no limit."""
     shape = [1, 1, 3 * units]
     sigmoid = make_detached_node("Sigmoid", [make_detached_value(shape)], shape)
     return not SIGMOID.find_violations(sigmoid, target)
@@ -52,7 +52,8 @@ def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
     """Replace a GRU or LSTM by the operators of all its steps.
 
     Only without lengths, up to `MAX_UNROLLED_STEPS` steps, and if the target has Sigmoid and
-    supports every new node.
+    supports every new node. Returns the description and the cost of the change, or None without a
+    change.
     """
     op_type = ir.base_op_type(node)
     if node.domain != ir.FUNCTION_DOMAIN or op_type not in ("GRU", "LSTM"):
@@ -151,11 +152,14 @@ class _UnrolledLayerBuilder:
         self.current_states["h"] = states[-1]
 
     def build_input_products(self) -> None:
-        """Build the products with x for all steps."""
+        """Build the products with x that need not be computed step by step, for all steps."""
         raise NotImplementedError
 
     def build_step(self, t: int) -> ir.Value:
-        """Build step `t` and return the state after it, [N, 1, units]."""
+        """Build time step `t`, after the previous one, and return its state h, [N, 1, units].
+
+        Sets `current_states`.
+        """
         raise NotImplementedError
 
     # ---- nodes ----
@@ -199,9 +203,10 @@ class _UnrolledLayerBuilder:
     def select_step_product(
         self, products: ir.Value, weights: _WeightAndBias, inner: np.ndarray, t: int, suffix: str
     ) -> ir.Value:
-        """Return the products with x at step `t`.
+        """Return the products with x at step `t`, [N, 1, gates * units].
 
-        Those of the first step include the product of `inner` with a constant initial state.
+        If the state before is constant (the first step) and not zero, they are computed anew with
+        its product with `inner` in the bias.
 
         Parameters
         ----------
@@ -211,6 +216,10 @@ class _UnrolledLayerBuilder:
             Weight and bias that they are computed with.
         inner
             Weight of the state.
+        t
+            Time step.
+        suffix
+            End of the names of new tensors.
         """
         with np.errstate(all="ignore"):  # infinite values are reported when scales are selected
             state_product = inner @ self.initial_states["h"]
@@ -224,9 +233,9 @@ class _UnrolledLayerBuilder:
         return self.linear(x, first_weights, suffix)
 
     def scale_gate(self, gate: ir.Value, factor: np.ndarray, suffix: str) -> ir.Value | None:
-        """Append the product of a gate with a constant vector or matrix; None if that is 0.
+        """Append the product of a gate with a constant; return it, or None if `factor` is all 0.
 
-        A vector multiplies elementwise.
+        A vector multiplies elementwise, a matrix [O, I] as the weight of a layer.
         """
         if not np.any(factor):
             return None
@@ -241,23 +250,23 @@ class _UnrolledLayerBuilder:
         )
 
     def add(self, a: ir.Value, b: ir.Value, suffix: str) -> ir.Value:
-        """Append an Add of two values."""
+        """Append an Add of two values of equal shape, and return it."""
         return self.add_node("Add", [a, b], suffix, _sample_shape(a))
 
     def multiply(self, a: ir.Value, b: ir.Value, suffix: str) -> ir.Value:
-        """Append a Mul of two values."""
+        """Append a Mul of two values of equal shape, and return it."""
         return self.add_node("Mul", [a, b], suffix, _sample_shape(a))
 
     def slice_axis(self, x: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
-        """Append a Slice; return `x` itself if the range covers all of it."""
+        """Append a Slice to start..end-1; return `x` itself if the range covers all of the axis."""
         part = self.builder.slice_axis(x, axis, start, end, self._step_prefix + suffix)
         return part if part is x else self.mark_shared_constants(part, suffix)
 
     def build_gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
         """Append the sigmoids of the sums of all gates and return the gates in the order of `keys`.
 
-        `total` holds the sums on axis 2; one Sigmoid for all gates precedes the slices if
-        `joins_gates`.
+        `total` [N, 1, gates * units] holds the sums in the same order; one Sigmoid for all gates
+        precedes the slices if `joins_gates`, otherwise each slice has its own.
         """
         units = self.units
         if self.joins_gates:
@@ -274,7 +283,11 @@ class _UnrolledLayerBuilder:
         ]
 
     def build_tanh(self, u: ir.Value, suffix: str, gain: float = 1.0) -> ir.Value:
-        """Append ``gain * tanh(u)``; `u` must be doubled if tanh is computed from sigmoid."""
+        """Append ``gain * tanh(u)`` and return it.
+
+        If tanh is computed from sigmoid, `u` must be doubled already; with a Tanh, `gain` must be
+        1.
+        """
         sizes = _sample_shape(u)
         if self.has_tanh:
             return self.add_node("Tanh", [u], suffix, sizes)
@@ -306,16 +319,19 @@ class _UnrolledLayerBuilder:
                 model.graph.remove(step_node, safe=True)
 
     def _bypass_step_slices(self) -> None:
-        """Let consumers of a Slice of one step of the sequence use the state after that step."""
+        """Let consumers of a Slice of one step of the sequence use the state after that step.
+
+        The Slice is removed, unless its output must keep its name (`ir.can_bypass_node`).
+        """
         for use in list(self.node.outputs[0].uses()):
             t = _get_single_step(use.node) if use.idx == 0 else None
             if t is not None and ir.can_bypass_node(use.node, self.states[t]):
                 ir.bypass_node(self.model, use.node, self.states[t])
 
     def _replace_sequence(self) -> None:
-        """Replace the sequence of states, the first output, by the state or a Concat of all states.
+        """Replace the sequence of states, the first output, by a Concat of all states over time.
 
-        The Concat is only made if the output is used.
+        With a single step, by its state. The Concat is only made if the output is used.
         """
         y = self.node.outputs[0]
         if self.length == 1:
@@ -358,12 +374,15 @@ class _UnrolledLayerBuilder:
 
 
 def _sample_shape(value: ir.Value) -> list[int]:
-    """Return the shape of one sample."""
+    """Return the sizes after axis 0, with 0 for unknown ones; InternalError for an unknown rank."""
     return [int(dim or 0) for dim in ir.require_shape(value)[1:]]
 
 
 def _get_single_step(node: ir.Node) -> int | None:
-    """Return the step that a Slice selects, or None for other nodes and several steps."""
+    """Return the position that a Slice of axis 1 alone selects.
+
+    None for other nodes, several axes or positions, and unknown bounds.
+    """
     positions = sliced_positions(node, 1)
     return positions[0] if positions is not None and len(positions) == 1 else None
 
@@ -396,7 +415,10 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         self._inner_weights = self.weight(self._rn, "new_h", inner_bias)
 
     def build_step(self, t: int) -> ir.Value:
-        """Append one step at time `t` and return the new state (1 - z) n + z h."""
+        """Append time step `t` and return the new state (1 - z) n + z h.
+
+        It is stored in `current_states`, too.
+        """
         h = self.current_states.get("h", self.run_time_states.get("h"))
         total = self.select_step_product(self._gates, self._gate_weights, self._r, t, "gates_x")
         if h is not None:
@@ -459,7 +481,7 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         self._cell = cell
 
     def build_step(self, t: int) -> ir.Value:
-        """Append one step at time `t` and return the new state h = o tanh(c).
+        """Append time step `t` and return the new state h = o tanh(c), also in `current_states`.
 
         The cell is c = i n + f c; it and n are stored multiplied by `tanh_input_factor`.
         """

@@ -59,7 +59,10 @@ class Concat(Format):
     def make_qparams_attributes(
         self, input_qparams: Sequence[Affine], output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store scales, zero points and the output's bit width."""
+        """Return the attributes that store scales, nonzero zero points and the output's bit width.
+
+        The scale of input i is `scale_x_<i>`; `o_bits` is omitted if it is 8.
+        """
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
         width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
         qparams_by_key = {f"x_{i}": qparams for i, qparams in enumerate(input_qparams)}
@@ -86,7 +89,10 @@ class Concat(Format):
         return {**renamed, "dim": axis}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of each input that has a `scale_x_<index>`."""
+        """Return {input index: qparams} for each input that has a `scale_x_<index>`.
+
+        Their bits are `data_bits`, 8 if absent.
+        """
         qparams = {}
         for name in attrs:
             if name.startswith("scale_x_"):
@@ -97,8 +103,9 @@ class Concat(Format):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the concatenation kernel, which requantizes each input to the output scale.
 
-        On targets that can only raise scales (`zeroes_larger_scales`), an input with a larger scale
-        than the output becomes 0.
+        The axis is `dim`, else `axis`, else 0. An input without scale is taken to have that of the
+        output. On targets that can only raise scales (`zeroes_larger_scales`), an input with a
+        larger scale than the output becomes 0.
         """
         from simulator.fixed_point import Rescale
         from simulator.kernels import Concat as Kernel

@@ -31,7 +31,7 @@ class _IndexedIntegerOp(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return an index selection with the positions of each axis; None for unchanged axes."""
+        """Return a selection of the `source_positions` of each axis; None for unchanged axes."""
         from simulator.kernels import IndexSelect
 
         indices: list[np.ndarray | None] = []
@@ -42,15 +42,21 @@ class _IndexedIntegerOp(Format):
         return IndexSelect(tuple(indices), self.fill_value(info))
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the input position of each output position along `axis`, or -1 for padding."""
+        """Return the input position of each output position along `axis`, or -1 for padding.
+
+        `size` is the size of the axis in the input.
+        """
         raise NotImplementedError
 
     def fill_value(self, info: KernelInfo) -> int | None:
-        """Return the integer for positions of -1, or None if there are none."""
+        """Return the integer for positions of -1, or None if there are none, as by default."""
         return None
 
     def read_per_axis_constant(self, info: KernelInfo, index: int, label: str) -> list[int]:
-        """Return constant input `index`, which must have one integer per axis of input 0."""
+        """Return constant input `index` (int64 or int32) with one integer per axis of input 0.
+
+        Raises ModelError if it is not constant or has another length; `label` names it.
+        """
         constant = info.require_constant(index, "int64 int32", label)
         values = [int(value) for value in constant.reshape(-1)]
         rank = len(info.input_shapes[0])
@@ -68,7 +74,7 @@ class Tile(_IndexedIntegerOp):
     name = "Tile"
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return all positions, repeated."""
+        """Return all positions, repeated as often as constant input 1 gives for the axis."""
         repeats = self.read_per_axis_constant(info, 1, "number of repeats")
         return np.tile(np.arange(size), repeats[axis])
 
@@ -82,7 +88,10 @@ class Expand(_IndexedIntegerOp):
     name = "Expand"
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return zeros for an axis of size 1, else the positions of the input."""
+        """Return zeros, as many as the target size, for an axis of size 1, else 0 ... size - 1.
+
+        Raises ModelError if the target size of another axis is neither 1 nor its size.
+        """
         output_size = self.read_per_axis_constant(info, 1, "shape")[axis]
         if size != 1 and output_size not in (1, size):
             raise ModelError(
@@ -129,7 +138,11 @@ class Pad(_IndexedIntegerOp):
         }
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return -1 at padded positions in mode constant, else the positions that are copied."""
+        """Return -1 at padded positions in mode constant, else the positions that are copied.
+
+        Raises ModelError unless `pads` are two values of at least 0 per axis, all starts before all
+        ends, and the mode is known.
+        """
         pads = [int(p) for p in info.require_constant(1, "int64", "pads").reshape(-1)]
         rank = len(info.input_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
@@ -147,7 +160,7 @@ class Pad(_IndexedIntegerOp):
         return np.pad(np.arange(size), axis_pads, mode=mode)  # type: ignore[call-overload]
 
     def fill_value(self, info: KernelInfo) -> int | None:
-        """Return the constant value at input 2, 0 by default."""
+        """Return the integer at constant input 2, 0 if it is absent."""
         return int(info.constants[2].reshape(-1)[0]) if 2 in info.constants else 0
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
@@ -175,7 +188,12 @@ class Resize(_IndexedIntegerOp):
     )
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the nearest positions, by the coordinate and tie rules of ONNX."""
+        """Return the nearest positions, by the coordinate and tie rules of ONNX.
+
+        The output has int(size * factor) positions, with the factors at constant input 2. Raises
+        ModelError for other modes than nearest, unknown coordinate modes, and a wrong number of
+        factors.
+        """
         factors = info.require_constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
         modes = (
@@ -218,6 +236,8 @@ _NEAREST_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def nearest_positions(node: ir.Node, size: int, count: int) -> np.ndarray | None:
     """Return the input position of each output position of a nearest Resize along one axis.
 
+    The factor is count / size, whatever factors the node has.
+
     Parameters
     ----------
     node
@@ -240,6 +260,11 @@ def nearest_positions(node: ir.Node, size: int, count: int) -> np.ndarray | None
 def _compute_nearest_positions(
     coordinates: str, ties: str, factor: float, size: int, count: int
 ) -> np.ndarray | None:
+    """Return the nearest input position of each of `count` output positions, int [count].
+
+    `coordinates` and `ties` are the ONNX modes, `factor` is output size / input size, and positions
+    are clipped to 0 ... `size` - 1. None for an unknown coordinate mode.
+    """
     coordinate = COORDINATE_TRANSFORMS.get(coordinates)
     if coordinate is None:
         return None
@@ -256,7 +281,11 @@ class ShuffleChannel(_IndexedIntegerOp):
     attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the order of the channels after the shuffle."""
+        """Return the order of the channels after the shuffle; other axes are unchanged.
+
+        Channel i * groups + g of the output is channel g * k + i of the input, with k = size /
+        groups. Raises ModelError if `groups` does not divide `size`.
+        """
         groups = get_int(info.attributes, "groups")
         if axis != get_int(info.attributes, "axis") % len(info.input_shapes[0]):
             return np.arange(size)

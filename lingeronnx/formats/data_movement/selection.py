@@ -28,7 +28,7 @@ __all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 def read_slices(
     node: ir.Node, get_constant: Callable[[int], np.ndarray | None], rank: int
 ) -> dict[int, slice] | None:
-    """Return the slice of each sliced axis of a Slice node, or None if its bounds are computed.
+    """Return {axis: slice} of a Slice node, or None if its bounds are computed at run time.
 
     Parameters
     ----------
@@ -38,6 +38,11 @@ def read_slices(
         Returns the constant input at an index, or None.
     rank
         Rank of input 0.
+
+    Returns
+    -------
+    dict of int to slice, or None
+        Axes are counted from 0; ends are those of the node, not clipped to the size.
 
     Raises
     ------
@@ -65,7 +70,11 @@ def read_slices(
 def _read_slice_bounds(
     node: ir.Node, get_constant: Callable[[int], np.ndarray | None]
 ) -> tuple[Any, Any, Any, Any] | None:
-    """Return starts, ends, axes and steps (each None if absent), or None if one is computed."""
+    """Return starts, ends, axes and steps, or None if one of them is computed at run time.
+
+    Absent axes and steps are None; so are steps if the bounds are attributes. Raises ModelError for
+    inputs that are not integers.
+    """
     if "starts" in node.attributes:
         starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
         return starts, ends, axes, None
@@ -89,7 +98,10 @@ def _read_slice_bounds(
 
 
 def read_constant_slices(node: ir.Node) -> dict[int, slice] | None:
-    """Return the slice of each sliced axis of a float or integer Slice, or None if computed."""
+    """Return {axis: slice} of a float or integer Slice, or None if its bounds are computed.
+
+    Raises ModelError as `read_slices`.
+    """
     rank = len(ir.get_shape(node.inputs[0]) or (0,))
 
     def get_constant(index: int) -> np.ndarray | None:
@@ -129,7 +141,10 @@ class Slice(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return an index selection with the positions of each sliced axis."""
+        """Return an index selection with the positions of each sliced axis, None for complete ones.
+
+        Raises ModelError if the bounds are not constants.
+        """
         from simulator.kernels import IndexSelect
 
         shape = info.input_shapes[0]
@@ -167,9 +182,10 @@ class Split(Format):
         return Kernel(*self.split_sizes(info))
 
     def split_sizes(self, info: KernelInfo) -> tuple[int, list[int]]:
-        """Return the axis, and the size of each output along it.
+        """Return the axis, counted from 0, and the size of each output along it.
 
-        The sizes are `split`, else constant input 1, else a list `dims`, else equal.
+        The sizes are attribute `split`, else constant input 1, else a list `dims`, else equal,
+        rounded up, with the remainder in the last.
         """
         shape, a = info.input_shapes[0], info.attributes
         axis, count = get_int(a, "axis") % len(shape), len(info.node.outputs)
@@ -214,11 +230,15 @@ class Gather(Format):
         return dict(attrs)
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the index of the run-time input: the data, or the index of an embedding."""
+        """Return the index of the run-time input: [0], or [1] if input 0 is a constant table."""
         return [0] if ir.const_value(node.inputs[0]) is None else [1]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a row lookup for a constant table, else a selection by a constant index."""
+        """Return a row lookup for a constant table, else a selection by a constant index.
+
+        The selection is along `axis`; negative indices count from the end. Raises ModelError if
+        neither input or both are constant, or a table is not used along axis 0.
+        """
         from simulator.kernels import Gather as Kernel
         from simulator.kernels import Lookup
 
@@ -235,7 +255,10 @@ class Gather(Format):
         return Kernel(axis % len(info.input_shapes[0]), np.where(index < 0, index + size, index))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Gather from the float input or the dequantized table."""
+        """Emit a Gather from the float input, or from the dequantized constant table.
+
+        The scale of a table is scale_o, else scale_x.
+        """
         axis, bits = get_int(builder.attrs, "axis"), get_int(builder.attrs, "parameter_bits", 8)
         if 0 not in builder.info.constants:
             return [builder("Gather", builder.float_input(), builder.raw_input(1), axis=axis)]
@@ -244,7 +267,7 @@ class Gather(Format):
         return [builder("Gather", table, builder.raw_input(1), axis=axis)]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the table of an embedding, else those of the input."""
+        """Return the qparams from scale_o, else from scale_x; without both, those of input 0."""
         return super().output_qparams({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 
 
@@ -264,7 +287,7 @@ class ArgMax(Format):
     attributes = (Attr("axis", "i", 0),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the ArgMax kernel."""
+        """Return the ArgMax kernel along attribute `axis`."""
         from simulator.kernels import ArgMax as Kernel
 
         return Kernel(get_int(info.attributes, "axis"))

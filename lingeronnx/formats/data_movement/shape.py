@@ -23,7 +23,11 @@ class _ShapeIntegerOp(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a reshape to `reshape_target`, per sample if the batch axis is preserved."""
+        """Return a reshape to `reshape_target`, per sample if the batch axis is preserved.
+
+        That requires that axis 0 is the batch, and that the target begins with 0 or 1 and its other
+        sizes multiply to those of the input (or contain 0 or -1), or begins with -1 and they do.
+        """
         from simulator.kernels import Reshape as Kernel
 
         target, source = self.reshape_target(info), self.source_shape(info)
@@ -36,7 +40,7 @@ class _ShapeIntegerOp(Format):
         return Kernel(tuple(target), is_per_sample=info.has_batch_axis and preserves_batch)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the shape input of an equivalent ONNX Reshape."""
+        """Return the shape input of an equivalent ONNX Reshape: 0 is unchanged, -1 inferred."""
         raise NotImplementedError
 
     def source_shape(self, info: KernelInfo) -> tuple[int, ...]:
@@ -50,7 +54,10 @@ class Reshape(_ShapeIntegerOp):
     name = "Reshape"
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the constant shape at input 1."""
+        """Return the constant shape at input 1.
+
+        Raises ModelError if it is computed at run time or does not hold integers.
+        """
         array = info.constants.get(1)
         if array is None:
             raise ModelError(f"{info.label}: its target must be a constant")
@@ -69,7 +76,10 @@ class Flatten(_ShapeIntegerOp):
     attributes = (Attr("axis", "i", 1),)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return a shape of two axes."""
+        """Return a shape of two axes: [0, -1] for `axis` 1, else [size before the axis, -1].
+
+        The size before the axis is the product of the sizes of the axes before it.
+        """
         shape = self.source_shape(info)
         axis = get_int(info.attributes, "axis") % (len(shape) + 1)
         return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
@@ -89,7 +99,10 @@ class Squeeze(_ShapeIntegerOp):
     attributes = (Attr("axes", "ints", None),)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the shape of the input without `axes`, by default without all axes of size 1."""
+        """Return the shape of the input without the given axes, by default without all of size 1.
+
+        The axes are attribute `axes`, else constant input 1.
+        """
         shape = self.source_shape(info)
         input_axes = info.constants[1].reshape(-1).tolist() if 1 in info.constants else []
         axes = get_ints(info.attributes, "axes", input_axes)
@@ -114,7 +127,10 @@ class Unsqueeze(_ShapeIntegerOp):
     attributes = (Attr("axes", "ints", None),)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the shape of the input with sizes of 1 inserted at `axes`."""
+        """Return the shape of the input with sizes of 1 inserted at the given axes of the output.
+
+        The axes are attribute `axes`, else constant input 1; ModelError without both.
+        """
         shape = list(self.source_shape(info))
         input_axes = info.constants[1].reshape(-1).tolist() if 1 in info.constants else None
         axes = get_ints(info.attributes, "axes", input_axes)
@@ -134,7 +150,7 @@ class Transpose(_ShapeIntegerOp):
     attributes = (Attr("perm", "ints", None),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Transpose kernel; by default it reverses the axes."""
+        """Return the Transpose kernel by `perm`; by default it reverses the axes."""
         from simulator.kernels import Transpose as Kernel
 
         rank = len(self.source_shape(info))

@@ -16,7 +16,8 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     """Replace an AveragePool by two, whose windows are [h1, width] and [height / h1, 1].
 
     Only if a limit requires it and the windows tile the map; h1 is the largest divisor of the
-    height that keeps the area within the limit.
+    height that keeps the area within the limit. Returns the description and the cost of the change,
+    or None without a change.
     """
     if node.op_type != "AveragePool" or target.pool_limits is None:
         return None
@@ -59,13 +60,16 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 
 
 def _find_largest_divisor(number: int, limit: int) -> int:
-    """Return the largest divisor up to `limit`, or 0 if there is none."""
+    """Return the largest divisor of `number` that is at most `limit`, or 0 if there is none."""
     candidates = range(1, min(number, limit) + 1)
     return max((d for d in candidates if number % d == 0), default=0)
 
 
 def _has_tiling_windows(node: ir.Node) -> bool:
-    """Whether the windows of a 2-D pool do not overlap, or there is only one, without padding."""
+    """Whether the windows of a 2-D pool tile the map, or there is only one.
+
+    The strides must be the kernel's sizes, or the output 1x1; False with padding or ceil_mode.
+    """
     if any(ir.get_attr(node, "pads", [0])) or ir.get_attr(node, "ceil_mode", 0):
         return False
     kernel = list(ir.get_attr(node, "kernel_shape"))

@@ -36,6 +36,7 @@ def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     """Split a 2-D convolution by groups, outputs or inputs into as few parts as meet all limits.
 
     One with several groups is split by groups; others by outputs, or by inputs if that fails.
+    Returns the description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2 or target.conv_limits is None:
@@ -74,7 +75,8 @@ def _find_coarsest_split(
 ) -> list[tuple[int, int]] | None:
     """Return the ranges of the coarsest split whose sizes are all supported, or None.
 
-    Splits have 2 to `_MAX_PARTS` parts, whose sizes but the last are multiples of `align`.
+    The ranges (start, end), end excluded, cover 0 .. total-1. Splits have 2 to `_MAX_PARTS` parts,
+    whose sizes but the last are multiples of `align`.
     """
     for parts in range(2, min(total, _MAX_PARTS) + 1):
         ranges = split_range(total, parts, align)
@@ -88,7 +90,11 @@ def _find_coarsest_split(
 def _split_outputs(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a convolution with one group by output channels, joined by a Concat, or return None."""
+    """Split a convolution with one group by output channels, joined by a Concat.
+
+    Returns the description and the cost of the change; None, without a change, if no split meets
+    all limits.
+    """
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
         geometry.outputs,
@@ -110,9 +116,10 @@ def _split_outputs(
 def _split_inputs(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a convolution with one group into a sum over input channels, or return None.
+    """Split a convolution with one group into a sum over input channels.
 
-    The first part has the bias.
+    The first part has the bias. Returns the description and the cost of the change; None, without a
+    change, if no split meets all limits.
     """
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
@@ -140,7 +147,11 @@ def _split_inputs(
 def _split_groups(
     model: ir.Model, node: ir.Node, geometry: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
-    """Split a grouped convolution into parts with fewer groups and a Concat, or return None."""
+    """Split a grouped convolution into parts with fewer groups and a Concat.
+
+    Returns the description and the cost of the change; None, without a change, if no split meets
+    all limits.
+    """
     group_inputs = geometry.inputs // geometry.group
     group_outputs = geometry.outputs // geometry.group
 
@@ -173,7 +184,10 @@ def _split_groups(
 def _slice_bias(
     builder: RewriteBuilder, index: int, start: int, end: int
 ) -> Sequence[ir.Value | None]:
-    """Return the bias of the output channels start .. end-1 as inputs; empty without a bias."""
+    """Return the bias of the output channels start .. end-1 as a list of inputs.
+
+    It becomes a new constant of part `index`. Empty without a constant bias.
+    """
     bias = get_constant_bias(builder.node)
     if bias is None:
         return ()
@@ -189,7 +203,11 @@ def _emit_part(
     geometry: ConvGeometry,
     group: int,
 ) -> ir.Value:
-    """Append the convolution of part `index` with its weight and bias; return its output."""
+    """Append the convolution of part `index` and return its output.
+
+    `source` are its input channels, `weight` and `bias` (empty: none) its parameters; the window is
+    that of `geometry`.
+    """
     initializer = builder.constant(np.ascontiguousarray(weight), f"part{index}_weight")
     shape = list(builder.result.shape or ())
     shape[1] = len(weight)

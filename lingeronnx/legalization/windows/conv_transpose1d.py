@@ -24,7 +24,8 @@ def convert_conv_transpose1d(
     """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice.
 
     The Conv computes the `stride` phases of the result as channels, which are then interleaved.
-    Only if the target has Conv1d and `_has_supported_form`.
+    Only if the target has Conv1d and `_has_supported_form`. Returns the description and the cost of
+    the change, or None without a change.
     """
     if not is_standard_op(node, "ConvTranspose") or not Conv1d().is_available(target):
         return None
@@ -71,7 +72,10 @@ def convert_conv_transpose1d(
 
 
 def _has_supported_form(node: ir.Node) -> bool:
-    """Whether a ConvTranspose is 1-D with known lengths, constants, explicit pads and one group."""
+    """Whether a ConvTranspose is 1-D with known lengths, constants, explicit pads and one group.
+
+    Weight and bias must be constants; an `output_shape` excludes it.
+    """
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
         return False
     weight = ir.const_value(node.inputs[1])
@@ -85,9 +89,9 @@ def _has_supported_form(node: ir.Node) -> bool:
 
 
 def _dilate_weight(weight: np.ndarray, dilation: int, stride: int) -> np.ndarray:
-    """Insert zeros between the taps of a weight [I, O, taps] for the dilation.
+    """Return a weight [I, O, taps] with dilation - 1 zeros between its taps.
 
-    The number of taps is padded with zeros to a multiple of the stride.
+    Zeros at the end make the number of taps a multiple of `stride`.
     """
     count = (weight.shape[2] - 1) * dilation + 1
     dilated = np.zeros((*weight.shape[:2], -(-count // stride) * stride), weight.dtype)

@@ -24,7 +24,8 @@ def split_conv_transpose_groups(
 ) -> tuple[str, str] | None:
     """Replace a grouped ConvTranspose by one per group and a Concat, if these meet all limits.
 
-    Weights and bias must be constants, and the groups at most `_MAX_GROUPS`.
+    Weights and bias must be constants, and the groups 2 to `_MAX_GROUPS`. Returns the description
+    and the cost of the change, or None without a change.
     """
     group_count = int(ir.get_attr(node, "group", 1))
     if node.op_type != "ConvTranspose" or node.domain or not 1 < group_count <= _MAX_GROUPS:

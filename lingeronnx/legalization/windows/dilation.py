@@ -27,7 +27,8 @@ _MAX_EXPANDED_KERNEL = 33  # taps per side; in larger kernels the zeros would do
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Insert zeros between the taps of a dilated kernel, and remove the dilation, in place.
 
-    Only if a limit requires it and the kernel has at most `_MAX_EXPANDED_KERNEL` taps on an axis.
+    Only if a limit requires it and the expanded kernel has at most `_MAX_EXPANDED_KERNEL` taps on
+    every axis. Returns the description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
@@ -63,7 +64,8 @@ def fold_dilation_into_rows(
     """Replace a convolution that is dilated along one axis by one over rows of phases.
 
     If the axis would have to be padded to full rows, or the result sliced, this only applies if
-    inserting zeros would result in several kernels.
+    inserting zeros would result in several kernels. Returns the description and the cost of the
+    change; None, without a change, if no limit requires it or the new Conv or Pad is not supported.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
@@ -155,9 +157,10 @@ def _emit_phase_row_conv(
 
 
 def _find_dilated_axis(geometry: ConvGeometry) -> int | None:
-    """Return the dilated axis if the kernel has length 1 along all others, else None.
+    """Return the first axis on which the kernel is longer than 1, if its dilation is above 1.
 
-    None as well if an axis before it is longer than 1, or a stride is.
+    None if the kernel is longer than 1, or padded, on another axis, the map is longer than 1 on an
+    axis before it, or a stride is above 1.
     """
     rank = len(geometry.kernel)
     axis = next((i for i, size in enumerate(geometry.kernel) if size > 1), 0)
@@ -175,7 +178,7 @@ def _find_dilated_axis(geometry: ConvGeometry) -> int | None:
 
 
 def _get_max_1d_kernel(geometry: ConvGeometry, target: Target) -> int:
-    """Return the longest 1-D kernel that need not be split."""
+    """Return the longest 1-D kernel that need not be split, a smaller one with several groups."""
     assert target.conv_limits is not None
     return (
         target.conv_limits.max_kernel_1d if geometry.group == 1 else target.conv_limits.max_kernel

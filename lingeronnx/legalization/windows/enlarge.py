@@ -12,9 +12,11 @@ __all__ = ["enlarge_kernel"]
 
 
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Pad the kernel of a convolution with zeros to the size of the stride.
+    """Pad the kernel of a convolution at its end with zeros to the size of the stride, in place.
 
-    The end padding grows where the last output would be lost otherwise.
+    The end padding grows where the last output would be lost otherwise. Only if a limit requires
+    it, without dilation, and within the largest kernel. Returns the description and the cost of the
+    change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:

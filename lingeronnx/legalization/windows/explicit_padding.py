@@ -20,7 +20,9 @@ __all__ = ["clip_pads_to_limits", "insert_pad_before", "move_padding_to_pad"]
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Keep as much padding in a convolution as is supported, and insert a Pad for the rest.
 
-    All of it is moved if the limit "pad-ahead" requires it; None if no limit requires a Pad.
+    All of it is moved if the limit "pad-ahead" requires it. Returns the description and the cost of
+    the change; None, without a change, if no limit requires a Pad or the platform does not support
+    it.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -34,7 +36,10 @@ def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple
 
 
 def clip_pads_to_limits(geometry: ConvGeometry, limits: ConvLimits) -> list[int]:
-    """Return the pads of a convolution, begins then ends, clipped to the platform's limits."""
+    """Return the pads of a convolution, begins then ends, clipped to the platform's limits.
+
+    These are the largest pad, the largest kernel, and the convolution's own kernel size.
+    """
     max_pads = [min(limits.max_pad, size, limits.max_kernel) for size in geometry.kernel]
     return [min(pair) for pair in zip(geometry.pads, [*max_pads, *max_pads], strict=True)]
 
@@ -44,8 +49,9 @@ def insert_pad_before(
 ) -> tuple[str, str] | None:
     """Keep `remaining_pads` in a convolution, and insert a Pad with the other padding before it.
 
-    Returns the description and the cost, or None if there is no other padding or the platform does
-    not support the Pad.
+    `remaining_pads` are begins, then ends, of the spatial axes. Returns the description and the
+    cost; None, without a change, if there is no other padding or the platform does not support the
+    Pad.
     """
     geometry = ConvGeometry(node)
     rank = len(geometry.kernel)

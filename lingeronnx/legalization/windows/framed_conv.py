@@ -34,8 +34,9 @@ def convert_conv_to_frames(
 ) -> tuple[str, str] | None:
     """Replace a convolution of one channel, whose kernel is too long, by a layer over frames.
 
-    Only a 1-D one all of whose consumers the host computes. The signal is normalized by its peak;
-    all new nodes but the Linear are left to the host.
+    Only a 1-D one, without padding and dilation, all of whose consumers the host computes. The
+    signal is normalized by its peak; all new nodes but the Linear are left to the host. Returns the
+    description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.linear_limits is None or target.conv_limits is None:
@@ -76,14 +77,20 @@ def _get_batch(geometry: ConvGeometry) -> ir.Dim:
 
 
 def _count_frame_blocks(geometry: ConvGeometry) -> int:
-    """Return the number of blocks of one stride in a frame; a frame begins with each block."""
+    """Return the number of blocks of one stride in a frame, rounded up.
+
+    A frame begins with each block.
+    """
     return -(-geometry.kernel[0] // geometry.strides[0])
 
 
 def _emit_normalized_signal(
     builder: RewriteBuilder, geometry: ConvGeometry
 ) -> tuple[ir.Value, ir.Value]:
-    """Append the division of the signal by its peak; return the result and the peak [N, 1, 1]."""
+    """Append the division of the signal by its peak; return the result and the peak [N, 1, 1].
+
+    The peak is max |x| of a sample, at least `_MIN_PEAK`.
+    """
     x, batch = ir.require_input(builder.node), _get_batch(geometry)
     magnitude = builder("Abs", [x], list(x.shape or ()), "size")
     peak = builder("GlobalMaxPool", [magnitude], [batch, 1, 1], "largest")
@@ -126,7 +133,7 @@ def _emit_frame_product(
 ) -> ir.Node:
     """Append the product of frames with the kernel, scaled by the peak; return its Linear node.
 
-    The bias of the convolution is added after the scaling.
+    The result is [N, outputs, frames]; the bias of the convolution is added after the scaling.
     """
     node, batch, shape = builder.node, _get_batch(geometry), list(geometry.result)
     frame_length = _count_frame_blocks(geometry) * geometry.strides[0]
@@ -151,7 +158,7 @@ def _emit_frame_product(
 
 
 def collect_host_reasons(model: ir.Model) -> dict[str, str]:
-    """Return the reasons why rewrites assign nodes to the host, by name of these nodes."""
+    """Return {node name: reason} of the nodes that rewrites assign to the host."""
     return {
         str(node.name): node.metadata_props[HOST_REASON_KEY]
         for node in model.graph
@@ -160,7 +167,10 @@ def collect_host_reasons(model: ir.Model) -> dict[str, str]:
 
 
 def _is_consumed_by_host(node: ir.Node, target: Target) -> bool:
-    """Whether the host computes all consumers, looking through data movement; False without any."""
+    """Whether the host computes all consumers of `node`; False if there are none.
+
+    For a consumer that only moves data, its own consumers count.
+    """
     consumers = [use.node for value in node.outputs for use in value.uses()]
     if not consumers:
         return False

@@ -62,8 +62,9 @@ class _KernelPart:
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split a kernel along every axis on which it is too large; the parts' results are added.
 
-    Parts of zeros are left out; at most `_MAX_PARTS`. If an axis cannot be split for its padding,
-    the padding is moved to a Pad instead.
+    Only if a limit requires it and all strides are supported. Parts of zeros are left out, and 2 to
+    `_MAX_PARTS` must be left. If an axis cannot be split for its padding, the padding is moved to a
+    Pad instead. Returns the description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -115,9 +116,9 @@ def _emit_part(
     index: int,
     crops: dict[tuple[int, ...], ir.Value],
 ) -> ir.Value:
-    """Append the convolution with one part of the kernel; the first one gets the bias.
+    """Append the convolution with one part of the kernel, and return its output.
 
-    `part` has one entry per axis; `crops` is shared by the parts.
+    Part `index` 0 gets the bias. `part` has one entry per axis; `crops` is shared by the parts.
     """
     node = builder.node
     source = _emit_crop(builder, part, crops)
@@ -139,7 +140,10 @@ def _emit_part(
 def _move_padding_before(
     model: ir.Model, node: ir.Node, target: Target, geometry: ConvGeometry
 ) -> tuple[str, str] | None:
-    """Move padding that no part can have to a Pad, if the kernel can be split then, else None."""
+    """Move padding beyond the platform's limits to a Pad, if the kernel can be split then.
+
+    Returns the description and the cost of the change, or None without a change.
+    """
     assert target.conv_limits is not None
     remaining_pads = clip_pads_to_limits(geometry, target.conv_limits)
     rank = len(geometry.kernel)
@@ -192,8 +196,8 @@ def _plan_kernel_parts(
 ) -> list[_KernelPart] | None:
     """Return the parts of the kernel along an axis, or None if no split meets the limits.
 
-    A kernel that is small enough is a single part; others have the fewest parts of nearly equal
-    size.
+    A kernel that is small enough is a single part; others have the fewest parts, whose sizes differ
+    by at most 1, larger ones first if that meets the limits.
     """
     assert target.conv_limits is not None
     kernel, max_kernel = geometry.kernel[axis], _get_max_kernel(geometry, axis, target)
@@ -223,7 +227,8 @@ def _plan_kernel_parts(
 def _get_max_kernel(geometry: ConvGeometry, axis: int, target: Target) -> int:
     """Return the largest kernel of the platform along an axis.
 
-    If the platform does not support the 1-D convolution, it becomes an image of height 1.
+    For a convolution without groups and of dilation (1,), that of 1-D convolutions if the platform
+    has them; otherwise that of images, a smaller one with dilation.
     """
     limits = target.conv_limits
     assert limits is not None
@@ -255,7 +260,8 @@ def _make_kernel_part(
 ) -> _KernelPart | None:
     """Return the part with the taps first .. last, or None if it cannot meet the limits.
 
-    It is extended by as few zero taps as its stride and padding require.
+    It is extended by as few zero taps as make it no smaller than the stride and its padding, up to
+    `max_kernel` taps. None too if it reads no position of the map.
     """
     in_size = int(geometry.input_shape[2 + axis] or 0)
     out_size = int(geometry.result[2 + axis] or 0)

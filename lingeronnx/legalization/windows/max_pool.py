@@ -28,9 +28,10 @@ class _AxisWindow(NamedTuple):
 
 
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace a MaxPool by two; if one of these is still too large, it is split again.
+    """Replace a MaxPool by two; if one of these is still too large, it is split again later.
 
-    Only if a limit requires it, with one output and a known shape.
+    Only if a limit requires it, with one output and a known shape. Returns the description and the
+    cost of the change, or None without a change.
     """
     if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
@@ -64,7 +65,7 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 
 def _get_windows(node: ir.Node) -> list[_AxisWindow]:
-    """Return the window (kernel, stride, begin and end pad) of a pool along each axis."""
+    """Return the window of a pool along each spatial axis; strides default to 1, pads to 0."""
     kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
     strides = ir.get_attr(node, "strides") or [1] * rank
@@ -83,8 +84,9 @@ def _format_kernel(windows: Sequence[_AxisWindow]) -> str:
 def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _AxisWindow] | None:
     """Split a window along one axis into (first, second), applied in turn; None if impossible.
 
-    A window within the limit is left to the second one. Windows that tile the map are split by the
-    largest divisor of the kernel, others by a first one of stride 1.
+    A window within the limit is left to the second one, with a first one of 1. Windows that tile
+    the map without padding are split by the largest divisor of the kernel up to `max_kernel`,
+    others by a first one of stride 1.
     """
     kernel, stride, pad_begin, pad_end = window
     if kernel <= max_kernel:

@@ -38,10 +38,11 @@ class _ReadTaps:
 
 
 def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Remove the taps at the ends of each axis that read the map for no output.
+    """Remove the taps at the ends of each axis that read the map for no output, in place.
 
     A layer within the limits is unchanged if it would exceed them afterwards, for instance if
-    padding must not exceed the kernel.
+    padding must not exceed the kernel. Returns the description and the cost of the change; None,
+    without a change, if there is no such tap.
     """
     conv = match_conv(node, target)
     if conv is None or not any(conv[0].pads):
@@ -80,9 +81,10 @@ def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
 
 
 def _find_read_taps(geometry: ConvGeometry, axis: int) -> _ReadTaps:
-    """Return the taps of an axis to keep.
+    """Return the taps of an axis to keep: from the first to the last that read the map.
 
-    All of them if no tap reads the map, or if a part of the map would have to be sliced off.
+    All of them if no tap reads the map, if a part of the map would have to be sliced off, or if
+    they would be fewer than the stride (unless there is a single output).
     """
     in_size, out_size = (
         int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)

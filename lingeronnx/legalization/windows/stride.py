@@ -35,7 +35,8 @@ def replace_unsupported_stride(
 
     An axis with an unsupported stride comes first, then one with a kernel that is too large. The
     phases of the axis become channels if possible; otherwise an unsupported stride is computed with
-    stride 1 and every s-th result kept.
+    stride 1 and every s-th result kept. Returns the description and the cost of the change; None,
+    without a change, if there is no such axis or the stride exceeds `_MAX_STRIDE`.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -62,9 +63,10 @@ def replace_unsupported_stride(
 
 
 def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int]:
-    """Return the strided axes with too large kernels if the sum of smaller ones does not fit.
+    """Return the axes with a stride above 1 whose kernel exceeds the limit.
 
-    It is taken not to fit if twice the input and output elements exceed the shared memory.
+    Empty if the sum of smaller kernels fits in shared memory: if twice the input and output
+    elements of a sample do not exceed it, or it is unknown.
     """
     assert target.conv_limits is not None
     in_size, out_size = (
@@ -118,7 +120,10 @@ def _emit_phase_conv(
     axis: int,
     phase_length: int,
 ) -> str:
-    """Append a convolution over the phases of an axis as channels; return a description."""
+    """Append a convolution over the phases of an axis as channels; return a description.
+
+    `phase_length` is the result of `_get_phase_length`.
+    """
     node, stride = builder.node, geometry.strides[axis]
     value = _emit_phases(builder, axis, stride, phase_length)
     taps, first = _split_taps_by_phase(weight, 2 + axis, stride, geometry.pads[axis])
@@ -160,6 +165,7 @@ def _split_taps_by_phase(
     """Return the weight [O, stride * I, ...] of the phases, and the position of its first tap.
 
     Tap t of the original weight reads position a of phase r, where ``t - pad = stride*a + r``.
+    `axis` is that of the weight; the position is the smallest a, which may be negative.
     """
     kernel = weight.shape[axis]
     first, last = -pad // stride, (kernel - 1 - pad) // stride

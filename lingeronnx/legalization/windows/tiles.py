@@ -83,7 +83,10 @@ class _TiledWindow:
         )
 
     def tile(self, axis: int, first: int, end: int) -> _TileRange:
-        """Return the input range and the padding of the outputs first .. end-1 along an axis."""
+        """Return the input range and the padding of the outputs first .. end-1 along an axis.
+
+        `axis` is 0 for the height, 1 for the width.
+        """
         size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
         reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
         read_start, read_end = first * stride - pad, (end - 1) * stride - pad + reach
@@ -109,9 +112,11 @@ def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
 
 
 def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split the map into as few tiles as meet all limits; None if there is no such split.
+    """Split the map into as few tiles as meet all limits (at most `_MAX_PARTS`).
 
     Tiles are ranges of channels (pools), rows and columns of a Conv with one group or a pool.
+    Returns the description and the cost of the change; None, without a change, if there is no such
+    split.
     """
     if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
         return None
@@ -131,9 +136,10 @@ def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _iterate_tile_counts(window: _TiledWindow, is_conv: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield the numbers of ranges of channels, rows and columns to try.
+    """Yield the numbers of ranges of channels, rows and columns to try, in this order.
 
-    Few tiles come first; of as many tiles, those with more ranges of channels, then of rows.
+    Few tiles come first, from 2 to `_MAX_PARTS`; of as many tiles, those with more ranges of
+    channels, then of rows. The channels of a Conv are not split.
     """
     max_channels = 1 if is_conv else min(_MAX_PARTS, window.input_shape[0])
     max_rows, max_columns = (min(_MAX_PARTS, size) for size in window.result)
@@ -210,7 +216,7 @@ def _emit_tiles(
 ) -> None:
     """Replace a node by its tiles for these ranges of channels, rows and columns.
 
-    Ranges of rows and columns are those of the result; tiles are joined by Concats.
+    `ranges` are (start, end), those of rows and columns of the result; tiles are joined by Concats.
     """
     builder = RewriteBuilder(model, node)
     channel_ranges, row_ranges, column_ranges = ranges
