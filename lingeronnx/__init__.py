@@ -144,6 +144,10 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
     def __getattr__(name: str) -> object:
+        """Import and return submodule or public `name`, on first use.
+
+        Former names warn and come from `lingeronnx.compat`. Raises AttributeError for unknown ones.
+        """
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
         if name in _OLD_SPELLINGS:

@@ -70,7 +70,10 @@ class ConversionResult:
 
 
 def check_conversion_target(to: str, exact: bool = False, functions: bool = False) -> None:
-    """Raise ConfigError for an unknown dialect `to` or an impossible combination."""
+    """Raise ConfigError for an unknown dialect `to` or an impossible combination.
+
+    `exact` needs `to` = "qdq", and `functions` needs `exact`.
+    """
     if exact and to != "qdq":
         raise ConfigError(
             f"exact is for qdq only; the operators of '{to}' define their own rounding"
@@ -143,7 +146,11 @@ def _prepend_warnings(result: ConversionResult) -> ConversionResult:
 def _convert_to_standard(
     model: ir.Model, to: str, samples: Mapping[str, np.ndarray] | None
 ) -> ConversionResult:
-    """Convert to "qdq" or "qoperator", with notes on differences to the simulator."""
+    """Convert `model` to "qdq" or "qoperator", with notes on differences to the simulator.
+
+    `samples` (input name -> array) are the inputs that are compared; random ones if None. Does not
+    modify `model`.
+    """
     written = write_qdq(model)
     notes = [*written.notes, *format_differences(model, written, samples)]
     if to == "qoperator":

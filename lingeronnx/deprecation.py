@@ -39,8 +39,14 @@ def accept_old_parameters(
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Return `function`, wrapped so that former parameter names work too, with a warning."""
+
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            """Rename former parameters with a warning, and call the function.
+
+            Raises TypeError if a parameter is passed under both names.
+            """
             for old, new in new_names.items():
                 if old not in kwargs:
                     continue
@@ -72,6 +78,10 @@ def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
     """
 
     def decorate(cls: _Class) -> _Class:
+        """Give `cls` its former members, in place, and return it.
+
+        For a dataclass, former field names are also accepted as parameters.
+        """
         fields = getattr(cls, "__dataclass_fields__", {})
         old_fields = {old: new for old, new in new_names.items() if new in fields}
         if old_fields:

@@ -101,7 +101,11 @@ def extended(
 def _check_registration(
     form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
 ) -> None:
-    """Raise ConfigError if a name is in use, or the arguments belong to different operators."""
+    """Raise ConfigError if a name is in use, or the arguments belong to different operators.
+
+    The rule must write `form`, the plain class have a name of it, and no kernel of `fake` have a
+    fake quantizer yet. `rule` and `plain` may be None.
+    """
     for name in form.names:
         if formats.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")

@@ -79,7 +79,11 @@ class FileVersion:
         return {self.key: self.latest}
 
     def check(self, body: object, where: str | os.PathLike[str]) -> None:
-        """Raise ConfigError if the JSON object `body` of file `where` has an unknown version."""
+        """Raise ConfigError if the JSON object `body` of file `where` has an unknown version.
+
+        Known are the integers 1 to `latest`; a missing entry, and a body that is no object, count
+        as 1.
+        """
         number = body.get(self.key, 1) if isinstance(body, dict) else 1
         if type(number) is not int or not 1 <= number <= self.latest:
             known = "1" if self.latest == 1 else f"1 to {self.latest}"
@@ -283,7 +287,11 @@ def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) 
 
 
 def link_missing_entries(old: Path, new: Path, dropped_names: Collection[str]) -> None:
-    """Link entries of `old` into `new` unless they exist there or are in `dropped_names`."""
+    """Link entries of `old` into `new` unless they exist there or are in `dropped_names`.
+
+    Links are hard ones, or copies where these are not possible; folders are copied with linked
+    files.
+    """
     for entry in sorted(old.iterdir()) if old.exists() else ():
         target = new / entry.name
         if entry.name in dropped_names or target.exists():
@@ -351,7 +359,11 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _swap_folders(new: Path, target: Path) -> None:
-    """Exchange the names of two folders."""
+    """Exchange the names of two folders.
+
+    By one system call if possible, else in three renames under a lock; if the second fails, the
+    first is undone.
+    """
     if _try_atomic_swap(new, target):
         return
     old = new.with_name(f"{new.name}-old")  # `_remove_stale_temporaries` restores such a folder
@@ -369,7 +381,10 @@ def _swap_folders(new: Path, target: Path) -> None:
 
 
 def _try_atomic_swap(new: Path, target: Path) -> bool:
-    """Exchange two names by one system call; return False if that is not supported."""
+    """Exchange two names by one system call; return whether it succeeded.
+
+    False on systems other than Linux, with an old C library, and if the call fails.
+    """
     if sys.platform != "linux":
         return False
     try:
@@ -462,7 +477,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _remove_path(path: Path) -> None:
-    """Remove a file or a folder, where it is there."""
+    """Remove a file, link or folder, if it exists; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

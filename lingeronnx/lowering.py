@@ -97,6 +97,11 @@ class LoweringContext:
         target: Target,
         lowering_rules: Mapping[str, SupportsLowering],
     ) -> None:
+        """Start an empty integer graph for the float graph `model`.
+
+        `lowering_rules` maps node names to rules; other nodes stay in float. The tensors of lowered
+        nodes that float nodes or outputs consume are determined here.
+        """
         self.model, self.plan, self.target = model, plan, target
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
@@ -141,6 +146,7 @@ class LoweringContext:
         return self._qparams(ir.output_name(node))
 
     def _qparams(self, name: str) -> Affine:
+        """Return the plan's parameters of tensor `name`; raises ModelError if it has none."""
         if name not in self.plan.tensors:
             raise ModelError(
                 f"the plan has no scale for tensor '{name}'; it was made for another model or skip "
@@ -153,7 +159,10 @@ class LoweringContext:
         return self.get_requantized_input(node, index, self.input_qparams(node, index))
 
     def get_requantized_input(self, node: ir.Node, index: int, qparams: Affine) -> ir.Value:
-        """Return input `index` of `node` with `qparams`, which may differ from the plan's."""
+        """Return input `index` of `node` as integers with `qparams`.
+
+        If the plan's differ, a Requant is emitted, once per tensor and parameters.
+        """
         name = ir.input_name(node, index)
         planned = self._qparams(name)
         value = self._integers.get((name, planned)) or self._quantize(name, planned)
@@ -227,7 +236,7 @@ class LoweringContext:
         return [self._add_parameter(node, index, source, name)]
 
     def widen_to_int16(self, value: ir.Value) -> ir.Value:
-        """Add the integer initializer `value` as int16."""
+        """Return a new int16 initializer with the values of the integer initializer `value`."""
         array = ir.require_const_value(value)
         wide = self.array(f"{value.name}_wide", array.astype(np.int16))
         source = self._sources[str(value.name)]
@@ -237,6 +246,10 @@ class LoweringContext:
     def _add_parameter(
         self, node: ir.Node, index: int, source: ConstantSource, name: str
     ) -> ir.Value:
+        """Add constant input `index` of `node` as an initializer quantized by `source`.
+
+        An empty `name` means that of the source.
+        """
         array = ir.require_const_value(node.inputs[index])
         value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
         self._sources[str(value.name)] = source
@@ -364,7 +377,7 @@ class LoweringContext:
         return value
 
     def emit_float_output(self, node: ir.Node, index: int, suffix: str, scale: float) -> None:
-        """Dequantize the intermediate `suffix` of `node` to its output `index`."""
+        """Emit a Dequant with `scale` from intermediate `suffix` of `node` to output `index`."""
         source = self._intermediates[ir.output_name(node), suffix]
         value = node.outputs[index]
         name = str(value.name)
@@ -373,7 +386,10 @@ class LoweringContext:
         )
 
     def bind_extra_output(self, node: ir.Node, index: int, suffix: str) -> None:
-        """Use the intermediate `suffix` of `node` as its output `index`."""
+        """Use the intermediate `suffix` of `node` as the integers of its output `index`.
+
+        It takes the output's name, or a derived one if the output is also needed in float.
+        """
         name = str(node.outputs[index].name)
         q = self._qparams(name)
         value = self._intermediates[ir.output_name(node), suffix]
@@ -386,7 +402,10 @@ class LoweringContext:
     def _add_extra_outputs(
         self, name: str, extra_outputs: Sequence[tuple[str, Sequence[int | None], int]]
     ) -> None:
-        """Add outputs `<name>_<suffix>` to the last node, from (suffix, shape, bits)."""
+        """Add outputs `<name>_<suffix>` to the last node, from (suffix, shape, bits), in place.
+
+        None in a shape is the batch. They can be found as intermediates of `name`.
+        """
         last_node = self._nodes[-1]
         last_node.resize_outputs(1 + len(extra_outputs))
         for value, (suffix, shape, bits) in zip(last_node.outputs[1:], extra_outputs, strict=True):
@@ -418,6 +437,10 @@ class LoweringContext:
         return self._append(form, [source], attrs, title, output, like, q)
 
     def _quantize(self, name: str, q: Affine) -> ir.Value:
+        """Emit a Quant of the float tensor `name` with parameters `q`; return its output.
+
+        Raises InternalError if the float tensor does not exist yet.
+        """
         source = self._floats.get(name)
         if source is None:
             raise InternalError(f"tensor '{name}' is consumed in integers before it exists")
@@ -429,6 +452,7 @@ class LoweringContext:
         return value
 
     def _requantize(self, name: str, value: ir.Value, source_q: Affine, q: Affine) -> ir.Value:
+        """Emit a Requant of `value`, tensor `name` with `source_q`, to `q`; return its output."""
         output = self._make_integer_name(name, q, "requant")
         attrs = REQUANT.make_qparams_attributes(source_q, q)
         result = self._append_conversion(REQUANT, name, value, attrs, output, value, q)
@@ -436,6 +460,7 @@ class LoweringContext:
         return result
 
     def _get_or_dequantize(self, name: str) -> ir.Value:
+        """Return the float tensor `name`; emits a Dequant of its integers on the first call."""
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
@@ -455,6 +480,12 @@ class LoweringContext:
         q: Affine | None,
         domain: str | None = None,
     ) -> ir.Value:
+        """Append a node of operator `form` with one output, and return the output.
+
+        It is float if `q` is None, else an integer of the width of `q`, with the shape of `like`.
+        Nodes in a domain get the target's attributes too. `domain` None means that of `form`.
+        Raises InternalError for attributes that `form` does not have.
+        """
         extra: dict[str, Any] = {}
         domain = form.domain if domain is None else domain
         if unknown := attrs.keys() - form.allowed_attributes:
@@ -484,6 +515,7 @@ class LoweringContext:
         return value
 
     def _make_shape(self, like: ir.Value) -> ir.Shape | None:
+        """Return the shape of `like`, with batch 1 on single-sample targets; None if unknown."""
         if like.shape is None:
             return None
         dims = list(like.shape)
@@ -492,7 +524,10 @@ class LoweringContext:
         return ir.Shape(dims)
 
     def run(self) -> LoweringResult:
-        """Lower all nodes and return the integer graph with its relation to the float graph."""
+        """Lower all nodes and return the integer graph with its relation to the float graph.
+
+        Raises ModelError if a graph output is a constant.
+        """
         inputs = []
         for value in self.model.graph.inputs:
             copy = ir.Value(name=value.name, type=value.type, shape=self._make_shape(value))
@@ -523,7 +558,7 @@ class LoweringContext:
         )
 
     def _copy_float_node(self, node: ir.Node) -> None:
-        """Copy a float node unchanged."""
+        """Append a copy of a float node that reads the float form of its inputs."""
         inputs: list[ir.Value | None] = []
         for value in node.inputs:
             if value is None:
@@ -548,7 +583,11 @@ class LoweringContext:
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _build_model(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
-        """Assemble the model from the emitted nodes."""
+        """Assemble the model from the emitted nodes, with the initializers that they use.
+
+        With float nodes, at least the float model's opset, its functions if used, and no unused
+        nodes.
+        """
         opset = self.target.opset
         if self._has_float_nodes:
             opset = max(opset, self.model.opset_imports.get("", opset))
@@ -585,7 +624,11 @@ class LoweringContext:
         return model
 
     def _make_metadata(self) -> dict[str, str]:
-        """Return the metadata properties of the integer graph."""
+        """Return the metadata of the integer graph: key -> text.
+
+        The platform always; batch axes, a mark of synthetic scales, and transforms (JSON) if there
+        are any.
+        """
         props = {"lingeronnx.platform": self.target.name}
         if BATCH_AXES_KEY in self.model.metadata_props:
             props[BATCH_AXES_KEY] = self.model.metadata_props[BATCH_AXES_KEY]

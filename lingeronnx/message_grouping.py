@@ -109,7 +109,10 @@ def _first_number(value: str) -> float | None:
 
 
 def escape_invisible(text: str) -> str:
-    """Replace control, format and separator characters by their unicode escapes."""
+    r"""Replace control, format and separator characters by their unicode escapes, such as ``\n``.
+
+    Includes surrogates and line separators, but not the space.
+    """
     characters = []
     for character in text:
         is_invisible = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")

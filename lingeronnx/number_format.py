@@ -15,7 +15,10 @@ def format_value(value: float, unit: str) -> str:
 
 
 def format_decibels(value: float) -> str:
-    """Format a level in dB; values that are not finite become words."""
+    """Format a level in dB with two decimals; values that are not finite become words.
+
+    NaN is "not finite", infinity "infinite (equal)", -infinity "-infinite".
+    """
     if math.isnan(value):
         return "not finite"
     if math.isfinite(value):

@@ -185,6 +185,7 @@ def quantize(
     best = _find_best_candidate(prepared, plan, goal is not None, progress)
 
     def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
+        """Return the best candidate for the float model, calibrated with `samples`, or `calib`."""
         data = calib if samples is None else samples
         requantize_options = {**arguments, **settings, "requantize": True}
         unquantized = prepare_model(model, data, config, requantize_options)
@@ -227,7 +228,10 @@ def quantize(
 
 
 def _check_scales_are_free(prepared: PreparedModel) -> None:
-    """Raise ConfigError if a search cannot choose scales: without data, or with imported scales."""
+    """Raise ConfigError if a search cannot choose scales: without data, or with imported scales.
+
+    Random calibration inputs count as no data.
+    """
     if prepared.read is not None:
         raise ConfigError(
             "a search chooses scales, but this quantized model already has them; pass requantize "
@@ -238,7 +242,10 @@ def _check_scales_are_free(prepared: PreparedModel) -> None:
 
 
 def _add_sample_size_note(result: QuantizedModel, goal: Goal) -> QuantizedModel:
-    """Add a note to the report if the search used too few labelled samples."""
+    """Return `result` with a note in the report if the search used too few labelled samples.
+
+    Unchanged without an accuracy in the report.
+    """
     report = result.report
     if report.accuracy is None:
         return result

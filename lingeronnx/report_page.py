@@ -233,7 +233,10 @@ def _format_check_findings(check: Check) -> list[str]:
 
 
 def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the options that `compare` advises, followed by its findings."""
+    """Return the options that `compare` advises, followed by its findings, each as an advice entry.
+
+    The options, if any, are one entry with the best SQNR of their trial, if they were tried.
+    """
     steps = []
     if comparison.options:
         trial = comparison.option_results
@@ -262,7 +265,7 @@ def _format_chip_readiness(report: Report) -> str:
 
 
 def _list_facts(report: Report) -> list[tuple[str, object]]:
-    """Return the facts at the top of the section as (label, value)."""
+    """Return the facts at the top of the section as (label, value), in order of display."""
     layers = sorted(report.layers.items(), key=lambda item: -item[1])
     layer_counts = ", ".join(f"{operator} {count}" for operator, count in layers)
     facts: list[tuple[str, object]] = [("platform", f"{report.platform}, {report.mode}")]
@@ -280,7 +283,7 @@ def _list_facts(report: Report) -> list[tuple[str, object]]:
 
 
 def _render_quantize_section(report: Report) -> PageSection:
-    """Render the section with the report of `quantize`."""
+    """Render the section with the report of `quantize`; its data are the report as JSON values."""
     html = [components.definition_list(_list_facts(report))]
     if report.packer and report.chip_ready:
         html += [components.heading("Pack it with"), components.copyable_command(report.packer)]

@@ -138,7 +138,10 @@ def finetune(
     frozen = frozenset(_select_parameters(planned, qat_module, freeze))
 
     def measure() -> float:
-        """Evaluate the current integer graph; larger is better."""
+        """Return the metric of the current integer graph on `eval_data`; larger is better.
+
+        An "mse" is negated.
+        """
         tuned_graph = replace_initializers(start, qat_module.get_weights())
         partition = qat_module.partition.with_graph(tuned_graph)
         lowered = lower(partition, qat_module.plan, prepared.target)
@@ -186,7 +189,7 @@ def _make_recipe(loss: str | Callable[..., Any], settings: dict[str, Any]) -> Re
 
 
 def _format_untrained_note(qat_module: QatModule) -> list[str]:
-    """Return a note on the initializers that cannot be trained, if there are any."""
+    """Return one note that names up to five initializers that cannot be trained; [] without any."""
     names = qat_module.untrainable_initializers
     if not names:
         return []
@@ -221,7 +224,7 @@ def _select_layers(planned: PlannedModel, selector: str) -> list[ir.Node]:
 
 
 def _trainable_inputs(node: ir.Node, qat_module: QatModule) -> list[str]:
-    """Return the names of the inputs of a node that are trainable parameters."""
+    """Return the names of the inputs of `node` that are trainable parameters, in input order."""
     return [
         str(value.name)
         for value in node.inputs
@@ -232,7 +235,10 @@ def _trainable_inputs(node: ir.Node, qat_module: QatModule) -> list[str]:
 def _select_parameters(
     planned: PlannedModel, qat_module: QatModule, selectors: Iterable[str]
 ) -> list[str]:
-    """Return the names of the trainable parameters of the selected layers."""
+    """Return the names of the trainable parameters of the layers that `selectors` match, in order.
+
+    A parameter may come several times.
+    """
     names = []
     for selector in selectors:
         for node in _select_layers(planned, selector):

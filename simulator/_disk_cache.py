@@ -41,7 +41,7 @@ _PARTIAL_SUFFIX = ".part"  # of files that are being written
 
 @cache
 def hash_sources() -> str:
-    """Return a short hash over the names and contents of all sources of this package."""
+    """Return 16 hex digits of a hash over the paths and contents of all sources of this package."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -93,7 +93,10 @@ def cache_folder() -> str | None:
 
 
 def _create_folder(base: Path) -> Path:
-    """Create the folder of these sources below `base`, accessible to its owner only; return it."""
+    """Return the folder of these sources below `base`; creates both if they are absent.
+
+    A new folder is accessible to its owner only; an existing one is not checked.
+    """
     folder = base / f"lingeronnx-{hash_sources()}"
     base.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -156,7 +159,11 @@ def read_code(name: str, kind: str) -> bytes | None:
 
 
 def _compute_checksum(name: str, code: bytes) -> bytes:
-    """Return the keyed checksum of code in the file `name`, for these sources and machine."""
+    """Return the keyed checksum of `code` stored in file `name`.
+
+    The key depends on the name, the sources of this package, and the environment (processor,
+    Numba).
+    """
     secret = hashlib.blake2b(
         "\n".join([name, hash_sources(), _environment_key()]).encode()
     ).digest()

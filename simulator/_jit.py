@@ -39,7 +39,10 @@ class _Config:
 
     @property
     def DISABLE_JIT(self) -> bool:
-        """Whether compilation is disabled and kernels run in Python (NUMBA_DISABLE_JIT)."""
+        """Whether compilation is disabled and kernels run in Python (NUMBA_DISABLE_JIT).
+
+        Numba's own setting if it is imported, else the environment variable.
+        """
         numba_config = sys.modules.get("numba.core.config")
         disabled = getattr(numba_config, "DISABLE_JIT", None)  # absent during Numba's import
         if disabled is None:
@@ -58,7 +61,7 @@ _PENDING_DECLARATIONS: list[Callable[[], Any]] = []  # to run before Numba compi
 
 
 def import_numba() -> Any:
-    """Import Numba, run the pending declarations, and return the module."""
+    """Import Numba, run the pending declarations, each once, and return the module."""
     import numba
 
     with _LOCK:

@@ -24,7 +24,7 @@ __all__ = ["emit_assembly", "get_function_address", "link_object"]
 
 @cache
 def _initialize(all_targets: bool) -> None:
-    """Initialize LLVM for this processor, or for all targets; once each."""
+    """Initialize LLVM and its assembly printers, for this processor or all targets; once each."""
     if all_targets:
         binding.initialize_all_targets()
         binding.initialize_all_asmprinters()
@@ -42,7 +42,7 @@ def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any
 
 
 def _optimize(text: str, machine: Any) -> Any:
-    """Parse the text of an LLVM module and optimize it for a target machine, at level 2."""
+    """Return the LLVM module parsed from `text`, optimized for `machine` at level 2."""
     module = binding.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     builder = binding.create_pass_builder(

@@ -38,10 +38,18 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
     high = ir.Constant(order, [side // 2 + i // 2 + i % 2 * side for i in range(side)])
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        """Emit vector loads of the rows, log2(side) rounds of interleaving, and the stores."""
+        """Emit vector loads of the rows, log2(side) rounds of interleaving, and the stores.
+
+        `args`: source, target, image, row, column. The block at (row, column) of the source is
+        stored transposed at (column, row) of the target.
+        """
 
         def line_pointers(argument: int, *index: Any) -> list[Any]:
-            """Return pointers to the rows of the block that begins at `index` of an argument."""
+            """Return pointers to the `side` rows of the block at `index` of an argument.
+
+            `argument` is the position of a 3-D array in `args`, `index` that of the block's first
+            element.
+            """
             array = context.make_array(signature.args[argument])(context, builder, args[argument])
             start = builder.ptrtoint(array.data, _INT64)
             strides = [builder.extract_value(array.strides, axis) for axis in range(3)]

@@ -106,7 +106,7 @@ def _to_form_fields(
 
 @jit
 def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None:
-    """Requantize int32 or int64 acc [N, C] into out [N, C], by the form of each channel."""
+    """Fill out [N, C] with int32 or int64 acc [N, C], requantized by the form of each channel."""
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):
@@ -130,7 +130,10 @@ def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None
 
 
 def check_channel_count(rescale: Rescale | ChannelRescale, outputs: int) -> None:
-    """Raise `SimulatorError` if a rescale per channel does not have `outputs` ratios."""
+    """Raise `SimulatorError` if `rescale` has one ratio per channel, but not `outputs` ratios.
+
+    A single ratio matches any number.
+    """
     if isinstance(rescale, ChannelRescale):
         require(
             len(rescale.rescales) == outputs,

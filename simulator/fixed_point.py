@@ -225,7 +225,10 @@ class Rescale:
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def __post_init__(self) -> None:
-        """Raise ValueError if multiplier, shift, bits or zero point are out of range."""
+        """Raise ValueError if multiplier, shift, bits or zero point are out of range.
+
+        Allowed: 2^30 <= multiplier < 2^31, shift >= 1, 1 <= bits <= 62, a zero point of that width.
+        """
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
             raise ValueError(
                 f"invalid rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} "
@@ -264,7 +267,10 @@ class Rescale:
 
     @property
     def pow2_shift(self) -> int | None:
-        """Right shift in bits if the rescale is a plain shift, rounded half up; else None."""
+        """The right shift in bits (negative: left) if the rescale is a plain shift; else None.
+
+        Plain means a power-of-two multiplier, zero point 0, and rounding half up.
+        """
         is_plain_shift = (
             self.multiplier == 1 << 30
             and not self.zero_point
@@ -412,7 +418,10 @@ class RoundedShift:
     rounding: RoundingMode
 
     def __post_init__(self) -> None:
-        """Raise ValueError if shift or bits are out of range, or the mode is half up."""
+        """Raise ValueError if shift or bits are out of range, or the mode is half up.
+
+        Allowed: -29 <= shift <= 62 and 1 <= bits <= 62.
+        """
         is_half_up = self.rounding is RoundingMode.HALF_UP
         if is_half_up or not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62):
             raise ValueError(
@@ -638,7 +647,10 @@ def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
-    """Apply a `HalfEvenShiftForm` to one accumulator: limit, shift, clamp; returns the output."""
+    """Return accumulator `acc` shifted right, with ties to even, by a `HalfEvenShiftForm`.
+
+    `acc` is first clamped to the form's limit, the result to its low and high.
+    """
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     down = acc >> rescale.shift
     # a tie rounds up only if `down` is odd

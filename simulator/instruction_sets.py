@@ -119,7 +119,7 @@ def get_host_features() -> frozenset[str]:
 
 
 def is_supported_by_host(candidate: InstructionSet) -> bool:
-    """Whether this processor supports an instruction set."""
+    """Whether this processor has the architecture and all features of an instruction set."""
     from llvmlite import binding
 
     arch = binding.get_process_triple().partition("-")[0].replace("arm64", "aarch64")

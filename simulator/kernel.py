@@ -169,10 +169,16 @@ class NumpyKernel(Kernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return a function that calls the kernel and copies its outputs to preallocated arrays."""
+        """Return a function that calls the kernel and copies its outputs to preallocated arrays.
+
+        `specs` and `channel_last` are not used.
+        """
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            """Call the kernel, and copy its outputs to `outs`, if shapes and dtypes match."""
+            """Call the kernel on `ins`, and copy its outputs to `outs`.
+
+            Raises SimulatorError if a shape or dtype differs from that of the array in `outs`.
+            """
             for out, value in zip(outs, self(*ins), strict=True):
                 value = np.asarray(value)
                 if value.shape != out.shape or value.dtype != out.dtype:

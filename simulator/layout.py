@@ -175,7 +175,11 @@ class ProgramLayout:
     def _build_kernel(
         self, kernel: Kernel, specs: tuple[TensorSpec, ...], last: bool
     ) -> tuple[RunFunction, ...]:
-        """Build a kernel once; kernels with equal contents share the result and packed weights."""
+        """Return the functions of `kernel` for inputs `specs`, built once.
+
+        Kernels with equal contents share the result and packed weights. `last` is the
+        `channel_last` of ``kernel.build``.
+        """
         key = content_key(kernel), specs, last
         if key not in self._built_kernels:
             built = kernel.build(specs, last)

@@ -134,7 +134,10 @@ class NativeLoop:
     def bind_interpreted(
         self, ins: Sequence[Array], outs: Sequence[Array], memory: _ScratchAllocator
     ) -> Callable[[], None]:
-        """Return a function without arguments that runs the loop in Python on concrete arrays."""
+        """Return a function without arguments that runs the loop in Python on these arrays.
+
+        `memory` provides the scratch arrays, also of nested loops.
+        """
 
         def substitute(placeholder: Any) -> Any:
             """Return scratch memory as an array, or a nested loop as a Python function."""
@@ -192,7 +195,10 @@ class _ScratchAllocator:
         self._slices: dict[int, Array] = {}
 
     def allocate(self, scratch: Scratch) -> Array:
-        """Return the slice of a `Scratch`, the same one for the same object."""
+        """Return the slice of memory for `scratch`, of its dtype; the same one for the same object.
+
+        Slices begin at multiples of 64 bytes from the first, with at least 64 bytes between them.
+        """
         if id(scratch) not in self._slices:
             size, start = scratch.size_bytes(self._rows), self._first
             self._first += -(-size // 64) * 64 + 64
@@ -201,7 +207,10 @@ class _ScratchAllocator:
 
 
 def _iter_scratches(argument: Any) -> Iterator[Scratch]:
-    """Yield every `Scratch` in an argument: itself, or in a tuple, or in a nested loop."""
+    """Yield every `Scratch` in an argument: itself, in a tuple, or in a nested loop.
+
+    Recursively, in order of the arguments.
+    """
     if isinstance(argument, Scratch):
         yield argument
     elif isinstance(argument, NestedLoop):
@@ -212,7 +221,10 @@ def _iter_scratches(argument: Any) -> Iterator[Scratch]:
 
 
 def _substitute_placeholders(argument: Any, substitute: Callable[[Any], Any]) -> Any:
-    """Replace every `Scratch` and `NestedLoop` in an argument, also in tuples, by `substitute`."""
+    """Return `argument` with every `Scratch` and `NestedLoop` replaced by ``substitute`` of it.
+
+    Also in tuples, named ones included; a tuple without `Scratch` is returned unchanged.
+    """
     if isinstance(argument, Scratch | NestedLoop):
         return substitute(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _iter_scratches(argument)):

@@ -327,7 +327,10 @@ class Program:
         return sum(worker.nbytes for worker in workers)
 
     def _allocate_output(self, name: str, samples: int) -> Array:
-        """Allocate the array of an output tensor; that of a constant contains its values."""
+        """Return a new array for `samples` samples of output tensor `name`.
+
+        It is uninitialized, except that of a constant, which contains the values.
+        """
         buffer_id = self._buffer_ids[name].get(PLAIN)
         if buffer_id in self._constants:
             return self._constants[buffer_id].copy()

@@ -146,7 +146,10 @@ class Worker:
     def _resolve_arrays(
         self, buffer_ids: Sequence[int], arrays: Mapping[str, Array], block: slice
     ) -> list[Array]:
-        """Return the array of each buffer, for the caller's buffers the slice of one block."""
+        """Return the array of each buffer, in order of `buffer_ids`.
+
+        For a buffer of the caller, that is the slice `block` of samples of its array in `arrays`.
+        """
         values = self._values
         return [
             self._caller_array(index, arrays, block) if values[index] is None else values[index]
@@ -154,7 +157,10 @@ class Worker:
         ]
 
     def _caller_array(self, buffer_id: int, arrays: Mapping[str, Array], block: slice) -> Array:
-        """Return the slice of the caller's array that one of the caller's buffers stands for."""
+        """Return the array that a buffer of the caller stands for, by its name in `arrays`.
+
+        Batched ones are sliced to the samples of `block`; an alias is the source reshaped.
+        """
         buffer = self._buffers[buffer_id]
         if buffer.alias_of >= 0:
             source = self._caller_array(buffer.alias_of, arrays, block)

@@ -157,7 +157,10 @@ def add_lowering_rule(op: Op) -> None:
 
 
 def remove_lowering_rule(op: Op) -> None:
-    """Undo `add_lowering_rule`; a rule that is not registered changes nothing."""
+    """Remove `op` from both tables of rules, in place; undoes `add_lowering_rule`.
+
+    Does nothing if `op` itself is not registered, also where an equal rule is.
+    """
     if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
         del _RULES_BY_INTEGER_OP[op.integer_op]
     for key in op.floats:

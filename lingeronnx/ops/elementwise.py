@@ -81,7 +81,7 @@ class BinaryOp(Op):
         return [0, 1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject constant operands."""
+        """Return the reason to reject `node` if any of its inputs is a constant, else None."""
         if any(ir.const_value(value) is not None for value in node.inputs):
             return (
                 f"{node.op_type} with a constant that is neither a scalar nor one value per "
@@ -104,7 +104,11 @@ class BinaryOp(Op):
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
-    """Return the names of both operands that only `node` reads and that are no copies."""
+    """Return the names of those of the first two inputs that only `node` consumes.
+
+    Omits tensors that are copies of another one (`is_repeated_tensor`). 0 to 2 names, in input
+    order.
+    """
     names = []
     for value in node.inputs[:2]:
         if value is not None and ir.sole_consumer(value) is node and not is_repeated_tensor(value):
@@ -156,7 +160,11 @@ def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
 
 
 def _make_sum_scale_constraints(form: BinaryIntegerOp) -> Scaling:
-    """Make the scale constraints of an addition or subtraction that is lowered to `form`."""
+    """Return the scale constraints of an addition or subtraction that is lowered to `form`.
+
+    Its summands may have to share a scale or take a coarser one, and its output exponent is
+    bounded.
+    """
     return Scaling(
         shared_scales=partial(_shared_summand_scales, form),
         inputs_to_coarsen=partial(_find_finer_summands, form),
@@ -249,7 +257,10 @@ class Mul(BinaryOp):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqMul; a sole operand [N, C, 1, 1] is put second, as executors expect."""
+        """Emit iqMul; operands and scales are swapped if only the first one is [N, C, 1, 1].
+
+        Executors expect the per-channel operand second.
+        """
         attrs = self.make_integer_attributes(node, context)
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         left, right = (ir.require_shape(value) for value in node.inputs[:2])

@@ -154,7 +154,11 @@ def _count_conv_transpose(node: ir.Node) -> int | None:
 
 
 def _count_matmul(node: ir.Node) -> int | None:
-    """Return output elements times the length of the contracted axis."""
+    """Return the output's elements per sample times the length of the contracted axis of input 0.
+
+    The contracted axis is the last one, or the one before it with `transA`. None if a shape is
+    unknown.
+    """
     output, left = _sample_shape(node.outputs[0]), _full_shape(node.inputs[0])
     if output is None or left is None:
         return None
@@ -169,7 +173,11 @@ def _count_packed_matmul(node: ir.Node) -> int | None:
 
 
 def _count_recurrent(node: ir.Node) -> int | None:
-    """Count the elements of both weights once per step; None if a shape is unknown."""
+    """Return the number of steps times the elements of input weights and recurrent weights.
+
+    Steps are axis 0 of the input, axis 1 with `layout` 1; an unknown number counts as 1. None if a
+    weight's shape or the input's rank is unknown.
+    """
     sequence = ir.get_shape(node.inputs[0])
     weight_x, weight_h = _full_shape(_input(node, 1)), _full_shape(_input(node, 2))
     if sequence is None or weight_x is None or weight_h is None:

@@ -143,7 +143,10 @@ def svg_figure(name: str, svg: str) -> str:
 
 
 def usage_bar(name: str, used: int, limit: int) -> str:
-    """Render the use of a memory, in bytes, as a text and a bar."""
+    """Return HTML with `used` of `limit` bytes and the percentage as text, and a meter below.
+
+    The percentage is "-" if `limit` is 0. `name` is escaped.
+    """
     percentage = f"{100 * used / limit:.1f} %" if limit else "-"
     text = f"{used:,} of {limit:,} bytes, {percentage}"
     meter = (

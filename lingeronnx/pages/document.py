@@ -70,7 +70,10 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
 
 
 def _render_section(section: PageSection) -> str:
-    """Render a section, with its data, if any, embedded as JSON in a script element."""
+    """Return the HTML of a section: heading, its `html`, and its data, if any, as JSON in a script.
+
+    The script's id is ``data-KEY``; `<` is escaped in the JSON so that it cannot end the script.
+    """
     heading = f'<h2 id="{section.key}-title">{escape_text(section.title)}</h2>'
     html = (
         f'<section id="{section.key}" '

@@ -59,7 +59,10 @@ class SkipReason:
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set `kind` (operator, "input" or "the") and `name` ("model" without a node)."""
+        """Set `kind` and `name` from `node`: operator and name, or "input" and name of a value.
+
+        Without a node they are "the" and "model".
+        """
         node = self.node
         kind, name = "the", "model"
         if isinstance(node, ir.Node):
@@ -272,7 +275,10 @@ def _must_stay_node(node: ir.Node) -> bool:
 
 
 def _find_unlifted_constant(model: ir.Model) -> str | None:
-    """Describe an initializer that is a graph input, or a Constant node that can be lifted."""
+    """Describe the first initializer that is also a graph input, else the first Constant node.
+
+    Constant nodes that must stay nodes do not count. None if there is neither.
+    """
     for value in model.graph.inputs:
         if value.const_value is not None:
             return f"initializer '{value.name}' is a graph input"

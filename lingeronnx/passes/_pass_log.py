@@ -36,7 +36,11 @@ class PassLog:
         self._folder = None if folder is None else Path(folder)
 
     def __call__(self, step: PassRun, graph: ir.Model) -> None:
-        """Record the result of a pass on `graph`."""
+        """Append `step` to the log; with a folder, also write files there.
+
+        ``passes.txt`` is rewritten after each pass; `graph` is saved as ``NN_NAME.onnx`` if the
+        pass changed something.
+        """
         self.steps.append(step)
         if self._folder is None:
             return

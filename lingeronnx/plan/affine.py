@@ -74,7 +74,7 @@ class Rounding(Enum):
 def _to_readonly_array(
     values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """Return a read-only copy of `values`, broadcast to `shape`."""
+    """Return a read-only copy of `values` as `dtype`, broadcast to `shape` if one is passed."""
     array: np.ndarray = np.array(values, dtype)
     if shape is not None and array.shape != shape:
         array = np.broadcast_to(array, shape).copy()
@@ -124,7 +124,13 @@ class Affine:
         signed: bool = True,
         rounding: Rounding = Rounding.HALF_UP,
     ) -> None:
-        """Check the parameters and store them as read-only arrays."""
+        """Check the parameters and store them as read-only arrays.
+
+        Scales become float64, zero points int64, broadcast to the shape of the scales. Raises
+        ValueError if `bits` is not 1 to 64, if the rank of `scale` does not match `granularity` (0
+        per tensor, 1 with at least two scales per axis), or if a zero point is outside the integer
+        range.
+        """
         if not 1 <= bits <= 64:
             raise ValueError(f"bits must be 1 to 64; got {bits}")
         scales = _to_readonly_array(scale, np.float64)
@@ -160,7 +166,7 @@ class Affine:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        """Everything that `==` compares, as a hashable tuple."""
+        """All fields that `==` compares, as a hashable tuple."""
         scales, zeros = self.scales, self.zero_points
         return (
             self.granularity,
@@ -234,7 +240,10 @@ class Affine:
 
     @property
     def coarsest(self) -> Affine:
-        """Parameters with the smallest scale, and its zero point, for all elements."""
+        """Per-tensor parameters with the smallest of the scales, and the zero point of that one.
+
+        A scale is the number of steps per unit, so that the smallest one has the largest step.
+        """
         index = np.unravel_index(np.argmin(self.scales), self.scales.shape)
         return Affine(
             self.scales[index],
@@ -269,7 +278,10 @@ class Affine:
         bits: int | None = None,
         zero_point: npt.ArrayLike | None = None,
     ) -> Affine:
-        """Return a copy with other scales of the same granularity, another width or zero points."""
+        """Return a copy in which each argument that is not None replaces the field.
+
+        New scales must have the granularity of the old ones; signedness and rounding are unchanged.
+        """
         return Affine(
             self.scales if scale is None else scale,
             self.bits if bits is None else bits,
@@ -352,7 +364,11 @@ class Affine:
 
     @property
     def sums(self) -> Affine:
-        """Parameters of products with this weight: with groups one scale per row, else itself."""
+        """Parameters of the accumulated products with this weight.
+
+        With groups: one scale per row (axis 0), or per tensor if there is a single row. Otherwise
+        itself.
+        """
         if not isinstance(self.granularity, PerGroup):
             return self
         row_scales, _ = self.factors
@@ -387,7 +403,11 @@ class Affine:
         return self.zero_point if self.single else self.spread(self.zero_points, shape)
 
     def spread(self, values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """Return `values`, one per scale, broadcastable to the elements of an array of `shape`."""
+        """Return `values`, one per scale, in a form that broadcasts with an array of `shape`.
+
+        With groups, each is repeated along the group's axis, which then has the array's length.
+        Else they lie along the axis of the scales, with length 1 on all other axes.
+        """
         if isinstance(self.granularity, PerGroup):
             axis = self.granularity.axis
             return np.repeat(values, self.granularity.size, axis).take(range(shape[axis]), axis)

@@ -301,7 +301,11 @@ def _check_bits(
 
 
 def _check_override(selector: str, override: Override, target: Target) -> None:
-    """Raise ConfigError if the target does not support `out_bits` or `scale` of an override."""
+    """Raise ConfigError if `target` cannot do `out_bits` or `scale` of the override for `selector`.
+
+    `out_bits` must be "float" or a width that the target lists; `scale` must be a power of two
+    where the target requires such scales.
+    """
     out_bits = override.to_settings.get("out_bits", "float")
     if out_bits not in (*target.out_bits, *target.curve_bits, "float"):
         raise ConfigError(
@@ -362,7 +366,11 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Parse ``--override`` texts to settings by selector; later ones take precedence key by key."""
+    """Parse ``--override`` texts, and return the settings of each selector.
+
+    If a selector occurs more than once, its settings are merged; a later text replaces earlier
+    values of the same setting only.
+    """
     merged: dict[str, dict[str, Any]] = {}
     for text in texts:
         selector, settings = parse_override(text)

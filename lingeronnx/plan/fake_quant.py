@@ -156,7 +156,10 @@ def _make_fake_quant_nodes(
 
 
 def _fake_quantize_weights(model: ir.Model, qparams: Mapping[str, Affine]) -> None:
-    """Round the initializers in `qparams` to their grid, in place, clipped to their type."""
+    """Round each initializer named in `qparams` to the grid of its parameters, in place.
+
+    The result is clipped to the range of the initializer's float type, which it keeps.
+    """
     for name, value in model.graph.initializers.items():
         q, array = qparams.get(name), ir.const_value(value)
         if q is None or array is None:

@@ -167,7 +167,10 @@ def _check_version1(body: Mapping[str, Any], where: str) -> None:
 
 
 def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | None:
-    """Return the settings of a plan, or None if it has none, as plans of version 0.1."""
+    """Return ``body["settings"]``, or None if it is absent, as in plans of version 0.1.
+
+    Raises ConfigError if it is not an object; `where` is the file named in the message.
+    """
     settings = body.get("settings")
     if settings is not None and not isinstance(settings, dict):
         raise ConfigError(
@@ -179,7 +182,11 @@ def _read_settings(body: Mapping[str, Any], where: str) -> dict[str, object] | N
 
 
 def _qparams_to_json(q: Affine) -> dict[str, object]:
-    """Return the JSON form of quantization parameters, without fields of their usual value."""
+    """Return the JSON form of `q`: always `scale` (number or list) and `bits`.
+
+    `axis`, `group_size` and `zero_point` are written only for per-axis scales, groups and zero
+    points other than 0.
+    """
     entry: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
         entry["axis"] = q.axis
@@ -229,7 +236,10 @@ def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affin
 def _check_groups(
     scales: np.ndarray, axis: int | None, group_size: int, where: str, name: str
 ) -> None:
-    """Raise ConfigError if groups of a tensor have no axis of the scales or no elements."""
+    """Raise ConfigError unless `axis` is an axis (>= 0) of `scales` and `group_size` at least 1.
+
+    `where` (file) and `name` (tensor) are for the message.
+    """
     if axis is None or not 0 <= axis < scales.ndim or group_size < 1:
         raise ConfigError(
             f"{where}: tensor '{name}' has groups of {group_size} along axis {axis}, and scales of "

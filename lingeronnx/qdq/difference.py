@@ -149,7 +149,11 @@ def _sample_input(
 
 
 def _format_operator(operator: str, group: Sequence[SimulatorDifference], data: str) -> str:
-    """Format the differences of all tensors of an operator as one line; `data` names the inputs."""
+    """Format the differences of the tensors of `operator` as one line.
+
+    It has the number of tensors, the most integer steps with the name of that tensor, and the mean
+    over tensors of the mean difference in steps. `data` names the inputs.
+    """
     worst = max(group, key=lambda difference: difference.max_steps)
     prefix = "computed in float, " if worst.computes_in_float else ""
     mean = np.mean([difference.mean for difference in group])

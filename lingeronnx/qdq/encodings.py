@@ -150,7 +150,7 @@ class Encodings:
 
 
 def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
-    """Return {name: number of axes} of every constant that a node of the model reads."""
+    """Return constant name -> number of axes, for the constants that nodes of the model read."""
     ranks: dict[str, int] = {}
     for node in model.graph:
         for value in node.inputs:
@@ -163,7 +163,10 @@ def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
 def _get_weight_qparams(
     node: ir.Node, weights: Mapping[str, Affine]
 ) -> tuple[tuple[Affine, np.ndarray], ...]:
-    """Return (quantization parameters, values) of the constants of a node that are in `weights`."""
+    """Return (parameters, array) of each constant input of `node` that is in `weights`.
+
+    `weights` maps tensor names to quantization parameters; the pairs are in input order.
+    """
     pairs = []
     for value in node.inputs:
         array = ir.const_value(value)
@@ -480,7 +483,10 @@ class _EncodingsFile:
         return make_file_qparams([1 / step for step in steps], points, bits, signed, axis)
 
     def _check_bits(self, name: str, value: object) -> int:
-        """Return `value` if it is a valid number of bits, else raise ConfigError."""
+        """Return `value` if it is an integer within `_MIN_BITS` and `_MAX_BITS`.
+
+        Raises ConfigError, which names the tensor `name`, otherwise; a bool is no integer.
+        """
         if (
             isinstance(value, bool)
             or not isinstance(value, int)
@@ -492,7 +498,10 @@ class _EncodingsFile:
         return int(value)
 
     def _check_number(self, name: str, field_name: str, value: object) -> float:
-        """Return `value` if it is a finite number, else raise ConfigError."""
+        """Return `value` as a float if it is a finite number, else raise ConfigError.
+
+        A bool is no number. `name` (tensor) and `field_name` are for the message.
+        """
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)

@@ -198,7 +198,10 @@ class _ModelImporter:
             self._move_real_values(node)
 
     def _get_weights(self, node: ir.Node) -> tuple[tuple[Affine, np.ndarray], ...]:
-        """Return (quantization parameters, values) of the weights that a node reads."""
+        """Return (parameters, array) of each constant input of `node` that is a quantized weight.
+
+        In input order.
+        """
         pairs = []
         for value in node.inputs:
             array = ir.const_value(value)
@@ -430,7 +433,7 @@ class _ModelImporter:
         name, new_nodes = str(node.outputs[0].name), []
 
         def add(op_type: str, inputs: list[ir.Value], suffix: str, **attributes: int) -> ir.Value:
-            """Append a node; return its output, named after `suffix`."""
+            """Append a node to `new_nodes`, and return its only output, named ``NAME_SUFFIX``."""
             new_nodes.append(
                 ir.make_node(
                     op_type,
@@ -572,7 +575,11 @@ def make_file_qparams(
 
 
 def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Dequantize integers to float32 as DequantizeLinear does, with the y_scale `step`."""
+    """Return (integers - zero point) * `step` in float32, as DequantizeLinear does.
+
+    `step` is the y_scale: per tensor, per axis or per group, as `qparams`, whose own scale is not
+    used.
+    """
     centered = integers.astype(np.int64) - qparams.centre(integers.shape)
     if step.ndim <= 1:
         step = np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]

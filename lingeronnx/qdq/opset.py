@@ -41,7 +41,10 @@ def upgrade_nodes(
 
 
 def _upgrade_attributes(model: ir.Model, node: ir.Node, opset: int) -> None:
-    """Convert attributes that are inputs in `opset` to constant int64 inputs, in place."""
+    """Turn attributes of `node` that are inputs in `opset` into constant int64 inputs, in place.
+
+    Does nothing if the operator has none, or if none of them is set.
+    """
     names, first_opset = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
     if first_opset > opset or not any(name in node.attributes for name in names):
         return

@@ -196,7 +196,10 @@ class QdqWriter:
 
     @staticmethod
     def _check_consumers(converted: Sequence[ir.Node]) -> None:
-        """Raise ModelError if a node that is not converted reads integers of one that is."""
+        """Raise ModelError if a node outside `converted` reads an output of one in it.
+
+        Outputs of converted integer nodes are integers, which no other node can read.
+        """
         removed = set(converted)
         for node in converted:
             for value in node.outputs:
@@ -463,7 +466,7 @@ class QdqWriter:
 
 
 def _get_constants(node: ir.Node) -> dict[int, np.ndarray]:
-    """Return the constant inputs of a node by index."""
+    """Return input index -> array, for each constant input of `node`."""
     constants = {}
     for index, value in enumerate(node.inputs):
         array = ir.find_constant(value)
@@ -478,7 +481,10 @@ def _get_numpy_dtype(value: ir.Value | None) -> np.dtype | None:
 
 
 def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[float]) -> bool:
-    """Whether the y_scale `name` gives back `scale` exactly; also true if it is not used."""
+    """Whether the initializer `name`, a y_scale, gives back `scale` exactly in float32.
+
+    True if there is no such initializer; False for scales per group (more than one axis).
+    """
     array = ir.const_value(model.graph.initializers.get(name))
     if array is None:
         return True

@@ -245,7 +245,10 @@ class _QOperatorExpander:
 
 
 def transpose_constant(array: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Transpose a constant as the Transpose `node` does; ModelError if perm does not match it."""
+    """Return `array` transposed by `perm` of `node`; without `perm`, with all axes reversed.
+
+    Raises ModelError if `perm` is no permutation of the axes.
+    """
     order = ir.get_attr(node, "perm", range(array.ndim)[::-1])
     if sorted(order) != [*range(array.ndim)]:
         raise ModelError(
@@ -256,7 +259,10 @@ def transpose_constant(array: np.ndarray, node: ir.Node) -> np.ndarray:
 
 
 def reshape_constant(array: np.ndarray, shape: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Reshape a constant to `shape` as the Reshape `node` does; ModelError if it does not match."""
+    """Return `array` reshaped to `shape`, with -1 for the remaining size.
+
+    Raises ModelError, which names `node`, if the numbers of elements do not match.
+    """
     try:
         return array.reshape(shape.tolist())
     except (TypeError, ValueError) as error:

@@ -81,7 +81,10 @@ def exact_log2(scale: float) -> int:
 
 
 def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
-    """Return (M, s) with M = floor(ratio * 2^s + 1/2) and 2^30 <= M < 2^31."""
+    """Return (M, s) with M = floor(ratio * 2^s + 1/2) and 2^30 <= M < 2^31.
+
+    Raises ValueError if there is none; `ratio` must be positive.
+    """
     exact, s = Fraction(ratio), 30 - math.floor(math.log2(ratio))
     for candidate in (s + 1, s, s - 1):
         m = math.floor(exact * Fraction(2) ** candidate + Fraction(1, 2))

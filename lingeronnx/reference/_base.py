@@ -106,6 +106,12 @@ class Integer(OpRun):
     default_target: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
+        """Run `compute` with the target of attribute `platform`, else the default target.
+
+        Attributes are renamed to their current names. Returns a tuple of outputs. Raises
+        ValueError, which names the node, if the target has no such operator or `compute` raises
+        one.
+        """
         renamed = Attributes(
             {_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()}
         )
@@ -192,6 +198,7 @@ class StandardOpRun(Integer):
     domains = ("", "thinker", "linger")
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
+        """Run the integer form if the domain is ours or `is_vendor_form` is true, else onnx's."""
         if self.op_domain or self.is_vendor_form(inputs, attributes):
             return super()._run(*inputs, **attributes)
         from onnx.reference.ops import load_op

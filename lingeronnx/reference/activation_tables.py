@@ -97,7 +97,10 @@ class Sigmoid(Integer):
     function = "sigmoid"
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale x to Q11 or Q27 and evaluate the table."""
+        """Rescale x to Q27 (Q11 where the target only shifts right) and evaluate the table.
+
+        The result is int8 with 7 fractional bits. On targets with a faulty table the input is 0.
+        """
         q, arithmetic = exact_log2(a.scale("scale_x")), expect_arithmetic(arithmetic, LutArithmetic)
         if arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY:
             x = round_shift_half_up(to_python_ints(inputs[0]), max(q - 11, 0))
@@ -121,7 +124,11 @@ class Glu(Integer):
     names: tuple[str, ...] = ("GluInt", "QGLU")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Compute the sigmoid from Q27 to Q31 and round it to Q15; requantize the product once."""
+        """Split x in two along `dim` (default -1), and return first half * sigmoid(second half).
+
+        The sigmoid is evaluated from Q27 to Q31 and rounded to Q15; the product is requantized
+        once.
+        """
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         shift = exact_log2(a.scale("scale_x")) - 27
         gate_q27 = saturate(round_shift_half_up(to_python_ints(gate), shift), 32)

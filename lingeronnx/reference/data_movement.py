@@ -43,7 +43,11 @@ class Concat(Integer):
     names: tuple[str, ...] = ("iqCat", "QCat")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Requantize each input and concatenate them."""
+        """Requantize each input to `scale_o`, and concatenate along `dim` or `axis` (default 0).
+
+        An input without a `scale_x_N` has the output's scale. Some targets zero an input whose
+        scale is larger than the output's.
+        """
         rescaled = []
         zeroes_larger_scales = expect_arithmetic(arithmetic, Joining).zeroes_larger_scales
         for index, x in enumerate(inputs):
@@ -70,7 +74,11 @@ class Pad(Integer):
     names: tuple[str, ...] = ("iqPad", "QPad")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Pad x; the pads are the begins of all axes, then the ends."""
+        """Pad x; the pads (input 1 or attribute) are the begins of all axes, then the ends.
+
+        Mode constant pads with input 2 (default 0). Other modes than reflect and edge (replicate
+        where the target swaps both) raise ValueError.
+        """
         x, pads, value = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         flat_pads = [int(n) for n in (pads if pads is not None else a["pads"])]
         axis_pads = list(zip(flat_pads[: x.ndim], flat_pads[x.ndim :], strict=True))
@@ -147,7 +155,10 @@ class Resize(StandardOpRun):
     names: tuple[str, ...] = ("Resize",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Resize one axis after the other."""
+        """Resize x by the factors (input 2, one per axis), one axis after the other.
+
+        An axis gets floor(size * factor) elements. Raises ValueError for another mode than nearest.
+        """
         x, _, factors = inputs[:3]
         if (a.get("mode") or "nearest") != "nearest":
             raise ValueError(f"mode = {a['mode']}: only the nearest element has an integer form")
@@ -162,7 +173,11 @@ class Resize(StandardOpRun):
 
     @staticmethod
     def nearest_index(a: Attributes, i: int, factor: Fraction, size: int, count: int) -> int:
-        """Return the input index, below `size`, of output index `i`, below `count`."""
+        """Return the input index, 0 to `size` - 1, of output index `i`, below `count`.
+
+        Follows `coordinate_transformation_mode` (default half_pixel) and `nearest_mode` (default
+        round_prefer_floor) of ONNX, in rational numbers. Raises ValueError for an unsupported mode.
+        """
         half, mode = Fraction(1, 2), a.get("coordinate_transformation_mode") or "half_pixel"
         if mode == "asymmetric":
             x = i / factor

@@ -45,7 +45,11 @@ class Add(Integer):
     sign = 1
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale both operands to a common scale, add, saturate."""
+        """Rescale both operands to a common scale, add, saturate to the output's width.
+
+        The target decides the common scale: that of the output with 8 bits or 62 bits per operand,
+        or a finer one that is rounded after the sum.
+        """
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         mode = arithmetic.requantize
         ratio_x = a.scale("scale_o") / a.scale("scale_x")
@@ -100,7 +104,11 @@ class Div(Integer):
     names: tuple[str, ...] = ("iqDiv", "QDiv")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return x * 2^(q_o + q_y - q_x) / y, or the minimum of int32 for a negative exponent."""
+        """Return x * 2^(q_o + q_y - q_x) / y in int32, element by element; q = log2(scale).
+
+        All elements are the int32 minimum if the exponent is negative, and those with y = 0 too,
+        except on targets without scaling: there 0 / 0 = 0 and a negative x gives the int32 maximum.
+        """
         x, y = np.broadcast_arrays(*inputs)
         method = expect_arithmetic(arithmetic, DivArithmetic).quotient
         is_unscaled = method is DivisionMethod.UNSCALED

@@ -17,7 +17,10 @@ __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 
 def _window_attributes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
-    """Return strides, pads (begins of all axes, then ends) and dilations, with defaults."""
+    """Return strides, pads (begins of all `rank` axes, then ends) and dilations.
+
+    Absent ones become 1, 0 and 1.
+    """
     return (
         list(a.get("strides") or [1] * rank),
         list(a.get("pads") or [0] * 2 * rank),
@@ -53,7 +56,7 @@ class Conv(Integer):
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Accumulate the products of one kernel element after the other."""
+        """Pad x with zeros, accumulate the products kernel element by element, requantize."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
@@ -103,7 +106,7 @@ class ConvTranspose(Integer):
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Accumulate the products of one kernel element after the other, then crop the pads."""
+        """Accumulate the products kernel element by element, crop the pads, requantize."""
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
@@ -140,7 +143,11 @@ class Linear(Integer):
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Compute x W^T + b over the last axis; sums of groups are multiplied by their factors."""
+        """Return x W^T + b over the last axis, requantized.
+
+        With factors [O, groups] (input 3), the sum of each group of `group_size` inputs is
+        multiplied by the group's factor before they are added.
+        """
         weight, bias = inputs[1], get_optional_input(inputs, 2)
         factors = get_optional_input(inputs, 3)
         x = a.subtract_zero_point(inputs[0], "x")
@@ -172,7 +179,7 @@ class BatchNorm2d(Integer):
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Compute x * factor[c] + offset[c] and requantize."""
+        """Return x * factor[c] + offset[c] (inputs 1 and 2, by channel on axis 1), requantized."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = a.subtract_zero_point(x, "x") * factor.astype(np.int64).reshape(column)

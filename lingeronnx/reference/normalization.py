@@ -82,7 +82,10 @@ class Softmax(Integer):
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale to Q25, normalize each row, requantize from Q15."""
+        """Rescale x to Q25, apply `compute_row` to each row, requantize its result from Q15.
+
+        A row has all elements from `axis` (or `dim`, default -1) to the last axis.
+        """
         (x,), arithmetic = inputs, expect_arithmetic(arithmetic, SoftmaxArithmetic)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
         if arithmetic.row is SoftmaxRowRule.FROM_FIRST and axis > 0:
@@ -113,7 +116,10 @@ class LogSoftmax(Softmax):
 
     @staticmethod
     def compute_row(row: list[int], arithmetic: SoftmaxArithmetic) -> list[int]:
-        """Return the log-softmax of a row in Q25, in Q15."""
+        """Return the logarithm of the softmax of `row`, given in Q25, in Q15.
+
+        The logarithm of the sum of powers is taken of its upper 10 bits.
+        """
         distances, powers = _compute_exponentials(row, arithmetic)
         total = int(saturate(sum(powers), 32))
         bits = total.bit_length()
@@ -128,7 +134,11 @@ class LayerNorm(Integer):
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Normalize each row to Q10, multiply by gamma and add beta, requantize."""
+        """Normalize each row of ``len(gamma)`` elements to Q10, scale, add beta, requantize.
+
+        Inputs: x, gamma, and beta (default 0). Epsilon (default 1e-5) is rounded to the scale of
+        the sums.
+        """
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = (
             inputs[2].reshape(-1).tolist()

@@ -64,7 +64,11 @@ def _pool_windows(
 def _count_windows(
     size: int, span: int, stride: int, pads: tuple[int, int], has_ceil_mode: bool
 ) -> int:
-    """Return the number of windows along an axis, by the rules of ONNX."""
+    """Return the number of windows along an axis of `size`, by the rules of ONNX.
+
+    `span` is the dilated size of the window, `pads` (begin, end). With ceil mode, a last window
+    that would begin in the padding at the end is not counted.
+    """
     free_size = size + sum(pads) - span
     if not has_ceil_mode:
         return free_size // stride + 1
@@ -94,7 +98,11 @@ class AvgPool(Integer):
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Sum each window, then divide in the arithmetic of the target."""
+        """Sum each window, padding included, and divide by its area as the target does.
+
+        One requantization with scale_o / (scale_x * area), or the steps of `average_on_chip`.
+        Without `scale_o`, the output has the input's scale.
+        """
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         total = _pool_windows(a.subtract_zero_point(x, "x"), a, 0, lambda w: w.sum(axes))

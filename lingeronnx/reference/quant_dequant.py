@@ -22,7 +22,11 @@ class Quant(Integer):
     names: tuple[str, ...] = ("Quant",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return sat(floor(x * scale + 1/2) + zero_point)."""
+        """Return sat(floor(x * scale + 1/2) + zero_point) in `data_bits` (default 8).
+
+        Integer inputs are returned unchanged; NaN counts as 0. On some targets, a scale of at least
+        1 is multiplied in float32 and the width is always 8.
+        """
         (x,) = inputs
         if x.dtype.kind == "i":
             return x
@@ -59,7 +63,10 @@ class Requant(Integer):
     names: tuple[str, ...] = ("Requant",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Shift for a ratio that is a power of two, else multiply."""
+        """Return x at `scale_o` and `o_bits`: shifted for a ratio of 2^n, else multiplied.
+
+        Saturates, except for left shifts to more than 8 bits on targets where these wrap around.
+        """
         x = a.subtract_zero_point(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")
         mantissa, exponent = np.frexp(ratio)

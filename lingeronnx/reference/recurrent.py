@@ -87,7 +87,11 @@ class _RecurrentOpRun(Integer):
         raise NotImplementedError
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Compute each sample along time; outputs of steps beyond the length are 0."""
+        """Compute the hidden states of each sample step by step; steps past its length are 0.
+
+        Inputs: x [N, T, I] or [T, N, I], optionally lengths [N] and initial states, and last the
+        two weights and two biases. Outputs are those of `make_outputs`.
+        """
         x, *optional_inputs = inputs[:-4]
         gate_order = self.target_gate_order(arithmetic)
         weights = [self.reorder_gates(array.astype(np.int64), gate_order) for array in inputs[-4:]]
@@ -145,7 +149,11 @@ class _RecurrentOpRun(Integer):
         fraction_bits: int,
         can_shift_left: bool,
     ) -> tuple[list[int], list[int]]:
-        """Return W_x x + b_x and W_h h + b_h with `fraction_bits` fractional bits."""
+        """Return W_x x + b_x and W_h h + b_h, one integer per gate row, with `fraction_bits`.
+
+        `x` [I] and `h` [H] belong to one sample and step; `can_shift_left` allows scales with fewer
+        fractional bits than that.
+        """
         weight_x, weight_h, bias_x, bias_h = weights
         acc_x = weight_x @ x + bias_x
         acc_h = weight_h @ np.array(h, np.int64) + bias_h
@@ -204,7 +212,10 @@ class Lstm(_RecurrentOpRun):
         state: State,
         weights: LayerWeights,
     ) -> State:
-        """Return hidden state and cell after one step with input x [I]."""
+        """Return [hidden state, cell], one integer per unit, after one step with input x [I].
+
+        Gate sums and cells are in Q11 and Q7, or in Q27, as the target computes them.
+        """
         arithmetic = expect_arithmetic(arithmetic, LstmArithmetic)
         h, c = state
         units, chip = len(h), arithmetic.table.value
@@ -249,7 +260,11 @@ class Lstm(_RecurrentOpRun):
 
 
 def _step_lstm_q11(gates: list[int], cell: int, chip: str) -> tuple[int, int]:
-    """Return output (Q14) and new cell (Q7) of a unit from gates i, f, g, o in Q11."""
+    """Return output (Q14) and new cell (Q7) of a unit from `gates` i, f, g, o in Q11.
+
+    `cell` is the old cell in Q7; `chip` selects the tables. All saturate to 16 bits, or 32 before
+    the new cell is rounded.
+    """
     i, f, o = (evaluate_curve("sigmoid", chip, gates[k], 8) for k in (0, 1, 3))
     new_cell = _saturate(cell * f + i * evaluate_curve("tanh", chip, gates[2], 8), 32)  # Q14
     cell_q11 = _saturate(round_shift_half_up(new_cell, 3), 16)

@@ -59,7 +59,10 @@ class _WrongType(NamedTuple):
 
 
 def _iter_wrong_types(view: GraphView) -> Iterator[_WrongType]:
-    """Yield the graph inputs and outputs, and If branch outputs, with a wrong declared type."""
+    """Yield each graph input, graph output and If branch output whose declared type is wrong.
+
+    Wrong means other than the kind of the tensor implies. Inputs come first.
+    """
     analysis = KindAnalysis.for_view(view)
     for value in view.main.graph.input:
         kind = analysis.retyped_inputs.get(view.main.tensors[value.name])
@@ -74,7 +77,10 @@ def _iter_wrong_types(view: GraphView) -> Iterator[_WrongType]:
 
 
 def _iter_wrong_output_types(scope: Scope, kinds: TensorKinds, role: str) -> Iterator[_WrongType]:
-    """Yield the outputs of a graph or branch with a wrong declared type."""
+    """Yield the outputs of `scope` whose declared element type differs from that of their kind.
+
+    `role` is the label of the output in messages. Undefined outputs are omitted.
+    """
     for value in scope.graph.output:
         tensor = scope.find(value.name)
         is_tensor = scope.parent is None or value.type.HasField("tensor_type")
@@ -176,7 +182,10 @@ def _check_value_info(
 
 
 def _find_stale_value_info(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each wrong value_info entry, with an edit that corrects or drops it."""
+    """Return a finding for each wrong value_info entry, with one edit.
+
+    The edit sets the correct type where that is known, else drops the entry.
+    """
     findings = []
     for scope, value, reason, correct_type in _iter_stale_value_info(view):
         entry = f"value_info of '{value.name}'"

@@ -32,7 +32,7 @@ class Demands:
     """
 
     def __init__(self, view: GraphView) -> None:
-        """Collect the demands on all tensors, from the graph's outputs back to its inputs."""
+        """Collect the demands on all tensors of `view`, in reverse topological order."""
         self.view = view
         self.demands: dict[TensorView, TensorDemand] = {}
         self._collect_branch_outputs()
@@ -119,7 +119,11 @@ class Demands:
                 self._merge(tensor, result, real)
 
     def _merge(self, tensor: TensorView | None, result: TensorView | None, real: bool) -> None:
-        """Add the demand on `result` to that on `tensor`, float demands only if `real` is true."""
+        """Add the demands on `result` to those on `tensor`, in place.
+
+        Integer readers and Dequant scales are always added, the demand for real numbers only if
+        `real`. Does nothing if a tensor is None or `result` has no demands.
+        """
         if tensor is None or result is None or result not in self.demands:
             return
         demand, result_demand = self.demand_of(tensor), self.demands[result]

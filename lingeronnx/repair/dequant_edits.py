@@ -41,7 +41,7 @@ REPAIR_NAME = "dequants"
 
 
 def tensor_read_by(read: TensorRead) -> TensorView | None:
-    """Return the tensor that a node input or a graph output refers to."""
+    """Return the tensor that `read`, a node input or graph output, refers to; None if absent."""
     if read.node is not None:
         return read.node.inputs[read.index]
     assert read.output is not None
@@ -95,7 +95,7 @@ class EditPlan:
     """
 
     def __init__(self, view: GraphView) -> None:
-        """Plan the edits for all faults that were found in `view`; nothing is applied yet."""
+        """Plan the edits for all Dequant faults of `view`; nothing is applied yet."""
         self.view = view
         self.kinds = KindAnalysis.for_view(view).kinds
         self.edits: list[tuple[_EditOwner, Edit]] = []
@@ -121,7 +121,10 @@ class EditPlan:
         return [edit for edit_owner, edit in self.edits if edit_owner is owner]
 
     def _plan_edits(self) -> None:
-        """Plan all edits: graph outputs, then nodes, then Dequants that become unused."""
+        """Plan all edits: per tensor, graph outputs before nodes; last, unused Dequants.
+
+        Tensors whose scale is unknown are left without edits.
+        """
         rewired: set[tuple[NodeView, int]] = set()
         for tensor, reads in self.kinds.missing_dequants.items():
             scale = find_scale(tensor, self.kinds)
@@ -295,7 +298,10 @@ class EditPlan:
         return result
 
     def _is_reusable(self, node: NodeView, tensor: TensorView) -> bool:
-        """Return whether an invalid Dequant can dequantize `tensor` and is not reused yet."""
+        """Whether the invalid Dequant `node` can dequantize `tensor` for a new consumer.
+
+        It must read the tensor already, in the same scope, have an output, and not be reused yet.
+        """
         return (
             node not in self.reused_dequants
             and self.kinds.resolve(dequant_input(node)) is tensor
@@ -363,7 +369,10 @@ class EditPlan:
         self.available_reals.setdefault(tensor, []).append((scope, result))
 
         def apply() -> None:
-            """Insert the node after the producer (or at the start), and call `then`."""
+            """Insert the node after the producer (without one at `offset`), and call `then`.
+
+            Also imports the Dequant's domain if the model does not.
+            """
             index = offset
             if producer is not None:
                 index += index_of_node(scope.graph, producer.proto) + 1
@@ -385,7 +394,10 @@ class EditPlan:
         )
 
     def _rewire_input(self, owner: _EditOwner, node: NodeView, index: int, name: str) -> None:
-        """Let input `index` of `node` read the tensor `name`; no edit if it does already."""
+        """Plan the edit that lets input `index` of `node` read tensor `name`.
+
+        No edit if it reads that tensor already.
+        """
         before = self._current_input(node, index)
         if before == name:
             return
@@ -466,7 +478,10 @@ class EditPlan:
             self._rename_to_output(node, source, result.name)
 
     def _rename_to_output(self, dequant: NodeView, source: TensorView, output_name: str) -> None:
-        """Give `source` the name of the graph output that a removed Dequant computed."""
+        """Plan to rename `source` to `output_name`, the graph output that `dequant` computed.
+
+        `dequant` is to be removed.
+        """
         current_name = self._current_name(source)
         self._add_edit(
             dequant,
@@ -478,7 +493,10 @@ class EditPlan:
         self.renamed_tensors[source] = output_name
 
     def _rename_source(self, source: TensorView, before: str, name: str) -> None:
-        """Rename `source`, also for consumers that earlier edits added."""
+        """Rename the output of `source`'s producer to `name`, and each input that reads `before`.
+
+        Includes nodes that earlier edits added.
+        """
         for proto in (*(node.proto for node in self.view.nodes), *self.new_nodes):
             for index, graph_input in enumerate(proto.input):
                 if graph_input == before:
@@ -501,7 +519,7 @@ def _set_graph_output(
 
 
 def _set_dequant_scale(node: NodeView, scale: float) -> None:
-    """Set the attribute `scale_o` of a Dequant, replacing its former name `scale_x` too."""
+    """Set the attribute `scale_o` of a Dequant to `scale`, and remove its former name `scale_x`."""
     attributes = [
         attribute
         for attribute in node.proto.attribute
@@ -515,7 +533,10 @@ def _set_dequant_scale(node: NodeView, scale: float) -> None:
 def _turn_into_dequant(
     node: NodeView, domain: str, scale: float, readers: Sequence[tuple[NodeView, int]], source: str
 ) -> None:
-    """Turn an Identity into a Dequant; the inputs `readers` of other nodes read `source`."""
+    """Turn the Identity `node` into a Dequant of `scale`, whose `readers` read `source` instead.
+
+    `readers` are (node, input index); all in place.
+    """
     for reader, index in readers:
         reader.proto.input[index] = source
     node.proto.op_type, node.proto.domain = DEQUANT.name, domain

@@ -36,7 +36,11 @@ __all__ = ["DEQUANT_REPAIR"]
 
 
 def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
-    """Return the findings on Dequants of a view, with the edits that fix them."""
+    """Return the findings on Dequants of a view, with the edits that fix them.
+
+    In order: invalid Dequants, Dequants without input, missing ones, invalid reads, scale
+    mismatches.
+    """
     analysis = KindAnalysis.for_view(view)
     kinds = analysis.kinds
     plan = EditPlan(view)
@@ -91,7 +95,7 @@ def _describe_invalid_dequant(
 
 
 def _format_misplaced(demand: TensorDemand) -> str:
-    """Return the message for a Dequant upstream of the integer operators of `demand`."""
+    """Return the message on a Dequant before integer operators: it names the first of `demand`."""
     readers = [reader.node for reader in demand.integer_readers if reader.node is not None]
     if not readers:
         return "is upstream of an operator that needs integers"
@@ -131,7 +135,10 @@ def _find_missing_dequants(
 def _format_missing_dequant(
     tensor: TensorView, read: TensorRead, kind: TensorKind, scale: float | None
 ) -> str:
-    """Return the message for a consumer that needs a Dequant of `tensor`."""
+    """Return the message that `read`, a node input or graph output, needs a Dequant of `tensor`.
+
+    `kind` is that of the tensor; `scale` is None if unknown.
+    """
     if scale is None:
         return f"needs a Dequant of '{tensor.name}' ({kind.label}), whose scale is unknown"
     if read.output is None:

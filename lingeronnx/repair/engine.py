@@ -104,7 +104,7 @@ class Repaired:
         return target
 
     def to_dict(self) -> dict[str, object]:
-        """Return report and trial run as JSON-compatible values."""
+        """Return path, report and, if there was one, trial run (key `check`) as JSON values."""
         check = {} if self.trial_run is None else {"check": self.trial_run.to_dict()}
         return {
             "model": str(self.path),

@@ -120,7 +120,7 @@ class Scope:
     nodes: list[NodeView] = field(default_factory=list)
 
     def find(self, name: str) -> TensorView | None:
-        """Return the tensor that `name` refers to in this scope, or None if it is undefined."""
+        """Return the tensor `name` of this scope or the nearest one around it, else None."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.tensors:
@@ -155,7 +155,10 @@ class GraphView:
     """
 
     def __init__(self, model: ModelProto) -> None:
-        """Index the tensors, nodes and reads of the model and its subgraphs, and sort the nodes."""
+        """Index the tensors, nodes and reads of `model` and its subgraphs, and sort the nodes.
+
+        The model is not modified.
+        """
         self.model = model
         self.main = Scope(model.graph)
         self.scopes: list[Scope] = []
@@ -169,7 +172,7 @@ class GraphView:
         self.order_index = {node: index for index, node in enumerate(self.order)}
 
     def _register_scope(self, scope: Scope) -> None:
-        """Add a scope with its tensors and nodes, then the subgraphs of its nodes."""
+        """Add `scope` with its inputs, initializers and nodes, then recursively their subgraphs."""
         self.scopes.append(scope)
         graph, tensors = scope.graph, scope.tensors
         for value in graph.input:
@@ -206,7 +209,10 @@ class GraphView:
             )
 
     def _find_or_add_undefined(self, scope: Scope, name: str) -> TensorView:
-        """Return the tensor `name` of a scope; an unknown one is added to the main graph."""
+        """Return the tensor that `name` refers to in `scope`.
+
+        If there is none, adds it to the main graph and to `undefined_tensors`.
+        """
         tensor = scope.find(name)
         if tensor is None:
             tensor = self.main.tensors[name] = TensorView(name, self.main, is_undefined=True)
@@ -214,7 +220,10 @@ class GraphView:
         return tensor
 
     def _iter_ordered(self, scope: Scope) -> Iterator[NodeView]:
-        """Yield the nodes of a scope in topological order, each after those of its subgraphs."""
+        """Yield the nodes of `scope` in topological order, each after those of its subgraphs.
+
+        Sets `cycle` if the nodes have a cycle and none was found before.
+        """
         order, cycle = sort_topologically(scope)
         if cycle is not None and self.cycle is None:
             self.cycle = cycle
@@ -256,7 +265,10 @@ class GraphView:
 
 
 def _register_node(proto: NodeProto, scope: Scope) -> None:
-    """Append a node to its scope and register its outputs; the first producer of a name wins."""
+    """Append a node to its scope and register its outputs as tensors.
+
+    If a name has several producers, the first one wins. Empty output names become None.
+    """
     node = NodeView(proto, scope)
     scope.nodes.append(node)
     is_constant = proto.op_type == "Constant" and node.is_standard
@@ -271,7 +283,7 @@ def _register_node(proto: NodeProto, scope: Scope) -> None:
 
 
 def fresh_name(base: str, used_names: Container[str], number: int = 1) -> str:
-    """Return `base` or, if it is in use, `base` with the first free suffix above `number`."""
+    """Return `base` or, if it is in use, ``base_N`` with the first free N above `number`."""
     name = base
     while name in used_names:
         number += 1
@@ -280,7 +292,10 @@ def fresh_name(base: str, used_names: Container[str], number: int = 1) -> str:
 
 
 def _constant_element_type(proto: NodeProto) -> int:
-    """Return the ONNX element type of the output of a Constant node."""
+    """Return the ONNX element type of a Constant node: that of its `value`, FLOAT or INT64.
+
+    FLOAT for `value_float` and `value_floats`, INT64 for anything else.
+    """
     for attribute in proto.attribute:
         if attribute.name == "value":
             return int(attribute.t.data_type)
@@ -297,7 +312,10 @@ def node_label(proto: NodeProto) -> str:
 
 
 def attribute_values(proto: NodeProto) -> dict[str, Any]:
-    """Return the numeric, numeric list and string attributes of a node by name."""
+    """Return attribute name -> value, for numbers, lists of numbers and strings.
+
+    Other attributes (tensors, graphs) are omitted.
+    """
     values: dict[str, Any] = {}
     for attribute in proto.attribute:
         kind = attribute.type
@@ -375,7 +393,10 @@ def _collect_dependencies(scope: Scope) -> tuple[list[int], dict[int, list[int]]
 
 
 def _iter_read_tensors(node: NodeView) -> Iterator[TensorView]:
-    """Yield the tensors that a node and its subgraphs read."""
+    """Yield the tensors that a node reads, then those that nodes and outputs of its subgraphs read.
+
+    Absent inputs are omitted; a tensor may come several times.
+    """
     yield from (tensor for tensor in node.inputs if tensor is not None)
     for subgraph in node.subgraphs:
         for inner_node in subgraph.nodes:
@@ -387,7 +408,7 @@ def _iter_read_tensors(node: NodeView) -> Iterator[TensorView]:
 
 
 def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
-    """Replace the nodes of `graph` with copies of the nodes in `order`."""
+    """Replace all nodes of `graph` by copies of the nodes in `order`, in place."""
     copies = []
     for node in order:
         copy = NodeProto()

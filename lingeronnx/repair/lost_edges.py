@@ -75,7 +75,7 @@ def _format_no_candidate(view: GraphView, tensor: TensorView) -> str:
 
 
 def _make_rewire_edit(tensor: TensorView, replacement: TensorView) -> Edit:
-    """Return the edit that lets the consumers of an undefined tensor read `replacement`."""
+    """Return the edit that lets all consumers of the undefined `tensor` read `replacement`."""
     readers = ", ".join(dict.fromkeys(read.label for read in tensor.reads))
     return Edit(
         _REPAIR_NAME,
@@ -181,7 +181,10 @@ def _can_replace(analysis: KindAnalysis, tensor: TensorView, candidate: TensorVi
 
 
 def _matches_integer_demand(kind: TensorKind, demand: TensorDemand) -> bool:
-    """Return whether integers of `kind` have the scale and type that integer operators expect."""
+    """Whether integers of `kind` have the scale and width that the consumers in `demand` expect.
+
+    False for a kind that is not integer; an unknown scale or width matches.
+    """
     if not kind.is_integer:
         return False
     scales = [] if kind.scale is None else demand.scales()

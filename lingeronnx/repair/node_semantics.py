@@ -194,7 +194,10 @@ class TensorDemand:
     dequant_scales: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
-        """Return the distinct scales of the integer readers, or of the Dequants without any."""
+        """Return the distinct scales of the integer readers, or of the Dequants without readers.
+
+        In order of appearance; unknown and invalid scales are omitted.
+        """
         candidates = [reader.scale for reader in self.integer_readers] or self.dequant_scales
         scales: list[float] = []
         for candidate in candidates:
@@ -223,7 +226,7 @@ def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
 
 
 def _have_same_scale(kinds: Sequence[TensorKind]) -> bool:
-    """Return whether no scale differs from that of the first kind; unknown scales are ignored."""
+    """Whether each known scale is close to that of the first of `kinds`, or this is unknown."""
     first_scale = kinds[0].scale
     if first_scale is None:
         return True
@@ -315,7 +318,11 @@ def always_passes_integers(node: NodeView) -> bool:
 
 
 def passes_integers_on_demand(node: NodeView) -> bool:
-    """Return whether a node passes integers on if a consumer needs them, else runs in float."""
+    """Whether `node` passes integers on if a consumer needs them, and otherwise runs in float.
+
+    These are operators of `ON_DEMAND_OPS` that are transparent for integers here and have no
+    integer operator of their own.
+    """
     return (
         _is_integer_transparent(node)
         and node.proto.op_type in ON_DEMAND_OPS
@@ -324,7 +331,10 @@ def passes_integers_on_demand(node: NodeView) -> bool:
 
 
 def data_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the inputs whose values a data movement node passes on."""
+    """Return the indices of the inputs whose values a data movement `node` passes on.
+
+    All inputs of Concat, 1 and 2 of Where, otherwise 0; only those that exist.
+    """
     input_count = len(node.inputs)
     if node.proto.op_type == "Concat":
         return list(range(input_count))
@@ -350,7 +360,10 @@ def current_attributes(node: NodeView) -> dict[str, Any]:
 
 
 def integer_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the inputs of an integer node that are integer activations."""
+    """Return the indices of the activation inputs of an integer node that are not constant.
+
+    Absent inputs are omitted.
+    """
     indices = []
     for index in _activation_inputs(node):
         tensor = node.inputs[index] if index < len(node.inputs) else None
@@ -398,7 +411,10 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
     """
 
     def make_value_view(tensor: TensorView | None) -> SimpleNamespace | None:
-        """Imitate an IR value: the name and a constant's element type; None for None."""
+        """Return a stand-in for an IR value with the tensor's name, or None for None.
+
+        ``const_value.numpy()`` of a constant gives its element type.
+        """
         if tensor is None:
             return None
         constant = None
@@ -491,7 +507,10 @@ def takes_indices(node: NodeView, index: int) -> bool:
 def _same_type_kinds(
     node: NodeView, index: int, input_kinds: Sequence[TensorKind]
 ) -> list[TensorKind]:
-    """Return the kinds of the other inputs that share the type variable of input `index`."""
+    """Return the kinds of the other inputs whose type variable in the schema is that of `index`.
+
+    `input_kinds` has the kind of each input, in input order.
+    """
     type_variable = _type_variable(node, index)
     return [
         kind
@@ -501,7 +520,10 @@ def _same_type_kinds(
 
 
 def _schema(node: NodeView) -> defs.OpSchema | None:
-    """Return the ONNX schema of a standard operator, or None if there is none."""
+    """Return the newest ONNX schema, up to opset `_OPSET`, of a standard operator.
+
+    None for operators of other domains, and for unknown ones.
+    """
     if not node.is_standard:
         return None
     try:
@@ -511,7 +533,10 @@ def _schema(node: NodeView) -> defs.OpSchema | None:
 
 
 def _formal_parameter(node: NodeView, index: int) -> defs.OpSchema.FormalParameter | None:
-    """Return the schema entry of input `index`, or None if the schema does not define it."""
+    """Return the schema entry of input `index`; the last one also for further variadic inputs.
+
+    None if the schema has no such input or there is no schema.
+    """
     schema = _schema(node)
     if schema is None or not schema.inputs:
         return None

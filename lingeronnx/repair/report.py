@@ -167,7 +167,7 @@ def _format_findings(findings: Sequence[RepairFinding]) -> list[str]:
 
 
 def _format_edits(edits: Sequence[Edit]) -> list[str]:
-    """Return one indented line per edit: action and text, with the scale of a new Dequant."""
+    """Return one indented line per edit: its action and text, for a new Dequant with its scale."""
     lines = []
     for edit in edits:
         has_scale = edit.action == "insert" and edit.after is not None
@@ -177,7 +177,7 @@ def _format_edits(edits: Sequence[Edit]) -> list[str]:
 
 
 def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, object]:
-    """Return the fields `names` of an object; infinities and NaN become strings."""
+    """Return name -> value for the fields `names` of `value`; infinities and NaN as strings."""
     fields: dict[str, object] = {}
     for name in names:
         field_value = getattr(value, name)

@@ -107,7 +107,11 @@ def _strip_for_inference(model: ModelProto) -> ModelProto:
 
 
 def _strip_constant(tensor: TensorProto) -> TensorProto:
-    """Return a small constant as it is, and a large or external one without its values."""
+    """Return `tensor` itself if it is small and not external, else a copy without values.
+
+    Small: its dimensions sum to `_MAX_KEPT_ELEMENTS` at most, and its raw data to 8 times as many
+    bytes.
+    """
     is_small = (
         sum(map(abs, tensor.dims)) <= _MAX_KEPT_ELEMENTS
         and len(tensor.raw_data) <= 8 * _MAX_KEPT_ELEMENTS
@@ -219,7 +223,11 @@ def _group_count(node: NodeView) -> int:
 
 
 def _find_weight_shape(name: str, shapes: Sequence[Dims | None]) -> Dims | None:
-    """Return the shape of the first weight of an integer layer, or None if it is unknown."""
+    """Return the first known shape after that of input 0, or None if none is known.
+
+    `shapes` has one entry per input of the integer layer `name`; for LSTMInt and GRUInt only
+    matrices count, since lengths and states come before the weights.
+    """
     for shape in shapes[1:]:
         # Recurrent layers have lengths and states before the weights, which are matrices.
         if shape is not None and (name not in (LSTM.name, GRU.name) or len(shape) == 2):
@@ -228,7 +236,10 @@ def _find_weight_shape(name: str, shapes: Sequence[Dims | None]) -> Dims | None:
 
 
 def _changes_element_count(node: NodeView, shapes: Sequence[Dims | None], sizes: Sizes) -> bool:
-    """Return whether a Reshape or Flatten changes the number of elements."""
+    """Whether `node` is a Reshape or Flatten whose input and output sizes are known and differ.
+
+    `shapes` has the shapes of the inputs, `sizes` the (type, shape) of tensors by name.
+    """
     if _operator_name(node) not in ("Reshape", "Flatten"):
         return False
     if not node.proto.output or not shapes:
@@ -246,7 +257,10 @@ def _element_count(dims: Dims | None) -> int | None:
 
 
 def _strict_inference_errors(model: ModelProto) -> Iterator[str]:
-    """Yield the first error of strict shape inference, reduced to the node if one is named."""
+    """Yield the error of onnx's strict shape inference, if there is one.
+
+    If it names nodes of `model`, the text is "sizes of" the one with the longest label.
+    """
     try:
         register_schemas()
         shape_inference.infer_shapes(

@@ -36,7 +36,10 @@ __all__ = ["DUPLICATE_REPAIR", "IDENTITY_REPAIR", "ORDER_REPAIR"]
 
 
 def _find_duplicates(view: GraphView) -> list[RepairFinding]:
-    """Return the findings on duplicate producers, graph inputs and outputs, and node names."""
+    """Return the findings on duplicate producers, graph inputs and outputs, and node names.
+
+    Also (fatal) on names that a node computes and that are graph inputs or initializers as well.
+    """
     findings = []
     for scope in view.scopes:
         graph = scope.graph
@@ -56,7 +59,10 @@ def _find_duplicates(view: GraphView) -> list[RepairFinding]:
 def _describe_duplicate_producer(
     graph: GraphProto, node: NodeProto, first: NodeProto
 ) -> RepairFinding:
-    """Return the finding on a node that computes a tensor of `first`; fatal unless equivalent."""
+    """Return the finding on `node`, which computes a tensor that `first` computes too.
+
+    With an edit that removes `node` if both are equivalent, else fatal.
+    """
     label = node_label(node)
     tensor = next(name for name in node.output if name and name in first.output)
     if not _is_equivalent(first, node):
@@ -92,7 +98,10 @@ def _describe_duplicate_entry(
 
 
 def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
-    """Delete all entries `name` but the first from a list of `graph`."""
+    """Delete all entries `name` but the first from the list `kind` of `graph`, in place.
+
+    `kind` is "graph input", "graph output" or "initializer".
+    """
     entries = {
         "graph input": graph.input,
         "graph output": graph.output,
@@ -184,7 +193,7 @@ def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
 
 
 def _find_computed_inputs(graph: GraphProto) -> list[str]:
-    """Return the sorted names of graph inputs and initializers that are node outputs as well."""
+    """Return the sorted names that are node outputs and also graph inputs or initializers."""
     sources = {value.name for value in graph.input}
     sources |= {tensor.name for tensor in graph.initializer}
     outputs: set[str] = set()
@@ -194,7 +203,10 @@ def _find_computed_inputs(graph: GraphProto) -> list[str]:
 
 
 def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
-    """Return graph inputs, outputs and initializers listed several times, as (kind, entries)."""
+    """Return (kind, entries) for each name listed several times in one list of `graph`.
+
+    `kind` is "graph input", "graph output" or "initializer"; entries are in list order.
+    """
     duplicates = []
     lists = {
         "graph input": graph.input,
@@ -265,7 +277,7 @@ def _sort(scope: Scope) -> None:
 
 
 def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
-    """Return the nodes that come before the producer of an input, with that input."""
+    """Return (node, input tensor) for each input whose producer comes later in `nodes`."""
     index_of = {node: index for index, node in enumerate(nodes)}
     misordered = []
     for node in nodes:
@@ -390,7 +402,7 @@ def _removable_identities(view: GraphView) -> list[NodeView]:
 
 
 def _is_plain_identity(node: NodeView) -> bool:
-    """Return whether a node is an Identity that is the first producer of its output."""
+    """Whether `node` is a standard Identity of one input and the first producer of its output."""
     if node.proto.op_type != "Identity" or not node.is_standard:
         return False
     if len(node.inputs) != 1 or len(node.outputs) != 1 or node.inputs[0] is None:

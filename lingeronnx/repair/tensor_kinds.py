@@ -65,7 +65,10 @@ _INTEGER_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, Ten
 
 
 def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
-    """Return the platform that a graph was made for, or None if the named one is unknown."""
+    """Return the first platform that metadata or node attributes name; venus if none does.
+
+    None if that platform is unknown.
+    """
     name = next(filter(None, _iter_platform_names(model, view)))
     try:
         return get_target(str(name))
@@ -74,7 +77,10 @@ def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
 
 
 def _iter_platform_names(model: ModelProto, view: GraphView) -> Iterator[object]:
-    """Yield the platform names in the metadata and in node attributes, and "venus" as default."""
+    """Yield the platform names in metadata, then in node attributes, then "venus".
+
+    None for each node without one.
+    """
     for entry in model.metadata_props:
         if entry.key == "lingeronnx.platform":
             yield entry.value
@@ -134,7 +140,7 @@ class KindAnalysis:
         return view.cache["kind_analysis"]
 
     def __init__(self, view: GraphView) -> None:
-        """Detect the platform, collect the demands, and find the root kinds of all tensors."""
+        """Detect the platform, collect the demands, and determine the root kinds of all tensors."""
         self.view = view
         self.target = _detect_platform(view.model, view)
         self.demand_of = Demands(view).demand_of
@@ -199,7 +205,10 @@ class KindAnalysis:
         return None
 
     def _is_surely_real(self, tensor: TensorView) -> bool:
-        """Return whether any consumer of a graph input certainly takes real numbers."""
+        """Whether a node that reads the graph input `tensor` certainly takes real numbers there.
+
+        Decided for each consumer with its other operands presumed real or unknown.
+        """
         for read in tensor.reads:
             if read.node is None:
                 continue
@@ -441,7 +450,10 @@ def _unique_scale(demand: TensorDemand) -> float | None:
 
 
 def _is_presumably_real(tensor: TensorView | None) -> bool:
-    """Return whether a tensor is a float constant, a float graph input, or computed by a node."""
+    """Whether `tensor` is a float constant, a float32 graph input, or computed by a node.
+
+    False for None.
+    """
     if tensor is None:
         return False
     if tensor.constant_type == TensorProto.FLOAT or tensor.producer is not None:
@@ -495,7 +507,10 @@ def _unknown_operator_kind(
 def _compute_output_scale(
     op_format: Format, attrs: Mapping[str, Any], input_kinds: Sequence[TensorKind]
 ) -> float | None:
-    """Return the output scale of an integer operator, or None if the attributes do not give one."""
+    """Return the output scale of an integer operator from its attributes and input kinds.
+
+    None if they do not give one, or give several or an invalid one.
+    """
     input_qparams = [
         Affine(kind.scale) if kind.is_integer and kind.scale else None for kind in input_kinds
     ]
@@ -521,7 +536,11 @@ def _is_float_state(node: NodeView, tensor: TensorView) -> bool:
 
 
 def _real_operands(node: NodeView, passes_integers: bool) -> Sequence[int]:
-    """Return the indices of the inputs of a node that must be real numbers."""
+    """Return the indices of the inputs of `node` that must be real numbers.
+
+    For integer nodes, those that the operator defines; none for nodes that pass integers on or
+    produce indices; all inputs of others.
+    """
     if is_quantized(node):
         return real_inputs(node)
     if always_passes_integers(node) or passes_integers or produces_indices(node):
@@ -530,7 +549,10 @@ def _real_operands(node: NodeView, passes_integers: bool) -> Sequence[int]:
 
 
 def _find_branch_outputs(node: NodeView, index: int) -> list[TensorView]:
-    """Return the tensors that the branches of an If return as its output `index`."""
+    """Return the tensors that the branches of an If return as its output `index`.
+
+    One per branch, without undefined ones.
+    """
     outputs = []
     for branch in node.subgraphs:
         if index < len(branch.graph.output):

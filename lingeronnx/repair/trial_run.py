@@ -46,7 +46,7 @@ class TrialRunResult:
     notes: Sequence[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the result as lines of text."""
+        """Return the result as lines: the error or a line per output, then the notes."""
         if self.error is not None:
             lines = [f"check: the model does not run: {self.error}"]
         else:
@@ -55,7 +55,7 @@ class TrialRunResult:
         return lines + [f"note: {note}" for note in self.notes]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the result as JSON-compatible values."""
+        """Return `outputs`, `error` (None if it ran) and `notes` as JSON values."""
         return {
             "outputs": [asdict(output) for output in self.outputs],
             "error": self.error,
@@ -64,7 +64,7 @@ class TrialRunResult:
 
 
 def _format_outputs(outputs: Sequence[OutputSummary]) -> list[str]:
-    """Return one aligned line per output: name, shape, dtype and range."""
+    """Return one aligned, indented line per output: name, shape, dtype and range of values."""
     rows = [
         (f"'{output.name}'", str(list(output.shape)), output.dtype, _format_range(output))
         for output in outputs
@@ -137,7 +137,10 @@ def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
 
 
 def _check_size(label: str, dims: Sequence[int | None]) -> None:
-    """Raise ModelError if a tensor is too large to run; open dimensions count as 1."""
+    """Raise ModelError if a tensor has more than `_MAX_ELEMENTS` elements.
+
+    Open dimensions (None) count as 1. `label` is the subject of the message.
+    """
     element_count = math.prod(dim or 1 for dim in dims)
     if element_count > _MAX_ELEMENTS:
         raise ModelError(
@@ -146,7 +149,10 @@ def _check_size(label: str, dims: Sequence[int | None]) -> None:
 
 
 def _random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return random values of a dtype; integers above 16 bits are 0, since they may be indices."""
+    """Return random values: standard normal floats, uniform bools and integers of at most 16 bits.
+
+    Wider integers are 0, since they may be indices.
+    """
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind == "b":

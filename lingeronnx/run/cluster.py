@@ -188,7 +188,10 @@ def _map_in_processes(
 def _submit_in_order(
     items: Iterable[_Item], submit: Callable[[_Item], _Future], workers: int
 ) -> Generator[tuple[_Item, _Future], None, None]:
-    """Yield (item, result of `submit`) in order, submitting a few items ahead per worker."""
+    """Yield (item, submitted result) in the order of `items`.
+
+    Keeps up to `_PREFETCH_PER_WORKER` * `workers` items submitted before the first is yielded.
+    """
     pending: deque[tuple[_Item, _Future]] = deque()
     for item in items:
         pending.append((item, submit(item)))
@@ -242,7 +245,7 @@ def _map_on_cluster(
 
 
 def _log_lost_workers(previous: set[str], current: set[str]) -> set[str]:
-    """Log workers that disappeared, and return the current ones."""
+    """Log a warning for each worker of `previous` that is not in `current`; return `current`."""
     for worker in sorted(previous - current):
         _LOG.warning(
             "lost cluster worker %s; reassigning its work to the remaining %d", worker, len(current)

@@ -42,7 +42,7 @@ _MAX_FIRST_VALUES = 8  # that a summary shows
 
 
 def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
-    """Return the JSON entries of quantization parameters: `scale`, and a nonzero `zero_point`."""
+    """Return `scale` (None without `qparams`) and, if it is not 0, `zero_point`."""
     if qparams is None:
         return {"scale": None}
     entries: dict[str, object] = {"scale": qparams.scale}
@@ -52,7 +52,10 @@ def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
 
 
 def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
-    """Read the entries that `qparams_to_json` returned for an array of `dtype`."""
+    """Return the parameters that `qparams_to_json` wrote in `entry`, of the width of `dtype`.
+
+    None if the scale is None, which means real values.
+    """
     if entry["scale"] is None:
         return None
     return Affine(
@@ -96,7 +99,10 @@ class DumpFolder:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> DumpFolder:
-        """Create a new folder that replaces the dump at the end; ConfigError if that fails."""
+        """Create a temporary folder that replaces the one at `path` when the block ends.
+
+        Raises ConfigError if `path` is a file or the folder cannot be created.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"cannot dump into {self.path}: it is a file; pass a folder")
         try:
@@ -169,7 +175,7 @@ class DumpFolder:
             ) from error
 
     def _write_index(self) -> None:
-        """Write the index, and link files of the old folder that are not part of a dump."""
+        """Write the index, and link files of the old folder that belong to no dump."""
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         (self._new_folder / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         link_missing_entries(
@@ -178,7 +184,10 @@ class DumpFolder:
 
 
 def _dump_file_names(folder: Path) -> set[str]:
-    """Return the names of the files of the dump in `folder`, including its index."""
+    """Return the names of the files of the dump in `folder`, including its index.
+
+    Empty if there is no readable index.
+    """
     try:
         entries = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
         return {INDEX_FILE, *(str(entry["file"]) for entry in entries)}
@@ -210,7 +219,7 @@ class TensorSummary:
     """
 
     def __init__(self, name: str) -> None:
-        """Start an empty summary of the tensor `name`."""
+        """Start an empty summary of tensor `name`: shape (), low = infinity, high = -infinity."""
         self.name = name
         self.dtype = ""
         self.qparams: Affine | None = None
@@ -220,7 +229,11 @@ class TensorSummary:
         self._total, self._count = 0.0, 0
 
     def add(self, array: np.ndarray, qparams: Affine | None) -> None:
-        """Add one batch, whose values are integers with `qparams`, or real if it is None."""
+        """Add one batch, whose values are integers with `qparams`, or real if it is None.
+
+        Axis 0 of the batch is added to that of the shape; the other axes are those of the last
+        batch.
+        """
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
         self.dtype = str(array.dtype)

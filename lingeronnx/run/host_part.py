@@ -40,7 +40,10 @@ def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx
 
 
 def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the present inputs of a node, and outer tensors that its subgraphs consume."""
+    """Yield the names of the inputs of a node, then of outer tensors that its subgraphs consume.
+
+    Absent inputs are omitted; a name may come several times.
+    """
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         subgraphs = list(attribute.graphs)
@@ -51,7 +54,7 @@ def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _iter_outer_names(subgraph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the tensors that a subgraph consumes but does not define."""
+    """Yield the names that a subgraph's nodes or outputs consume and it does not define."""
     defined = {value.name for value in (*subgraph.input, *subgraph.initializer)}
     for node in subgraph.node:
         defined.update(node.output)
@@ -97,7 +100,10 @@ def build_host_model(
 
 
 def _copy_functions(model: onnx.ModelProto, host_model: onnx.ModelProto) -> None:
-    """Copy the functions of `model`, and opsets that nodes and functions use, to `host_model`."""
+    """Add the functions of `model`, and the opsets that nodes and functions use, to `host_model`.
+
+    In place; the default opset is always added.
+    """
     domains = {node.domain for node in iter_nodes_recursive(host_model.graph.node)}
     host_model.opset_import.extend(
         opset for opset in model.opset_import if opset.domain in domains or not opset.domain

@@ -38,7 +38,10 @@ def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> i
 
 
 def trim_memory() -> None:
-    """Return freed memory to the operating system, which glibc keeps for each thread otherwise."""
+    """Return freed memory to the operating system (glibc's malloc_trim); does nothing elsewhere.
+
+    glibc otherwise keeps it for each thread.
+    """
     if sys.platform != "linux":
         return
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -71,7 +71,11 @@ class Agreement:
         return self._count, self._error, self._signal, self._other, self._cross
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Add `sums` of another measure."""
+        """Add the `sums` of another measure to this one, in place.
+
+        They are count, squared error, power of the reference, power of the other, and cross
+        product.
+        """
         count, error, signal, other_power, cross = sums
         self._count += int(count)
         self._error += error

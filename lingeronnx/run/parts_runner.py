@@ -61,7 +61,7 @@ class PartsRunner:
         target: Target | None = None,
         host: HostFunction | None = None,
     ) -> None:
-        """Prepare a runner for every chip part, and unless `host` is set for host parts."""
+        """Create a runner for every chip part and, if `host` is None, one per host part."""
         self.parts = parts
         self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
         self._chip = {

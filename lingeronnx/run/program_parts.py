@@ -141,7 +141,10 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
 
 
 def _preset_choices(parts: Sequence[ProgramPart], target: Target) -> list[ProgramPart]:
-    """Return the parts with packer arguments that the vendor chose for all chip parts together."""
+    """Return `parts` with the packer arguments that the vendor chose for all chip parts together.
+
+    Host parts, and chip parts for which the vendor returned no choice, are unchanged or have None.
+    """
     graphs = [part.graph for part in parts if part.chip]
     choices = iter(target.vendor.assign_resident_constants(graphs, target))
     return [
@@ -156,7 +159,7 @@ class _StageAssignment:
     """
 
     def __init__(self, graph: ir.Model) -> None:
-        """Assign the nodes of `graph` to stages, and count the chip stages."""
+        """Assign the nodes of `graph` to stages, and count the chip stages (`last`)."""
         self.order = list(graph.graph)
         self._chip_nodes = find_chip_nodes(graph)
         self._constant_nodes = {
@@ -169,7 +172,7 @@ class _StageAssignment:
 
     @cached_property
     def _consumers(self) -> dict[int, list[ir.Node]]:
-        """{id of a value: nodes that consume it, also in a subgraph}."""
+        """Id of a value -> nodes that consume it, directly or in a subgraph, in graph order."""
         consumers: dict[int, list[ir.Node]] = {}
         for node in self.order:
             for value in iter_read_values(node):
@@ -219,7 +222,10 @@ class _StageAssignment:
     def _find_consumer_stages(
         self, node: ir.Node, stages: Mapping[int, frozenset[int]]
     ) -> frozenset[int]:
-        """Return the stages of all consumers of `node`, which are in `stages`."""
+        """Return the union of the stages of all consumers of `node`.
+
+        `stages` maps the id of a node to its stages, and must contain the consumers.
+        """
         consumer_stages: frozenset[int] = frozenset()
         for value in node.outputs:
             for consumer in self._consumers.get(id(value), ()):
@@ -235,7 +241,7 @@ class _StageAssignment:
 
     @cached_property
     def node_indices(self) -> dict[int, list[int]]:
-        """{stage: indices of its nodes in graph order}."""
+        """Stage -> indices of its nodes in graph order; a node may be in several stages."""
         indices: dict[int, list[int]] = {}
         for index, node in enumerate(self.order):
             for stage in self.stages[id(node)]:
@@ -259,7 +265,10 @@ class _ChipSubgraph:
     """
 
     def __init__(self, graph: ir.Model, assignment: _StageAssignment, target: Target) -> None:
-        """Extract the nodes of all chip stages; use the complete graph if one is unused."""
+        """Extract the nodes of all chip stages of `graph` as one graph.
+
+        If extraction drops unused nodes, the complete graph is used instead.
+        """
         self._assignment, self._target = assignment, target
         indices: set[int] = set()
         for stage in range(1, 2 * assignment.last, 2):

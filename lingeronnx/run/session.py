@@ -87,6 +87,10 @@ class Session:
         platform: str | Target | None = None,
         host: str | os.PathLike[str] | None = None,
     ) -> None:
+        """Load `path` and create its runner: parts on `host`, integer, or float when first needed.
+
+        Raises ConfigError if an option for integer graphs is passed with a float model.
+        """
         self.model = restore_user_names(ir.as_model(path))
         self.is_integer = is_integer_graph(self.model)
         if self.is_integer:
@@ -196,7 +200,10 @@ class Session:
 
     @contextlib.contextmanager
     def watched(self, watch: Callable[[str, np.ndarray, Affine | None], None]) -> Iterator[Session]:
-        """Call `watch` with every tensor of every run in the block, as `tensors` yields them."""
+        """Call `watch` with (name, array, qparams) of every tensor of every run in the block.
+
+        qparams is None for real values.
+        """
         self._watches.append(watch)
         try:
             yield self
@@ -268,7 +275,10 @@ class Session:
         return self._notify_watchers(self._tensors(inputs, None, force), names)
 
     def _notify_watchers(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
-        """Call all watches with every (name, array, qparams); yield those in `names`, or all."""
+        """Call each watch with every (name, array, qparams), and yield those in `names`.
+
+        Yields all if `names` is None.
+        """
         for item in tensors:
             for watch in self._watches:
                 watch(*item)
@@ -328,7 +338,10 @@ class Session:
         yield from self._tail_runner.run(tail_feeds, tail_names, max(counts, default=1))
 
     def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-        """Return the feeds, checked and converted as `Data` does; DataError if they do not fit."""
+        """Return input name -> array, checked and converted as `Data` does.
+
+        Raises DataError if `feeds` do not fit the inputs.
+        """
         from .data import Data
 
         batches = Data([dict(feeds)], self.inputs, label="feeds").batches(1 << 30)
@@ -381,7 +394,7 @@ def open_lowered_session(
 
 
 def _check_float_options(**options: object) -> None:
-    """Raise ConfigError if an option for integer graphs is set."""
+    """Raise ConfigError if one of `options`, which apply to integer graphs only, is not None."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
@@ -390,7 +403,10 @@ def _check_float_options(**options: object) -> None:
 
 
 def _needs_no_conversion(array: np.ndarray, spec: InputSpec) -> bool:
-    """Whether an array is a valid batch of an input with a batch axis, as it is."""
+    """Whether `array` is a valid batch of an input that takes any batch size, without conversion.
+
+    Its type and shape must match exactly, it must not be empty, and floats must be finite.
+    """
     if type(array) is not np.ndarray or array.dtype != spec.dtype or not array.size:
         return False
     if not spec.shape or not spec.accepts_any_batch or not spec.matches_shape(array.shape):
@@ -414,7 +430,10 @@ def is_integer_graph(model: ir.Model) -> bool:
 
 
 def _make_node_arg(value: ir.Value) -> NodeArg:
-    """Describe a graph input or output as onnxruntime does."""
+    """Describe a graph input or output as onnxruntime does: name, shape, "tensor(TYPE)".
+
+    An unknown type counts as float, an unknown shape as [].
+    """
     short_names = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
     type_name = "float"
     if value.dtype is not None:

@@ -174,7 +174,10 @@ def _integer_tensor_name(value: ir.Value) -> str:
 
 
 def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate a tensor's batches along axis 0; ConfigError if their other sizes differ."""
+    """Return the `batches` of a tensor concatenated along axis 0; scalars count as one row.
+
+    Raises ConfigError, with `name`, if their other axes differ.
+    """
     batches = [np.atleast_1d(batch) for batch in batches]
     if len({batch.shape[1:] for batch in batches}) > 1:
         raise ConfigError(

@@ -63,7 +63,7 @@ class Stream:
         state: Mapping[str, str],
         start: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Check the pairs of state tensors, and restart with the values `start`."""
+        """Check the state pairs (`state`: output name -> input name), and restart with `start`."""
         self._session = session
         self._outputs = [str(v.name) for v in session.model.graph.outputs]
         self._input_by_output = _check_state_pairs(session.model, state)
@@ -79,7 +79,10 @@ class Stream:
         return dict(self._state)
 
     def reset(self, start: Mapping[str, np.ndarray] | None = None) -> None:
-        """Restart with the values `start`, or with zeros."""
+        """Restart with `start` (state input -> array), or with zeros for those without an entry.
+
+        Raises ConfigError for a name that is no state input.
+        """
         inputs = set(self._input_by_output.values())
         for name in start or {}:
             if name not in inputs:

@@ -239,7 +239,10 @@ def _collect_attributes(form: Format) -> list[Attr]:
 
 
 def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
-    """Make an attribute of its kind, or with its default if it is optional and has one."""
+    """Return the schema entry of `attr`; its description is the unit.
+
+    With its default if it is optional and has one, else only with its type.
+    """
     make_attribute = defs.OpSchema.Attribute
     if attr.is_required or attr.default is None:
         return make_attribute(

@@ -63,7 +63,10 @@ def _with_description(schema: _Schema, description: str) -> _Schema:
 
 
 def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
-    """Make the schema of an object with only these fields, required but for `optional`."""
+    """Return the schema of an object with only the properties `fields` (name -> schema).
+
+    All are required except those in `optional`.
+    """
     required = [name for name in fields if name not in optional]
     return {
         "type": "object",
@@ -89,7 +92,7 @@ def _nullable(schema: _Schema) -> _Schema:
 
 
 def _plan_schema() -> _Schema:
-    """Make the schema of a plan file."""
+    """Return the schema of a plan file."""
     positive = {"type": "number", "exclusiveMinimum": 0}
     several = {"type": "array", "items": positive, "minItems": 2}
     tensor = _object_of(
@@ -149,7 +152,7 @@ def _plan_schema() -> _Schema:
 
 
 def _part_schema() -> _Schema:
-    """Make the schema of one part of a program in a report."""
+    """Return the schema of one part of a program in a report, with all properties required."""
     sizes = dict.fromkeys(("nodes", "macs", "float_operations", "shared", "psram"), _COUNT)
     names = dict.fromkeys(("inputs", "outputs"), _array_of(_STRING))
     words = dict.fromkeys(("name", "packer_args", "packer"), _STRING)
@@ -188,7 +191,7 @@ _OPTIONAL_REPORT_FIELDS = (
 
 
 def _report_schema() -> _Schema:
-    """Make the schema of the JSON report of `quantize`."""
+    """Return the schema of the JSON report of `quantize`."""
     node = _object_of({"node": _STRING, "op_type": _STRING, "why": _STRING, "macs": _COUNT})
     part = {
         **dict.fromkeys(("axis", "first", "last"), _COUNT),
@@ -301,7 +304,7 @@ def _report_schema() -> _Schema:
 
 
 def _finding_schema() -> _Schema:
-    """Make the schema of a finding: its level, node, rule, value and remedy."""
+    """Return the schema of a finding: its level, node, rule, value and remedy, all required."""
     return _object_of(
         {
             "level": _with_description(
@@ -314,7 +317,7 @@ def _finding_schema() -> _Schema:
 
 
 def _cost_schema() -> _Schema:
-    """Make the schema of a report's cost: memory in bytes and MACs, in total and by layer."""
+    """Return the schema of a report's cost: memory in bytes and MACs, in total and by layer."""
     sizes = ("weights", "activations", "dma", "shared", "shared_limit", "psram", "psram_limit")
     counts = ("macs", "weights", "activations", "work_area", "dma")
     layer = _object_of(
@@ -333,7 +336,10 @@ def _cost_schema() -> _Schema:
 
 
 def _time_schema() -> _Schema:
-    """Make the schema of a report's latency: cycles in total and by layer, and milliseconds."""
+    """Return the schema of a report's latency: cycles in total and by layer, and milliseconds.
+
+    Cycles and milliseconds are null if they are unknown.
+    """
     ends = ("total", "low", "high")
     sums = dict.fromkeys(("luna", "overhead", "moved", "waits", *ends), _NUMBER)
     counted = ("cycles", "low", "high", "start", "wait", "dma", "moved", "overhead", "fetch")
@@ -377,7 +383,7 @@ def _time_schema() -> _Schema:
 
 
 def _saved_cycles_schema() -> _Schema:
-    """Make the schema of the cycles before and after rewrites."""
+    """Return the schema of the cycles before and after rewrites, on `platform`."""
     ends = {"before": _COUNT, "after": _COUNT}
     return _object_of(
         {
@@ -391,7 +397,7 @@ def _saved_cycles_schema() -> _Schema:
 
 
 def _accuracy_schema() -> _Schema:
-    """Make the schema of the accuracy in float and in integers."""
+    """Return the schema of the accuracy in float and in integers; each may be null."""
     return _object_of(
         {
             "metric": _STRING,
@@ -405,7 +411,7 @@ def _accuracy_schema() -> _Schema:
 
 
 def _search_schema() -> _Schema:
-    """Make the schema of a search in a report: its goal, its outcome, and all attempts."""
+    """Return the schema of a search in a report: its goal, its outcome, and all attempts."""
     trial = _object_of(
         {
             "what": _STRING,
@@ -451,7 +457,7 @@ def _search_schema() -> _Schema:
 
 
 def _imported_scale_schema() -> _Schema:
-    """Make the schema of a scale imported from a file, with the scale that is held instead."""
+    """Return the schema of a scale imported from a file, with the one used instead (``held_``)."""
     return _object_of(
         {
             "tensor": _STRING,

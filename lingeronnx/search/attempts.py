@@ -212,7 +212,10 @@ class AttemptPrefetcher:
     def __init__(
         self, base: Candidate, goal: Goal, create_start: StartFactory | None, cluster: str | None
     ) -> None:
-        """Prepare the job for workers; without a cluster or `create_start` nothing is run ahead."""
+        """Prepare the job for workers of `cluster`.
+
+        Without `cluster` or `create_start` there is no job, and nothing is run ahead.
+        """
         self._cluster = cluster
         self._job: _AttemptJob | None = None
         if create_start is not None and cluster is not None:

@@ -91,7 +91,11 @@ def measure_cost(attempt: Candidate) -> AttemptCost:
 
 
 def _int4_savings_bytes(graph: ir.Model) -> int:
-    """Compute the bytes saved by packing 4-bit weights two per byte; the graph has them as int8."""
+    """Return the bytes saved by storing 4-bit weights two per byte instead of one.
+
+    Counts each int8 constant of nodes with attribute `parameter_bits` = 4 once, half of it rounded
+    down.
+    """
     int4_sizes: dict[str, int] = {}
     for node in graph.graph:
         if ir.get_attr(node, "parameter_bits") != _PACKED_BITS:

@@ -128,7 +128,11 @@ class Goal:
         return usage
 
     def validate_time_limit(self, target: Target) -> None:
-        """Raise ConfigError if `max_ms` is set and latency cannot be computed on `target`."""
+        """Raise ConfigError if `max_ms` is set and not a positive number, or latency is unknown.
+
+        It is unknown without a clock, and if the vendor of `target` has no timing. Does nothing if
+        `max_ms` is None.
+        """
         if self.max_ms is None:
             return
         if not 0 < self.max_ms < math.inf:
@@ -163,7 +167,11 @@ class Goal:
             self._check_evaluation(self.max_drop)
 
     def _check_evaluation(self, max_drop: float) -> None:
-        """Raise an error if `max_drop` cannot be measured with the data and the metric."""
+        """Raise an error if `max_drop` cannot be measured with the data and the metric.
+
+        ConfigError without data, for a negative drop, and for a metric without labels; DataError
+        for a generator, which can be read only once.
+        """
         if self.data is None:
             raise ConfigError(
                 "max_drop needs eval data with labels (--eval); without labels, pass min_sqnr"
@@ -183,7 +191,7 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """The requirements as one line of text."""
+        """The requirements that are set as one line, separated by commas."""
         requirements = []
         if self.min_sqnr is not None:
             requirements.append(f"every output at {self.min_sqnr:g} dB at least")

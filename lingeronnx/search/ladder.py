@@ -91,7 +91,10 @@ class Attempt:
         return overrides
 
     def apply_to(self, config: QuantConfig, target: Target) -> QuantConfig:
-        """Return `config` with the attempt's options added; user overrides take precedence."""
+        """Return a copy of `config` with the attempt's overrides and, if it has one, its effort.
+
+        Where both override the same setting of a layer, the user's value in `config` is kept.
+        """
         overrides = dict(config.overrides)
         for name, settings in self.overrides(target).items():
             user_settings = overrides[name].to_settings if name in overrides else {}
@@ -102,7 +105,10 @@ class Attempt:
         return config.model_copy(update=update)
 
     def to_cli_options(self, target: Target) -> list[str]:
-        """Return the attempt as command-line options of `quantize`."""
+        """Return the attempt as options of `quantize`: effort, overrides, then skipped layers.
+
+        Each entry is one option with its value, quoted for a shell.
+        """
         options = [f"--effort {self.effort}"] if self.effort else []
         for name, settings in self.overrides(target).items():
             pairs = ",".join(f"{key}:{value}" for key, value in settings.items())
@@ -111,7 +117,7 @@ class Attempt:
 
     @property
     def description(self) -> str:
-        """A short description, such as "effort best, 3 layers 16x16"."""
+        """A short description, such as "effort best, 3 layers 16x16"; else "as requested"."""
         changes = [f"effort {self.effort}"] if self.effort else []
         changes += ["wide outputs"] if self.raw else []
         for width in dict.fromkeys(pair[1:] for pair in self.wide):
@@ -146,7 +152,11 @@ class LayerGroup:
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """Selectors of the layers in options; includes tensors where quantization starts."""
+        """The distinct selectors of the layers in options, in order.
+
+        A layer without selector has its name if it is a Quant, where quantization starts, else
+        none.
+        """
         names = (
             layer.selector or (layer.name if layer.op_type == QUANT.name else "")
             for layer in self.layers
@@ -228,7 +238,10 @@ def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
 
 
 def _widening_bytes(planned: PlannedModel, layer: RoundedOperator) -> float:
-    """Compute the bytes added if the layer's narrow weights get as many bits as the data."""
+    """Return the bytes added if the weights of `layer` get as many bits as the data.
+
+    Weights that have at least that many, and layers without weights, add 0.
+    """
     tensors, partition = planned.plan.tensors, planned.partition
     weight_names: set[str] = set()
     for node in partition.graph.graph:

@@ -89,7 +89,10 @@ def write_search_page(
 
 
 def render_search_section(search: Mapping[str, Any]) -> PageSection:
-    """Render the attempts of a search, in the form of `Report.search`, as a page section."""
+    """Render the attempts of `search`, in the form of `Report.search`, as a page section.
+
+    With outcome, command of the selected attempt, SVG plot and table; `search` is embedded as data.
+    """
     trials = search["trials"]
     outcome = "met" if search["met"] else f"not met: {search['stopped']}"
     widths = format_weight_bits(search.get("weight_bits", {}))
@@ -150,7 +153,7 @@ def _render_command(options: Sequence[str]) -> str:
 
 
 def _format_value_label(search: Mapping[str, Any]) -> str:
-    """Return the label of the accuracy axis and column: SQNR for a unit of dB, else the metric."""
+    """Return the label of accuracies: "lowest SQNR, dB" for a unit of dB, else "metric UNIT"."""
     return (
         f"lowest SQNR, {search['unit']}"
         if search["unit"] == "dB"
@@ -193,7 +196,10 @@ def render_svg(search: Mapping[str, Any]) -> str:
 
 
 def _render_point(trial: Mapping[str, Any], x: _Axis, y: _Axis) -> str:
-    """Render an attempt as a circle with a tooltip; the selected one is larger."""
+    """Return an SVG circle at (work, value) of an attempt, with a tooltip.
+
+    The selected attempt is larger and orange; blue marks attempts that meet the goal, gray others.
+    """
     color = "#2a78d6" if trial["met"] else "#a09e96"
     radius = 4
     if trial["chosen"]:
@@ -231,7 +237,10 @@ class _Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Tick values 1, 2, 2.5 or 5 times a power of ten apart; at most _TICKS + 1 of them."""
+        """The multiples of a step between low and high, inclusive; at most `_TICKS` + 1.
+
+        The step is 1, 2, 2.5, 5 or 10 times a power of ten.
+        """
         min_step = (self.high - self.low) / _TICKS
         unit = 10.0 ** math.floor(math.log10(min_step))
         step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= min_step)
@@ -270,7 +279,10 @@ def _render_grid(x: _Axis, y: _Axis, label: str) -> list[str]:
 
 
 def _pareto_front(attempts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the Pareto front: attempts that no other beats in both work and value, by work."""
+    """Return the attempts that no other beats in both work (less) and value (more), by work.
+
+    Of attempts with equal value, the one of least work remains.
+    """
     front: list[Mapping[str, Any]] = []
     for trial in sorted(attempts, key=lambda t: (t["work"], -t["value"])):
         if not front or trial["value"] > front[-1]["value"]:

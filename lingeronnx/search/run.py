@@ -76,7 +76,10 @@ class AttemptResult:
 
     @property
     def meets_goal(self) -> bool:
-        """Whether the attempt was measured, reaches the accuracy target and keeps all limits."""
+        """Whether the attempt was measured, reaches the accuracy target and keeps all limits.
+
+        That is a shortfall and a limit excess of 0 or less.
+        """
         return (
             self.measurement is not None
             and self.measurement.shortfall <= 0
@@ -155,7 +158,10 @@ class SearchResult:
         }
 
     def _trial_to_dict(self, trial: AttemptResult) -> dict[str, object]:
-        """Return the result of one attempt as JSON-ready values."""
+        """Return the result of one attempt as JSON values.
+
+        Accuracy and costs are None where they were not measured; the shortfall is at least 0.
+        """
         measurement, cost = trial.measurement, trial.cost
         return {
             "what": trial.attempt.description,
@@ -501,7 +507,10 @@ class _Search:
 
 
 def _galloping_indices(count: int) -> Iterator[int]:
-    """Yield the indices that a galloping search over `count` items tries: 0, 1, 3, 7 ..., last."""
+    """Yield the indices that a galloping search over `count` items tries: 0, 1, 3, 7 ..., last.
+
+    `count` must be at least 1.
+    """
     index = 0
     while index < count - 1:
         yield index

@@ -50,7 +50,10 @@ class Requirement:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the version is within the limits; an optional distribution may be missing."""
+        """Whether the installed version is within all limits.
+
+        Without an installed version, whether the distribution is optional (of an extra).
+        """
         if self.version is None:
             return bool(self.extra)
         return all(
@@ -108,7 +111,7 @@ class Environment:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
+        """Return field name -> JSON value; each package also has `fits`, if it is satisfied."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["packages"] = [
             {**vars(package), "fits": package.is_satisfied} for package in self.packages
@@ -186,7 +189,10 @@ def _measure_cache(cache: str | None) -> tuple[int, int]:
 
 
 def _iter_requirements() -> Iterator[Requirement]:
-    """Yield the requirements in the metadata of lingeronnx, without those of developer extras."""
+    """Yield the requirements in the metadata of lingeronnx, without those of developer extras.
+
+    The version of one that is not installed is None. Yields nothing if lingeronnx is not installed.
+    """
     try:
         requirements = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -203,6 +209,7 @@ def _iter_requirements() -> Iterator[Requirement]:
 
 
 def _processor_name() -> str:
+    """Return the model name in /proc/cpuinfo, or else the name that `platform` knows."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(errors="replace").splitlines():
@@ -218,6 +225,7 @@ def _available_threads() -> int:
 
 
 def _free_memory_bytes() -> int | None:
+    """Return the bytes of free physical memory, or None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -232,7 +240,7 @@ def _is_relevant_variable(name: str) -> bool:
 
 
 def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
-    """Yield a message per missing or unsuitable distribution."""
+    """Yield a message per missing or unsuitable distribution, and one if `packages` is empty."""
     if not packages:
         yield (
             "lingeronnx is not installed, but imported from a source folder on the path: pip "
@@ -251,7 +259,10 @@ def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
 
 
 def _find_cache_problems(cache: str | None) -> Iterator[str]:
-    """Yield messages if compiled code cannot be cached in the configured folder."""
+    """Yield messages if compiled code cannot be cached in the configured folder.
+
+    `cache` is the folder in use, None if none could be created.
+    """
     if cache is None:
         yield (
             "compiled code is not cached, since no folder can be created for it, so each run "
@@ -272,7 +283,10 @@ def _find_cache_problems(cache: str | None) -> Iterator[str]:
 
 
 def _find_setting_problems(instructions: str) -> Iterator[str]:
-    """Yield messages about environment variables that are invalid or slow the simulator down."""
+    """Yield messages about environment variables that are invalid or slow the simulator down.
+
+    `instructions` is the name of the instruction set in use, or "plain loops".
+    """
     if instructions == "plain loops":
         yield "LINGERONNX_SIMD=0: the simulator runs its plain loops, many times slower; unset it"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -286,7 +300,10 @@ def _find_setting_problems(instructions: str) -> Iterator[str]:
 
 
 def _find_disk_problems(cache: str | None) -> Iterator[str]:
-    """Yield messages if the disk of the cache or the current folder is almost full."""
+    """Yield messages if the disk of `cache` or of the current folder is almost full.
+
+    That is less than `_MIN_FREE_DISK_BYTES`; None is no folder.
+    """
     for folder in filter(None, (cache, ".")):
         try:
             free_bytes = shutil.disk_usage(folder).free
@@ -300,7 +317,10 @@ def _find_disk_problems(cache: str | None) -> Iterator[str]:
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
-    """Whether `version` satisfies ``>=``, ``<`` or ``==`` `limit`."""
+    """Whether `version` satisfies `limit`: ``>=`` or ``<`` by `sign`, any other sign means equal.
+
+    Missing parts of a version count as 0, so that 1.2 equals 1.2.0.
+    """
     actual, expected = _parse_version(version), _parse_version(limit)
     length = max(len(actual), len(expected))
     actual += (0,) * (length - len(actual))

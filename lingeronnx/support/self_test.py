@@ -53,6 +53,7 @@ class KernelDifference:
     of: int
 
     def __str__(self) -> str:
+        """Format as "TARGET: I of N integers of 'TENSOR' differ from the plain classes"."""
         return (
             f"{self.target}: {self.integers} of {self.of} integers of '{self.tensor}' differ "
             "from the plain classes"

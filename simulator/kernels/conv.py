@@ -199,7 +199,10 @@ class Conv(ClampableKernel):
         x: TensorSpec,
         y: TensorSpec,
     ) -> RunFunction:
-        """Return the loop over a copy of x padded with `zero`, because the loops pad with 0."""
+        """Return a function that pads x with `zero` and runs the loop without pads.
+
+        The loops themselves pad with 0. `x` and `y` are the specs of input and output.
+        """
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
         padded = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
         unpadded_window = replace(window, pads=(0,) * 4, spatial_rank=2)
@@ -307,7 +310,7 @@ def _make_per_channel_loop(
     )
 
     def build_loop(source: InputRef, target: OutputRef) -> RunFunction:
-        """Return a function that runs both loops, with the accumulators in a new array."""
+        """Return a function that accumulates into a new array and requantizes it into `target`."""
         accumulate = build_accumulators(source, target)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:

@@ -74,7 +74,10 @@ class Div(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output, of the shape that x and y broadcast to."""
+        """Infer the output, int32, of the shape that x and y broadcast to.
+
+        Raises SimulatorError unless both are int32.
+        """
         require(
             all(spec.dtype == np.int32 for spec in specs),
             f"Div requires int32, not {specs[0]} and {specs[1]}",
@@ -82,7 +85,7 @@ class Div(Kernel):
         return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; with a negative shift a function that fills the lowest int32."""
+        """Return the loop; with a negative shift one that fills the output with INT32_MIN."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
         return build_broadcast_loop(

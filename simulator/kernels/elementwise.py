@@ -312,7 +312,11 @@ class ChannelAffine(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x; SimulatorError if axis 1 does not match weight and bias."""
+        """Infer y, of the shape of x and the type of the rescale.
+
+        Raises SimulatorError unless x is a signed integer and weight and bias have one value per
+        channel.
+        """
         (x,) = specs
         require_signed_integer(x, "ChannelAffine")
         require(

@@ -73,7 +73,10 @@ class Glu(Kernel):
         return np.asarray(round_shift_right(table.evaluate_rounded(inputs_q27, 32), 16))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, with half as many elements along the axis; their number must be even."""
+        """Infer y, of the type of the rescale, with half as many elements along the axis as x.
+
+        Raises SimulatorError unless x is int8 and has an even number of elements there.
+        """
         (x,) = specs
         rank = len(x.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {x}")

@@ -191,7 +191,10 @@ class Gather(NumpyKernel):
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y: the axes of the indices replace `axis`; all indices must be in range."""
+        """Infer y, of the type of x: the axes of the indices replace `axis`.
+
+        Raises SimulatorError unless all indices are in [0, size of the axis).
+        """
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
         is_inside = self.indices.size == 0 or (
@@ -207,7 +210,7 @@ class Gather(NumpyKernel):
     def build(
         self, specs: Sequence[TensorSpec], channel_last: bool
     ) -> RunFunction | tuple[RunFunction, ...]:
-        """Return a compiled selection if possible, else NumPy's, such as along axis 0."""
+        """Return a compiled selection if `axis` > 0 and one exists for this type, else NumPy's."""
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         along: list[Any] = [None] * len(shape)
         along[axis] = self.indices.reshape(-1)
@@ -231,7 +234,10 @@ class Lookup(NumpyKernel):
         return (TensorSpec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the table rows at the indices x, all of which must be in range."""
+        """Return (table rows at the indices x,); SimulatorError if an index is out of range.
+
+        Negative indices are out of range.
+        """
         (x,) = arrays
         is_inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
         require(
@@ -259,7 +265,10 @@ class Split(NumpyKernel):
         return PerSampleKernel(replace(self, axis=self.axis % rank + 1))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the slices of x; SimulatorError if `sizes` do not add up to the axis."""
+        """Infer one slice of x per size; SimulatorError if `sizes` do not add up to the axis.
+
+        Sizes may be 0, but not negative.
+        """
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
         covers_axis = sum(self.sizes) == x.shape[axis] and min(self.sizes, default=0) >= 0
@@ -309,7 +318,10 @@ class ArgMax(NumpyKernel):
         return False
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer (value, index), int32 [2, 1, ...], from x, whose other axes must have size 1."""
+        """Infer (value, index), int32 [2, 1, ...], of the rank of x.
+
+        Raises SimulatorError unless x is a signed integer and all its other axes have size 1.
+        """
         (x,) = specs
         require_signed_integer(x, "ArgMax")
         axis = _normalize_axis(self.axis, x)

@@ -49,7 +49,11 @@ class Table(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x; the table must have one entry per value of x's type."""
+        """Infer y, of the shape of x and the type of the table.
+
+        Raises SimulatorError unless x is int8 or int16 and the table has one entry per value of its
+        type.
+        """
         (x,) = specs
         is_compatible = (
             x.dtype.kind == "i"

@@ -146,7 +146,11 @@ class MatMul(ClampableKernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer x @ y with broadcast leading axes; both have two axes or more."""
+        """Infer x @ y with broadcast leading axes, of the type of the rescale.
+
+        Raises SimulatorError unless both are signed integers of at least two axes that can be
+        multiplied.
+        """
         x, y = specs
         require_signed_integer(x, "MatMul")
         require_signed_integer(y, "MatMul")

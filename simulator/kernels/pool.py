@@ -141,7 +141,10 @@ class MaxPool(Kernel):
         return (TensorSpec((*x.shape[:2], *space), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop for the size of x; padded elements have the lowest value of its type."""
+        """Return the loop for the size of x; padded elements have the lowest value of its type.
+
+        Input and output are channel-last, whatever `channel_last` says.
+        """
         geometry = _window_geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
         (y,) = self.infer(*specs)

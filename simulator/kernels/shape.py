@@ -194,7 +194,10 @@ class Transpose(Kernel):
         return PerSampleKernel(Transpose((0, *(axis + 1 for axis in self.perm))))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y: axis i of y is axis perm[i] of x; perm must be a permutation."""
+        """Infer y: axis i of y is axis perm[i] of x.
+
+        Raises SimulatorError if perm is no permutation of the axes.
+        """
         (x,) = specs
         require(
             sorted(self.perm) == list(range(len(x.shape))),

@@ -268,7 +268,10 @@ class LogSoftmax(_RowKernel):
     """Logarithm of the softmax of each row; no division mode "newton"."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over rows, with its table of logarithms; no division mode "newton"."""
+        """Return the loop over rows, with its table of logarithms (512 entries, Q16).
+
+        Raises SimulatorError for division mode "newton".
+        """
         require(
             self.division_mode != "newton", "log-softmax does not support division mode 'newton'"
         )

@@ -52,7 +52,7 @@ class ZeroPointKernel(Kernel):
         loops, zeros = built if isinstance(built, tuple) else (built,), self.zero_points
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            """Subtract the zero points in int16, and run all loops of the kernel."""
+            """Subtract zero points other than 0, giving int16, and run all loops of the kernel."""
             centered = [
                 x if z == 0 else np.subtract(x, z, dtype=np.int16)
                 for x, z in zip(ins, zeros, strict=True)

@@ -77,7 +77,11 @@ class Concat(Op):
         return _computed_input_indices(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject the batch axis, only constant inputs, no inputs, and integer constants."""
+        """Return why the concatenation has no integer form, or None if it has one.
+
+        Reasons: no inputs, all inputs constant, a constant input that is not floating-point, or an
+        `axis` that is the batch axis (0). Float constants beside activations are accepted.
+        """
         arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
         if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
             return "its inputs are constants" if arrays else "it has no inputs"

@@ -110,7 +110,7 @@ class _TapConv:
 
     @property
     def _attributes(self) -> dict[str, AttributeValue]:
-        """The attributes of a depthwise convolution of stride 1, padded by kernel - 1 per side."""
+        """The attributes: stride 1, dilation 1, one group per channel, kernel - 1 pads per side."""
         pads = [k - 1 for k in self.kernel] * 2
         return {
             "kernel_shape": self.kernel,
@@ -133,7 +133,7 @@ class _TapConv:
         return formats.CONV2D, [weight], {**self._attributes, **attrs}
 
     def fits_limits(self, target: Target) -> bool:
-        """Whether the convolution is within the limits of `target`."""
+        """Whether a batch-1 Conv2dInt of these shapes violates no limit of `target`."""
         inputs = [
             make_detached_value([1, *self.source]),
             make_detached_value([self.source[0], 1, *self.kernel]),
@@ -231,7 +231,11 @@ class Pad(SameRankRule):
     constraints = (check_pad_form,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject pads that are computed or negative, computed or infinite values, and mode wrap."""
+        """Return why the padding has no integer form, or None if it has one.
+
+        Reasons: pads or pad value computed at run time, a pad value that is not finite, a negative
+        pad, mode wrap, and the reasons of the base class.
+        """
         pads, value = get_pads(node), _get_pad_value(node)
         if pads is None or value is None or not math.isfinite(value):
             return "its pads or its value are computed at run time, or not finite"
@@ -341,7 +345,10 @@ def get_pads(node: ir.Node) -> list[int] | None:
 
 
 def _get_pad_value(node: ir.Node) -> float | None:
-    """Return the pad value, 0 by default, or None if it is computed."""
+    """Return the pad value: constant input 2, or attribute `value` (default 0) without an input 2.
+
+    None if input 2 is computed at run time.
+    """
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is None:
         return float(ir.get_attr(node, "value", 0.0))

@@ -46,7 +46,11 @@ class Slice(Op):
     constraints = (check_slice_step,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject bounds computed at run time, unknown dimensions and slices of the batch."""
+        """Return why the slice has no integer form, or None if it has one.
+
+        Reasons: an input of unknown rank, bounds computed at run time, a slice of axis 0 that is
+        not the full range, or an unknown dimension along another sliced axis.
+        """
         shape = ir.get_shape(node.inputs[0])
         if shape is None:
             return "its shape is not known before the run"

@@ -60,7 +60,11 @@ class Reshape(_ShapeRule):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject targets that are computed, or that change the number of elements per sample."""
+        """Return why the reshape has no integer form, or None if it has one.
+
+        Reasons: a target shape computed at run time, the reasons of the base class, and numbers of
+        elements per sample (without axis 0) that differ between input and output.
+        """
         if ir.const_value(node.inputs[1]) is None:
             return "its target is computed at run time"
         reason = super().explain_rejection(node)
@@ -72,7 +76,11 @@ class Reshape(_ShapeRule):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Reshape to the output shape, the batch 1 on single-sample targets, otherwise -1."""
+        """Emit Reshape to the inferred output shape, not to the node's own target.
+
+        The batch dimension is 1 on single-sample targets and -1 on others; an unknown other
+        dimension is -1.
+        """
         shape = ir.require_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
         if context.target.single_sample:
@@ -95,7 +103,11 @@ class Flatten(_ShapeRule):
     floats = (("", "Flatten"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject axes other than 1, which move the batch axis."""
+        """Return why the flattening has no integer form, or None if it has one.
+
+        An axis other than 1 (also written 1 - rank) is rejected, since it would flatten the batch
+        axis; otherwise the base class decides.
+        """
         rank = len(ir.get_shape(node.inputs[0]) or ())
         axis = ir.get_attr(node, "axis", 1)
         if axis not in (1, 1 - rank):

@@ -58,7 +58,10 @@ def get_clip_bounds(node: ir.Node) -> tuple[float, float] | None:
 
 
 def _emit_clip(node: ir.Node, low: LoweringContext, bounds: tuple[int, int]) -> None:
-    """Emit Clip with the integer bounds (low, high) as constants of the output's width."""
+    """Emit Clip of input 0 of `node` to the integer `bounds` (low, high), as scalar constants.
+
+    The constants are int8 if the output has at most 8 bits, else int16.
+    """
     dtype = np.int8 if low.output_qparams(node).bits <= 8 else np.int16
     constants = [
         low.array(f"{node.outputs[0].name}_{key}", np.array(bound, dtype))
@@ -86,7 +89,10 @@ def _emit_composed_clip(node: ir.Node, low: LoweringContext, high: int) -> None:
     value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), q)
 
     def subtract_from_bound(suffix: str, value: ir.Value) -> ir.Value:
-        """Emit the upper bound minus `value`, a BatchNorm2dInt; `suffix` is part of its name."""
+        """Emit `high` - `value` as a BatchNorm2dInt of factor -1, and return its output.
+
+        Input and output have the parameters `q`; `suffix` becomes part of the name of the output.
+        """
         return emit_channel_affine(
             low,
             node,
@@ -133,7 +139,7 @@ class Relu(Op):
     preserves_integers = True
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Relu, or Clip from the zero point to the largest integer if it is not 0."""
+        """Emit Relu, or, if the output's zero point is not 0, Clip to [zero point, highest]."""
         q = context.output_qparams(node)
         if q.zero_point:
             _emit_clip(node, context, (q.zero_point, q.high))
@@ -201,7 +207,7 @@ class Clip(Op):
 
 
 def is_relu_like(node: ir.Node) -> bool:
-    """Whether the float `node` is a Relu or a Clip with lower bound 0."""
+    """Whether the float `node` is a Relu, or a Clip with constant bounds whose lower one is 0."""
     if node.domain or node.op_type not in ("Relu", "Clip"):
         return False
     if node.op_type == "Relu":

@@ -59,7 +59,11 @@ class HardSigmoid(Op):
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes, slopes outside 0 to 64, and offsets outside 0 to 1."""
+        """Return why the node has no integer form, or None if it has one.
+
+        Reasons: unknown dimensions (`nchw_shape` is None), or coefficients of `alpha * x + beta`
+        outside 0 < alpha < 64 and 0 <= beta <= 1.
+        """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         alpha, beta = _gate_coefficients(node)
@@ -125,7 +129,11 @@ class HardSwish(HardSigmoid):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit x * gate: the gate line and Relu in Q7, and iqMul, on [N, C, H, W]."""
+        """Emit input * gate as iqMul on tensors [N, C, H, W], and reshape the result back.
+
+        The gate is the line of `_emit_gate_line` followed by Relu, int8 with 7 fractional bits
+        (Q7).
+        """
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = nchw_shape(node) or ()
         gate = context.emit_intermediate(

@@ -76,7 +76,11 @@ class LeakyRelu(Op):
         return all(target.can_run(form.name) for form in parts)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes, and slopes that are no constants per channel."""
+        """Return why the node has no integer form, or None if it has one.
+
+        Reasons: unknown dimensions (`nchw_shape` is None), or a slope that is computed at run time
+        or differs within a channel.
+        """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         if get_negative_slopes(node) is None:

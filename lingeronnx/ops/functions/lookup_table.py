@@ -51,7 +51,10 @@ def evaluate_node(node: ir.Node, *values: np.ndarray) -> np.ndarray:
 
 
 def _evaluate_function(body: ir.Function, x: np.ndarray) -> np.ndarray:
-    """Evaluate a model-local function of one input, constants and elementwise operators on `x`."""
+    """Return the output of the model-local function `body` for `x`, its only input.
+
+    The body's nodes are Constant and elementwise operators, evaluated in order in float64.
+    """
     arrays = {id(body.inputs[0]): x}
     for node in body:
         if node.op_type == "Constant":

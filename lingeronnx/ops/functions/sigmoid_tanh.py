@@ -62,7 +62,11 @@ def _table_fraction_bits(form: Format, target: Target) -> int | None:
 
 
 def _make_scale_constraints(form: Format) -> Scaling:
-    """Return the requirements of a table with 7 fractional output bits."""
+    """Return the scale constraints of a table operator with 7 fractional output bits.
+
+    The output bound is 1.0, the input's least number of fractional bits the one that `form`
+    requires.
+    """
     return replace(
         TABLE_SCALE_CONSTRAINTS,
         output_bound=1.0,

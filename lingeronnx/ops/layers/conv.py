@@ -47,7 +47,11 @@ class ConvGeometry:
 
     @classmethod
     def from_node_as_2d(cls, node: ir.Node) -> ConvGeometry:
-        """Return the geometry as that of a 2-D convolution; a 1-D input has height 1."""
+        """Return the geometry of `node`; a 1-D one gets a height axis of size 1 before the width.
+
+        The inserted axis has kernel, stride and dilation 1 and no pads. A 2-D geometry is
+        unchanged.
+        """
         g = cls(node)
         if len(g.kernel) == 1:
             g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
@@ -86,7 +90,10 @@ class WeightLayer(Op):
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject weights and biases that are no constants."""
+        """Return the reason if weight (input 1) or bias (input 2) is not constant, else None.
+
+        A missing bias is accepted.
+        """
         if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
         bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -103,7 +110,10 @@ class WeightLayer(Op):
         )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer node with quantized weight and, if the node has one, quantized bias."""
+        """Emit the integer node of input 0, the quantized weight (input 1) and, if any, bias (2).
+
+        The bias is quantized with the scale of the accumulator.
+        """
         attrs = {**self.make_shape_attributes(node), **self.make_integer_attributes(node, context)}
         inputs = [
             context.get_integer_input(node, 0),
@@ -125,7 +135,11 @@ class Conv2d(WeightLayer):
     rank = 2
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject kernels of another rank and implicit padding."""
+        """Return why the convolution has no integer form, or None if it has one.
+
+        Reasons: weight or bias computed at run time, a weight that has not `rank` + 2 axes, or an
+        `auto_pad` other than NOTSET.
+        """
         reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != self.rank + 2:
             reason = f"its kernel is not {self.rank}-dimensional"
@@ -139,7 +153,7 @@ class Conv2d(WeightLayer):
 
     @staticmethod
     def make_geometry_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
-        """Return the window attributes of `geometry`."""
+        """Return the attributes kernel_shape, strides, pads, dilations and group of `geometry`."""
         return {
             "kernel_shape": list(geometry.kernel),
             "strides": list(geometry.strides),

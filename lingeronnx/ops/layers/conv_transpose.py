@@ -25,7 +25,11 @@ class ConvTranspose2d(WeightLayer):
     scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject other kernels than 2-D, `auto_pad` and `output_shape`."""
+        """Return why the node has no integer form, or None if it has one.
+
+        Reasons: weight or bias computed at run time, a weight without 4 axes, an `auto_pad` other
+        than NOTSET, or an attribute `output_shape`.
+        """
         reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != 4:
             reason = "its kernel is not 2-dimensional"
@@ -41,7 +45,7 @@ class ConvTranspose2d(WeightLayer):
         return math.prod(int(d or 1) for d in (*source[1:], *weight[1:]))
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit ConvTranspose2dInt with a bias, zeros if the node has none."""
+        """Emit ConvTranspose2dInt; a node without a bias gets zeros, one per output channel."""
         g = ConvGeometry(node)
         attrs = {
             **Conv2d.make_geometry_attributes(g),

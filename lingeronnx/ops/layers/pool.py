@@ -53,7 +53,10 @@ def check_global_average(node: ir.Node, target: Target) -> object:
 
 
 def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
-    """Whether the window covers the whole padded input."""
+    """Whether the window equals the padded input, for an input of shape `source`, [N, C, H, W].
+
+    False if the rank is not 4 or a dimension other than the batch is unknown.
+    """
     if len(source) != 4 or any(d is None for d in source[1:]):
         return False
     pads = ir.get_attr(node, "pads") or [0] * 4
@@ -211,7 +214,10 @@ def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
 
 
 def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
-    """Return the window attributes; the stride of a single window is 1, as the packer checks it."""
+    """Return `kernel_shape`, `strides`, `pads` and `ceil_mode` of a pool, with ONNX's defaults.
+
+    The strides become 1 if all spatial dimensions of the output are 1, as the packer checks them.
+    """
     kernel, output = list(ir.get_attr(node, "kernel_shape")), ir.get_shape(node.outputs[0]) or ()
     rank = len(kernel)
     strides = ir.get_attr(node, "strides") or [1] * rank
@@ -351,7 +357,10 @@ class AvgPool2d(Op):
 
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
-    """Emit a global average as LinearInt on [1, channels, height * width] between two Reshapes."""
+    """Emit the mean over height and width of input 0 as LinearInt between two Reshapes.
+
+    [1, C, H, W] -> [1, C, H * W] -> [1, C, 1] -> [1, C, 1, 1]; the weight has H * W equal entries.
+    """
     x, o, name = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
     _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))
     values, scale = make_mean_weights(height * width)

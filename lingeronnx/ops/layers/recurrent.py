@@ -98,7 +98,11 @@ def explain_unsupported(node: ir.Node) -> str | None:
 
 
 def _explain_unsupported_attribute(node: ir.Node) -> str | None:
-    """Explain other than the default activations, `clip` or `input_forget`, or return None."""
+    """Return why an attribute of a float recurrent `node` has no integer form, else None.
+
+    Reasons, in this order: `activations` other than the default ones, a `clip` attribute, or
+    `input_forget` other than 0.
+    """
     names = [str(name).lower() for name in ir.get_attr(node, "activations", [])]
     if names and names != _ACTIVATIONS[node.op_type] * len(get_directions(node)):
         return f"its activations are {', '.join(names)}"
@@ -195,7 +199,10 @@ def _quantized_outputs(node: ir.Node) -> list[int]:
 
 
 def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraints that initial and last state have the scale of the sequence."""
+    """Return the pairs that give initial and last states the scale of the sequence output.
+
+    Initial states come first, as (state, sequence); last states as (sequence, state).
+    """
     y = ir.output_name(node)
     states_in = [ir.input_name(node, index) for index in _activation_inputs(node)[1:]]
     states_out = [str(node.outputs[index].name) for index in _quantized_outputs(node)[1:]]
@@ -237,7 +244,10 @@ class _RecurrentRule(Op):
         return explain_unsupported(node) or "it was not converted to one direction"
 
     def macs(self, node: ir.Node) -> int:
-        """Return the number of steps (axis 1 of the input) times the elements of both weights."""
+        """Return the number of steps (axis 1 of the input) times the elements of both weights.
+
+        An unknown dimension counts as 1.
+        """
         steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
         count = 0
         for value in node.inputs[1:3]:

@@ -40,7 +40,11 @@ class Softmax(Op):
     runs_on_host_when_last = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject rows across samples, unknown shapes and masks computed at run time."""
+        """Return why the softmax has no integer form, or None if it has one.
+
+        Reasons: a dimension other than the batch is unknown, the input is masked at run time, or
+        `axis` (default -1) is the batch axis.
+        """
         shape = ir.get_shape(node.inputs[0])
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"

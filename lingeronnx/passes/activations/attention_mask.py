@@ -219,7 +219,7 @@ def _remove_nan_guard(model: ir.Model, node: ir.Node) -> int:
 
 
 def _has_infinite_constant(node: ir.Node | None) -> bool:
-    """Whether a float constant that `node` reads has an element that is not finite."""
+    """Whether a float constant among the inputs of `node` contains an infinity or NaN."""
     arrays = [] if node is None else [ir.const_value(value) for value in node.inputs]
     return any(
         array is not None and array.dtype.kind == "f" and not np.isfinite(array).all()

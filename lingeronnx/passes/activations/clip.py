@@ -87,7 +87,10 @@ def _merge_preceding_clip(
 
 
 def _is_input_nonnegative(node: ir.Node) -> bool:
-    """Whether input 0 of `node` is never negative."""
+    """Whether input 0 of `node` comes from an operator whose results are never negative.
+
+    Looks through permutations and selections of elements to their producer.
+    """
     moving_ops = operators.PERMUTATION_OPS | operators.SELECTION_OPS
     producer = ir.producer(node.inputs[0])
     while producer is not None and producer.op_type in moving_ops and not producer.domain:

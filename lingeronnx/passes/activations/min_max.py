@@ -14,7 +14,10 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_min_max_to_clip(model: ir.Model) -> PassResult:
-    """Convert Min and Max of `model` to Clip."""
+    """Convert Min and Max of `model` with a constant to Clip, in place.
+
+    Others are listed as skipped, each with the reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type not in ("Min", "Max") or node.domain:

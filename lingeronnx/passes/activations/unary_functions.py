@@ -163,7 +163,10 @@ def _expand_source(
 
 
 def _is_interior(value: ir.Value, members: list[ir.Node]) -> bool:
-    """Whether an elementwise node computes `value` and only `members` read it."""
+    """Whether an elementwise node computes `value` and only `members` consume it.
+
+    False for a graph output.
+    """
     producer = value.producer()
     if producer is None or value.is_graph_output() or _computed_operands(producer) is None:
         return False
@@ -189,7 +192,11 @@ def _is_product_of_tensors(node: ir.Node) -> bool:
 
 
 def _matches_known_function(nodes: list[ir.Node], source: ir.Value) -> bool:
-    """Whether the composition has the values of a function in `_MARKER_OPS`."""
+    """Whether `nodes`, which compute the first one's output from `source`, equal a known function.
+
+    Compared at `_SAMPLE_POINTS`, and only with functions of `_MARKER_OPS` one of whose marker
+    operators occurs in `nodes`.
+    """
     op_types = {node.op_type for node in nodes}
     names = [name for name, markers in _MARKER_OPS.items() if markers & op_types]
     if not names:
@@ -207,7 +214,10 @@ _GATE_OPS: dict[_FusionPredicate, tuple[str, ...]] = {
 
 
 def _evaluate_on_grid(value: ir.Value | None, source: ir.Value) -> np.ndarray:
-    """Return the values of a tensor inside a region for `source` = `_SAMPLE_POINTS`."""
+    """Return the values of `value`, computed from `source`, for `source` = `_SAMPLE_POINTS`.
+
+    Constants are scalars; evaluated recursively in float64.
+    """
     if value is source:
         return _SAMPLE_POINTS
     array = ir.const_value(value)
@@ -289,7 +299,10 @@ def _declare_function(model: ir.Model, graph: ir.Graph) -> str:
 
 
 def _function_signature(graph: ir.Graph) -> str:
-    """Return the operators, constants and connections of a function as text."""
+    """Return a text that is equal for two functions with the same nodes, names and attributes.
+
+    One line per node, in graph order: output = operator(inputs) {attributes}.
+    """
     lines = []
     for node in graph:
         attributes = {name: ir.get_attr(node, name) for name in sorted(node.attributes)}
@@ -299,7 +312,11 @@ def _function_signature(graph: ir.Graph) -> str:
 
 
 def _identify_function(model: ir.Model, function: ir.Function) -> str:
-    """Return the name of the known function with the same values, else "Curve"."""
+    """Return the name of the known function with the same values as `function`, else "Curve".
+
+    Compared at `_SAMPLE_POINTS`; a suffix "Tanh" (an approximation) is omitted from the name. Adds
+    a temporary function to `model` and removes it.
+    """
     probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.FUNCTION_DOMAIN)
     model.functions[ir.FUNCTION_DOMAIN, "Curve?", ""] = function
     probe.op_type = "Curve?"
@@ -309,7 +326,10 @@ def _identify_function(model: ir.Model, function: ir.Function) -> str:
 
 
 def _match_known_values(values: np.ndarray, names: Iterable[str]) -> str:
-    """Return which known function has `values` at `_SAMPLE_POINTS`, or "" if none has."""
+    """Return the first of `names` whose function has `values` at `_SAMPLE_POINTS`, or "".
+
+    All values must agree within 1e-6.
+    """
     for name in names:
         op_type, attributes = _KNOWN_FUNCTIONS[name]
         node = ir.node(op_type, [ir.Value(name="x")], attributes)

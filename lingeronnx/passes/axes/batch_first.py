@@ -81,7 +81,10 @@ class _BatchFirstRewriter:
     """One traversal of the graph, in its order."""
 
     def __init__(self, model: ir.Model) -> None:
-        """Start without views; new nodes are cached by value and axes, so each is built once."""
+        """Store `model` and start without views, cached tensors or a batch symbol of its own ("N").
+
+        New tensors are cached by base value and axes, so that each is built once.
+        """
         self.model = model
         self.views: dict[ir.Value, FactoredView] = {}
         self._count = 0
@@ -132,7 +135,11 @@ class _BatchFirstRewriter:
         return () if size == 1 else (self._make_factor(size),)
 
     def _make_input_view(self, value: ir.Value) -> FactoredView | None:
-        """Return the view of a tensor whose only unknown size is the batch on axis 0, or None."""
+        """Return the view of `value` with the batch on axis 0 and a new factor per other axis.
+
+        None unless axis 0 is the only axis of unknown size. Stores the symbol of that axis as the
+        batch.
+        """
         sizes = ir.get_shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
@@ -225,7 +232,11 @@ class _BatchFirstRewriter:
         return self._make_input_view(source) if starts_subgraph else None
 
     def _infer_transpose_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view with permuted axes, or None if it only reverts that of an input."""
+        """Return `view` with its axes permuted by the Transpose `node`.
+
+        None without `perm`, and where the base is the transposed form of an input and the result
+        has the batch on axis 0 again.
+        """
         perm = ir.get_attr(node, "perm")
         if not perm:
             return None
@@ -294,7 +305,7 @@ class _BatchFirstRewriter:
         """Return axes with the batch first, then the other factors, then the last `count` axes.
 
         Each of the other factors is an axis, or all are one axis if the rank would exceed
-        `_MAX_RANK`.
+        `_MAX_RANK`. None if the batch is not a factor of the axes before the last `count`.
         """
         leading_count = len(view.axes) - count
         leading = flatten_axes(view.axes[:leading_count])
@@ -341,7 +352,11 @@ class _BatchFirstRewriter:
         )
 
     def _infer_last_axis_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of an operator along the last axis, or None."""
+        """Return the view of the result of `node`, an operator along the last axis of `view`.
+
+        The node will run on axis -1 with the batch moved to axis 0; None if the batch is not among
+        the axes before the last.
+        """
         target = self._separate_batch(view, 1)
         if target is None:
             return None
@@ -352,7 +367,10 @@ class _BatchFirstRewriter:
     def _infer_linear_view(
         self, node: ir.Node, view: FactoredView, weight: ir.Value | np.ndarray, units: int
     ) -> FactoredView | None:
-        """Return the view of `view` times `weight` [K, units], or None."""
+        """Return the view of `view` times `weight` [K, units], a MatMul with the batch on axis 0.
+
+        None if the batch is not among the axes of `view` before the last.
+        """
         target = self._separate_batch(view, 1)
         if target is None:
             return None
@@ -414,7 +432,11 @@ class _BatchFirstRewriter:
         )
 
     def _infer_binary_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of an elementwise operator on two views, or on a view and a constant."""
+        """Return the view of the result of an elementwise operator on its first two inputs.
+
+        Both may have views, or one a view and the other a constant. None if neither has one or the
+        combination is not possible.
+        """
         first = self.views.get(ir.require_input(node, 0))
         second = self.views.get(ir.require_input(node, 1))
         if first is not None and second is not None:
@@ -426,7 +448,11 @@ class _BatchFirstRewriter:
     def _infer_elementwise_view(
         self, node: ir.Node, first: FactoredView, second: FactoredView
     ) -> FactoredView | None:
-        """Return the view of an elementwise operator on two views of the same shape, or None."""
+        """Return the view of an elementwise operator on two views, with the axes of `first`.
+
+        None if the ranks differ, if the axes of `second` cannot be matched with those of `first`,
+        or if `first` has no batch.
+        """
         if len(first.axes) != len(second.axes):
             return None
         matched = match_leading_axes(second, first.axes)
@@ -482,7 +508,10 @@ class _BatchFirstRewriter:
     def _materialize_view(
         self, view: FactoredView, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Create the tensor of `view` with the axes `target`, before the node `position`."""
+        """Return the tensor of `view` with its axes rearranged to `target`.
+
+        Missing nodes are inserted before `position`; a tensor built earlier is returned again.
+        """
         value = self._materialize_base(view.base, view.base_axes, position)
         key = (view.base, target)
         if key not in self._built_values:
@@ -494,7 +523,10 @@ class _BatchFirstRewriter:
     def _materialize_base(
         self, base: ir.Value | PendingNode, axes: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Return `base`, or create its node with an output of `axes`, before `position`."""
+        """Return `base` if it is a tensor; else create the node of the pending `base`, once.
+
+        The node and those of its inputs are inserted before `position`; its output has `axes`.
+        """
         if not isinstance(base, PendingNode):
             return base
         key = (base, None)
@@ -508,7 +540,11 @@ class _BatchFirstRewriter:
     def _materialize_input(
         self, pending: PendingNode, index: int, position: ir.Node
     ) -> ir.Value | None:
-        """Create input `index` of a pending node before the node `position`."""
+        """Return input `index` of a pending node as a tensor, inserting nodes before `position`.
+
+        The input is a pair (view, axes), an array, which becomes an initializer, or a tensor, which
+        is returned unchanged.
+        """
         source = pending.inputs[index]
         if isinstance(source, tuple):
             return self._materialize_view(*source, position)
@@ -519,7 +555,11 @@ class _BatchFirstRewriter:
     def _emit_permutation(
         self, value: ir.Value, source: FactoredAxes, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Rearrange `value` from axes `source` to `target`: Reshape, Transpose, Reshape at most."""
+        """Return `value` rearranged from axes `source` to `target`, by nodes before `position`.
+
+        Emits Reshape, Transpose, Reshape if the order of the factors differs, else one Reshape; no
+        node if the axes are equal.
+        """
         source_factors, target_factors = flatten_axes(source), flatten_axes(target)
         if source_factors != target_factors:
             runs = merge_adjacent_factors(source_factors, target_factors)
@@ -534,7 +574,11 @@ class _BatchFirstRewriter:
     def _emit_reshape(
         self, value: ir.Value, source: FactoredAxes, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Reshape `value` from axes `source` to `target`, before the node `position`."""
+        """Return `value` reshaped from axes `source` to `target` by a Reshape before `position`.
+
+        Returns `value` itself if the axes are equal. The batch axis is 0 (copied) in the target
+        shape if it stays axis 0, else -1.
+        """
         if source == target:
             return value
         sizes = [-1 if BATCH_FACTOR in axis else _axis_size(axis) for axis in target]

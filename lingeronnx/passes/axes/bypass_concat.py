@@ -72,7 +72,7 @@ def _find_sliced_part(
 
 
 def _find_unsqueezed_tensor(squeeze: ir.Node, unsqueeze: ir.Node) -> ir.Value | None:
-    """Return the input of an Unsqueeze of the same axes as `squeeze`, or None."""
+    """Return the input of `unsqueeze` if it adds the axes that `squeeze` removes, else None."""
     rank = len(ir.get_shape(squeeze.inputs[0]) or ())
     added_axes = _unsqueezed_axes(unsqueeze)
     if not added_axes or added_axes != {axis % rank for axis in ir.get_axes(squeeze) or ()}:
@@ -83,7 +83,11 @@ def _find_unsqueezed_tensor(squeeze: ir.Node, unsqueeze: ir.Node) -> ir.Value | 
 def _find_gathered_part(
     gather: ir.Node, concat: ir.Node, ranges: list[range], axis: int
 ) -> ir.Value | None:
-    """Return the tensor that was unsqueezed to the only position that `gather` selects, or None."""
+    """Return the tensor that was unsqueezed to the only position that `gather` selects, or None.
+
+    None unless the index is a scalar constant and the operand of `concat` at that position is the
+    result of an Unsqueeze of `axis` only. `ranges` has the positions of each operand along `axis`.
+    """
     index = ir.const_value(gather.inputs[1])
     if index is None or index.ndim:
         return None
@@ -96,7 +100,10 @@ def _find_gathered_part(
 
 
 def _concat_ranges(concat: ir.Node, axis: int) -> list[range] | None:
-    """Return the positions of each operand along `axis` of the output, or None if unknown."""
+    """Return the positions that each operand takes along `axis` of the output, in order.
+
+    None if the size of an operand along `axis` is unknown.
+    """
     sizes: list[int] = []
     for value in concat.inputs:
         size = ir.require_shape(value)[axis] if ir.get_shape(value) else None

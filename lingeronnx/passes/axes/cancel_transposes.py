@@ -59,7 +59,10 @@ def _find_remaining_transposes(model: ir.Model) -> list[ir.Node]:
 
 
 def _get_permutation(node: ir.Node | None) -> _Perm | None:
-    """Return the permutation of a Transpose, or None for any other node."""
+    """Return the permutation of a Transpose; without `perm`, the reversed axes.
+
+    None for any other node, and for an absent `perm` with an unknown rank.
+    """
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
     perm = ir.get_attr(node, "perm")
@@ -70,7 +73,10 @@ def _get_permutation(node: ir.Node | None) -> _Perm | None:
 
 
 def _sink_transposes(model: ir.Model) -> int:
-    """Move Transposes downstream until nothing changes; return the number of changes."""
+    """Move each Transpose downstream, merging it with others, until a traversal changes nothing.
+
+    Removes unused nodes after each traversal. Returns the number of changes of all traversals.
+    """
     total = 0
     for _ in range(len(model.graph) + 1):
         changes = 0
@@ -150,7 +156,11 @@ def _common_permutation(values: Sequence[ir.Value | None]) -> _Perm | None:
 def _permute_constants(
     model: ir.Model, node: ir.Node, constants: dict[int, np.ndarray], perm: _Perm
 ) -> None:
-    """Permute the constant operands of `node`, whose other operands lose a Transpose."""
+    """Permute `constants` (input index -> array) of `node` by the inverse of `perm`, in place.
+
+    Used where the other operands lose a Transpose with `perm`. Constants of lower rank are padded
+    with leading axes of size 1; single elements are left unchanged, except for Concat.
+    """
     for index, array in constants.items():
         if array.size > 1 or node.op_type == "Concat":
             aligned = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
@@ -159,7 +169,10 @@ def _permute_constants(
 
 
 def _classify_operands(node: ir.Node) -> tuple[list[int], dict[int, np.ndarray]]:
-    """Return the indices of the computed data operands, and the constant ones by index."""
+    """Return the indices of the computed data operands, and the constant ones by index.
+
+    All inputs of broadcasting operators and Concat are data, only input 0 of others.
+    """
     has_many_operands = node.op_type in (*operators.BROADCASTING_OPS, "Concat")
     computed: list[int] = []
     constants: dict[int, np.ndarray] = {}
@@ -288,7 +301,10 @@ def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a Slice; returns True, or None if they are not constant."""
+    """Replace the axes a of a Slice by ``perm[a]``, in place.
+
+    Returns True, or None (nothing changed) if the axes are computed at run time.
+    """
     axes = ir.get_axes(node, 3)
     if axes is None:
         return None
@@ -387,7 +403,10 @@ def _has_safe_target(node: ir.Node) -> bool:
 
 
 def _preserves_element_order(node: ir.Node) -> bool:
-    """Whether `node` is a Transpose that only moves axes of size one, and not the batch."""
+    """Whether `node` is a Transpose that leaves the batch first and all axes of size > 1 in order.
+
+    Then it is equivalent to a Reshape. False if the shape is unknown.
+    """
     perm = _get_permutation(node)
     dims = ir.get_shape(node.inputs[0]) if perm is not None else None
     if perm is None or dims is None or perm[0] != 0:

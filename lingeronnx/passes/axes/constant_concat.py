@@ -79,7 +79,10 @@ def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[in
 def _concatenate_constants(
     constants: Sequence[np.ndarray | None], zeros: np.ndarray, axis: int
 ) -> np.ndarray | None:
-    """Concatenate float32 constants, with `zeros` for None; return None if shapes do not match."""
+    """Concatenate `constants` along `axis`, with `zeros` in the place of each None.
+
+    None if one is not float32 or if their dimensions other than `axis` differ.
+    """
     arrays = [zeros if array is None else array for array in constants]
     if any(array.dtype != np.float32 for array in arrays):
         return None
@@ -97,7 +100,10 @@ def _other_dims(array: np.ndarray, axis: int) -> tuple[int, ...]:
 
 
 def _constant_part(value: ir.Value | None, rank: int) -> np.ndarray | None:
-    """Return a constant operand of shape [1, ...] with `rank` axes, or None for any other."""
+    """Return a constant operand of `rank` axes whose axis 0 has size 1, or None for any other.
+
+    A constant that an Expand repeats along axis 0 only counts by its unexpanded array.
+    """
     array = ir.const_value(value)
     if array is None:
         array = _expanded_constant(ir.producer(value), rank)
@@ -107,7 +113,11 @@ def _constant_part(value: ir.Value | None, rank: int) -> np.ndarray | None:
 
 
 def _expanded_constant(node: ir.Node | None, rank: int) -> np.ndarray | None:
-    """Return the constant that `node` expands along axis 0 only, or None."""
+    """Return the constant input of `node` if it is an Expand that changes axis 0 only, else None.
+
+    The result must have `rank` axes, and all dimensions after axis 0 must equal those of the
+    constant.
+    """
     if node is None or node.op_type != "Expand" or node.domain:
         return None
     array = ir.const_value(node.inputs[0])

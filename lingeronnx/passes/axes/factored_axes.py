@@ -88,7 +88,10 @@ def flatten_axes(axes: FactoredAxes) -> list[AxisFactor]:
 def substitute_factors(
     view: FactoredView, factors: Mapping[AxisFactor, AxisFactor]
 ) -> FactoredView:
-    """Return `view` with factors replaced by others of the same size."""
+    """Return a copy of `view` with each factor that is a key of `factors` replaced by its value.
+
+    Both must have the same size. Applies to the axes of the base and to those of the view.
+    """
     return FactoredView(
         view.base,
         _substitute_in_axes(view.base_axes, factors),
@@ -204,7 +207,10 @@ def _take_axis(
 
 
 def _split_in_axes(axes: FactoredAxes, splits: _FactorSplits) -> FactoredAxes:
-    """Replace split factors in `axes` by their parts."""
+    """Return `axes` with each factor that is a key of `splits` replaced by its parts, in order.
+
+    Parts are split again if they are keys themselves.
+    """
     result = []
     for axis in axes:
         factors: list[AxisFactor] = []

@@ -59,7 +59,11 @@ def merge_axes(model: ir.Model) -> PassResult:
 def _explain_unchanged(
     perm: Sequence[int], shape: tuple[int | None, ...], groups: _AxisGroups
 ) -> str | None:
-    """Return why the axes of a Transpose of a tensor of `shape` cannot be merged, or None."""
+    """Return why the axes of a Transpose of a tensor of `shape` cannot be merged, or None.
+
+    Reasons: `perm` moves axis 0, a dimension after it is unknown, or more than `_MAX_GROUPS`
+    groups.
+    """
     if perm[0] != 0 or None in shape[1:]:
         return "it moves the batch, or its shape is not known"
     if len(groups) > _MAX_GROUPS:
@@ -68,7 +72,11 @@ def _explain_unchanged(
 
 
 def _group_axes(perm: Sequence[int]) -> _AxisGroups:
-    """Group the axes after the batch that stay adjacent, in the order of the output."""
+    """Group the axes after the batch that are adjacent and ascending in both input and output.
+
+    `perm` is that of a Transpose with the batch first. Groups are in the order of the output:
+    [0, 3, 1, 2] -> ((3,), (1, 2)).
+    """
     groups: list[list[int]] = []
     for axis in perm[1:]:
         if groups and groups[-1][-1] == axis - 1:
@@ -97,7 +105,11 @@ def _find_transpose_steps(target: _AxisGroups) -> list[_TransposeStep]:
 def _expand_orders(
     groups: _AxisGroups, paths: dict[_AxisGroups, list[_TransposeStep]]
 ) -> Iterator[_AxisGroups]:
-    """Yield the new orders that one Transpose makes of `groups`, and add their path to `paths`."""
+    """Yield the orders that one Transpose of at most three blocks makes of `groups`.
+
+    Orders that are already keys of `paths` are omitted; the path of each yielded one, that of
+    `groups` and one more step, is added to `paths`.
+    """
     for first, second in itertools.combinations(range(1, len(groups) + 1), 2):
         parts = [part for part in (groups[:first], groups[first:second], groups[second:]) if part]
         blocks = tuple(tuple(itertools.chain.from_iterable(part)) for part in parts)
@@ -139,7 +151,11 @@ def _emit_transposes(
 def _emit_step(
     build: SubgraphBuilder, value: ir.Value, step: _TransposeStep, shape: list[int], suffix: str
 ) -> ir.Value:
-    """Merge the axes of each block of `value` and transpose the blocks."""
+    """Return `value` with the axes of each block of `step` merged, and the blocks transposed.
+
+    `shape` has the size of each axis of the original tensor, by axis index, the batch at index 0.
+    `suffix` is appended to the names.
+    """
     batch = "N" if build.result.shape is None else build.result.shape[0]
     sizes = [math.prod(map(shape.__getitem__, block)) for block in step.blocks]
     merged = build.reshape(value, sizes, f"merged{suffix}")
@@ -162,7 +178,10 @@ def _has_absolute_target(node: ir.Node) -> bool:
 
 
 def _find_preceding_reshape(value: ir.Value | None) -> ir.Node | None:
-    """Return the Reshape that computes `value` and keeps the batch axis, or None."""
+    """Return the Reshape that computes `value`, or None if it is another node.
+
+    None also if a size is unknown or if the number of elements per sample changes.
+    """
     node = ir.producer(value)
     if node is None or node.op_type != "Reshape":
         return None

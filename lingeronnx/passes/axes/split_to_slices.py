@@ -32,7 +32,10 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
 
 
 def _replace_with_slices(model: ir.Model, node: ir.Node, sizes: list[int], axis: int) -> None:
-    """Replace each used output of a Split by a Slice that keeps its name."""
+    """Remove the Split `node`, and insert a Slice for each output that is used or a graph output.
+
+    Output i has ``sizes[i]`` elements along `axis`; each Slice takes over the name of its output.
+    """
     names = {}
     start = 0
     for output, size in zip(list(node.outputs), sizes, strict=True):
@@ -65,7 +68,10 @@ def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] 
 
 
 def _get_stored_sizes(node: ir.Node) -> list[int] | None:
-    """Return the sizes given by an attribute or input; empty if absent, None if computed."""
+    """Return the sizes in attribute `split` or, if absent, in constant input 1.
+
+    Empty if neither exists; None if input 1 is computed at run time.
+    """
     sizes = ir.get_attr(node, "split")
     if sizes is not None:
         return list(sizes)

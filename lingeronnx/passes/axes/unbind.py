@@ -50,7 +50,10 @@ def slice_before_transpose(model: ir.Model) -> PassResult:
 
 
 def _moves_split_axis_first(node: ir.Node) -> bool:
-    """Whether `node` is a Transpose that moves an axis of a reshaped tensor before the batch."""
+    """Whether `node` is a Transpose of a Reshape's output that puts the batch on axis 1.
+
+    It must have more than three axes; then another axis lies before the batch.
+    """
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
     if not perm or len(perm) <= 3 or perm[1] != 0:
         return False
@@ -78,7 +81,10 @@ def _match_split_reshape(node: ir.Node) -> ir.Node | None:
 
 
 def _splits_last_axis(reshape: ir.Node, axis: int) -> bool:
-    """Whether `reshape` only splits its last axis, which is `axis`, and all sizes are known."""
+    """Whether `reshape` splits `axis`, the last axis of its input, and leaves the axes before it.
+
+    False if a dimension other than the batch is unknown in input or output.
+    """
     source_shape, split_shape = ir.get_shape(reshape.inputs[0]), ir.get_shape(reshape.outputs[0])
     if not source_shape or not split_shape or len(source_shape) != axis + 1:
         return False
@@ -90,7 +96,11 @@ def _splits_last_axis(reshape: ir.Node, axis: int) -> bool:
 
 
 def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
-    """Return the parts that the consumers of a Transpose select from its first axis, or None."""
+    """Return the parts that all consumers of a Transpose select from its first axis, by consumer.
+
+    `reshape` computes the input of `node`. None if a consumer is not a Gather or Split that selects
+    single elements of that axis.
+    """
     axis = ir.get_attr(node, "perm")[0]
     count = int(ir.require_shape(reshape.outputs[0])[axis] or 1)
     parts: list[_Part] = []
@@ -103,7 +113,11 @@ def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
 
 
 def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_Part] | None:
-    """Return the parts that `user` selects from axis 0 and removes that axis from, or None."""
+    """Return the elements of axis 0, of size `count`, that `user` selects without that axis.
+
+    `user` must be a Gather with a scalar constant index, or a Split into `count` outputs each of
+    which is only squeezed; the tensor is its input `input_index`, which must be 0. None otherwise.
+    """
     if input_index != 0 or ir.get_attr(user, "axis", 0):
         return None
     if ir.is_standard_op(user, "Gather"):
@@ -117,7 +131,10 @@ def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_
 
 
 def _match_squeezed_outputs(split: ir.Node) -> list[_Part] | None:
-    """Return the outputs of a Split into single elements if axis 0 of all is squeezed, or None."""
+    """Return one part per output of `split` if the only consumer of each squeezes axis 0.
+
+    The part contains Split and Squeeze. None if one output is used in another way.
+    """
     parts = []
     for position, value in enumerate(split.outputs):
         squeeze = ir.sole_consumer(value)

@@ -19,7 +19,11 @@ from .._pass import PassResult, SkipReason
 
 
 def unfold_linear_batch(model: ir.Model) -> PassResult:
-    """Remove the Reshapes around such layers of `model`, counted by chains of layers."""
+    """Remove the Reshapes around layers whose time axis was folded into the batch, in place.
+
+    One change per chain of layers between folding and restoring Reshape. A folding Reshape with a
+    consumer that starts no such chain is also listed as skipped.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not _folds_steps_into_batch(node):
@@ -55,7 +59,11 @@ def _unfold_chains(model: ir.Model, fold: ir.Node, chains: list[list[ir.Node]]) 
 
 
 def _folds_steps_into_batch(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape that folds the time axis of [N, T, .., K] into the batch."""
+    """Whether `node` is a Reshape from [N, T, .., K] to [N * steps, K'], marked as a folded batch.
+
+    Sizes other than N must be known, K' must divide the elements per sample, and the result must
+    not be a graph output.
+    """
     if node.op_type != "Reshape" or node.domain or node.outputs[0].is_graph_output():
         return False
     source_shape, folded_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
@@ -104,7 +112,10 @@ def _is_layer_or_elementwise(node: ir.Node) -> bool:
 
 
 def _restores_batch(node: ir.Node, steps: int) -> bool:
-    """Whether a Reshape unfolds `steps` rows per sample from the batch again."""
+    """Whether the Reshape `node` makes [N, ...] with `steps` rows per sample of [N * steps, width].
+
+    The result must have more than two axes, known dimensions except N, and no folded batch.
+    """
     result_shape = ir.get_shape(node.outputs[0]) or ()
     if len(result_shape) <= 2 or result_shape[0] is not None or None in result_shape[1:]:
         return False
@@ -115,7 +126,11 @@ def _restores_batch(node: ir.Node, steps: int) -> bool:
 
 
 def _keeps_leading_axes(fold: ir.Node, chain: list[ir.Node]) -> bool:
-    """Whether the shapes before `fold` and after `chain` differ only in the last axis."""
+    """Whether the input of `fold` and the output of `chain` have the same dimensions but the last.
+
+    The last ones must be the widths of the folded tensor and of the tensor that the last node of
+    `chain` restores.
+    """
     source_shape = ir.require_shape(fold.inputs[0])
     if source_shape[-1] != ir.require_shape(fold.outputs[0])[-1]:
         return False
@@ -124,7 +139,10 @@ def _keeps_leading_axes(fold: ir.Node, chain: list[ir.Node]) -> bool:
 
 
 def _reshape_to_steps(model: ir.Model, fold: ir.Node) -> ir.Value:
-    """Return the input of `fold` reshaped to [N, T, K]."""
+    """Return the input of `fold` as [N, T, K], with K the width of the folded tensor.
+
+    Returns it unchanged if it has that shape; else inserts a Reshape before `fold`.
+    """
     source = ir.require_input(fold)
     source_shape = ir.require_shape(source)
     width = int(ir.require_shape(fold.outputs[0])[-1] or 1)
@@ -145,7 +163,10 @@ def _fix_reshape_target(model: ir.Model, reshape: ir.Node) -> None:
 
 
 def _apply_unfolded(model: ir.Model, source: ir.Value, chain: list[ir.Node]) -> None:
-    """Let the layers of `chain` read `source` of shape [N, T, .., K]."""
+    """Let the first layer of `chain` read `source` [N, T, .., K], and set the shapes downstream.
+
+    Outputs of all nodes but the last get new names and the leading axes of `source`, in place.
+    """
     source_shape = source.shape
     assert source_shape is not None
     chain[0].replace_input_with(0, source)

@@ -40,7 +40,7 @@ def check_schemas(model: ir.Model) -> int:
 
 
 def _check_versions(model: ir.Model) -> None:
-    """Raise ModelError if the IR version or an opset version cannot exist."""
+    """Raise ModelError if the IR version or an opset version is negative or at least 2**31."""
     versions = [("ir_version", model.ir_version or 0)]
     versions += [("opset", version) for version in model.opset_imports.values()]
     for label, version in versions:

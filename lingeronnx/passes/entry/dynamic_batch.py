@@ -141,7 +141,10 @@ def _common_batch_size(specs: Sequence[InputSpec]) -> int | None:
 
 
 def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
-    """Return the size of the batch axis of each input that has one; None if it is not fixed."""
+    """Return input name -> size of the batch axis, for inputs that have a batch axis.
+
+    None if the size or the shape is not fixed.
+    """
     return {
         spec.name: spec.shape[spec.axis] if spec.shape else None
         for spec in specs
@@ -197,7 +200,7 @@ def _has_small_samples(spec: InputSpec) -> bool:
 
 
 def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
-    """Return whether the model runs on `feed` without a ModelError."""
+    """Whether running the model on `feed` raises no ModelError."""
     try:
         _run_feed(runner, feed)
     except ModelError:
@@ -206,7 +209,7 @@ def _can_run(runner: FloatRunner, feed: _Feed) -> bool:
 
 
 def _has_fixed_states(model: ir.Model) -> bool:
-    """Whether a recurrent layer has initial states that are not graph inputs."""
+    """Whether an LSTM, GRU or RNN has an initial state (input 5 or 6) that is not a graph input."""
     for node in model.graph:
         if node.op_type not in operators.RECURRENT_OPS or node.domain:
             continue
@@ -235,7 +238,7 @@ def _declare_single_sample(model: ir.Model) -> None:
 
 
 def _set_batch_dims(model: ir.Model, size: ir.Dim) -> None:
-    """Set the size of the batch axis of each input that has one."""
+    """Set the batch axis of each graph input that has one to `size`, in place."""
     specs = _batched_inputs(model)
     for value in model.graph.inputs:
         spec = specs.get(str(value.name))
@@ -253,7 +256,10 @@ def _batched_inputs(model: ir.Model) -> dict[str, InputSpec]:
 
 
 def _make_random_feed(model: ir.Model, seed: int) -> _Feed:
-    """Return normally distributed float inputs, and zeros for other types."""
+    """Return input name -> array: standard normal values for float inputs, zeros for other types.
+
+    Unknown dimensions are 1. `seed` makes the values reproducible.
+    """
     rng = np.random.default_rng(seed)
     feed = {}
     for spec in get_input_specs(model):
@@ -413,7 +419,10 @@ def _make_expand_dynamic(
 
 
 def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
-    """Repeat the constant initial states [D, 1, H] of a layer on [T, N, I] for each sample."""
+    """Replace constant initial states [D, 1, H] (inputs 5, 6) by ones repeated per sample.
+
+    Works in place. Does nothing with `layout` 1, and for states of another shape.
+    """
     if ir.get_attr(node, "layout", 0):
         return
     for index in range(5, min(len(node.inputs), 7)):
@@ -440,7 +449,7 @@ def _repeat_state_per_sample(
     def add(
         op_type: str, suffix: str, inputs: Sequence[ir.Value | None], **attributes: int
     ) -> ir.Value:
-        """Insert an operator before `node`, and return its only output."""
+        """Insert an operator before `node`, and return its only output, named ``NAME_SUFFIX``."""
         output = ir.unique_tensor_name(model, f"{name}_{suffix}")
         new_node = ir.make_node(
             op_type, inputs, attributes, origin=node, suffix=f"{suffix}{index}", output=output
@@ -457,7 +466,11 @@ def _repeat_state_per_sample(
 def _deduplicate_constant_rows(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Keep one of `size` equal rows of a constant operand that broadcasts."""
+    """Reduce constants of `size` equal rows along axis 0 to one row, which broadcasts, in place.
+
+    Only for add, sub, mul and div (`AFFINE_OPS`), and constants of the rank of the output, which
+    `shapes` has by tensor name.
+    """
     if node.op_type not in operators.AFFINE_OPS:
         return
     rank = len(shapes.get(ir.output_name(node), ()))
@@ -543,7 +556,10 @@ def _find_batch_axis(
 
 
 def _find_grown_axis(array: np.ndarray, doubled: np.ndarray) -> int | None:
-    """Return the only axis with different sizes, or None."""
+    """Return the only axis along which the sizes of both arrays differ.
+
+    None if the ranks differ, or if no axis or several axes differ.
+    """
     if array.ndim != doubled.ndim:
         return None
     sizes = zip(array.shape, doubled.shape, strict=True)
@@ -556,7 +572,10 @@ def _run_feed(runner: FloatRunner, feed: _Feed) -> _Feed:
 
 
 def _is_close(actual: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether two arrays agree within `_TOLERANCE` of the largest expected value."""
+    """Whether both arrays have the same shape and differ by at most `_TOLERANCE` times a scale.
+
+    The scale is the largest finite magnitude in `expected` (at least 1e-30). NaN equals NaN.
+    """
     if actual.shape != expected.shape:
         return False
     a, b = actual.astype(np.float64), expected.astype(np.float64)

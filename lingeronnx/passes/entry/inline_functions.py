@@ -36,7 +36,10 @@ def inline_functions(model: ir.Model) -> int:
 
 
 def _check_opset(model: ir.Model, function: ir.Function) -> None:
-    """Raise ModelError if the opsets of `function` and `model` differ; set the latter if absent."""
+    """Raise ModelError if `function` imports another version of the default opset than `model`.
+
+    If `model` imports none, it gets that of the function, or 13 if the function has none either.
+    """
     version = function.opset_imports.get("")
     model_version = model.graph.opset_imports.setdefault("", version or 13)
     if version is not None and version != model_version:

@@ -9,7 +9,11 @@ from ...graph import ir
 
 
 def lift_constants(model: ir.Model) -> int:
-    """Convert the constants of `model` in place; return the number of changes."""
+    """Convert Constant nodes of `model` to initializers, in place; return the number of changes.
+
+    Also takes initializers out of the graph inputs, inlines functions of other domains than ours
+    (counted as one change), and removes dead nodes (not counted).
+    """
     count = _remove_initializers_from_inputs(model)
     has_functions = any(
         function.domain != ir.FUNCTION_DOMAIN for function in model.functions.values()
@@ -22,7 +26,7 @@ def lift_constants(model: ir.Model) -> int:
 
 
 def _remove_initializers_from_inputs(model: ir.Model) -> int:
-    """Remove graph inputs that are initializers; return how many there were."""
+    """Remove the graph inputs that are initializers from the list of inputs; return the count."""
     inputs = model.graph.inputs
     constants = [value for value in inputs if value.const_value is not None]
     for value in constants:

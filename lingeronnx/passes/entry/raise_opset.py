@@ -89,7 +89,11 @@ def _relabel_opset(model: ir.Model, version: int) -> PassResult:
 
 
 def _check_exists(node: ir.Node) -> None:
-    """Raise ModelError if `TARGET_OPSET` has no such operator or attribute."""
+    """Raise ModelError if operator or an attribute of `node` does not exist in `TARGET_OPSET`.
+
+    A deprecated operator does not exist there. Operators unknown in all versions are accepted,
+    since onnxruntime reports them.
+    """
     try:
         schema = onnx.defs.get_schema(node.op_type, TARGET_OPSET)
     except onnx.defs.SchemaError:
@@ -112,7 +116,10 @@ def _make_attribute_rewrite(
     """
 
     def rewrite(model: ir.Model, node: ir.Node) -> int:
-        """Turn the attributes `names` of `node` into inputs; missing ones stay empty."""
+        """Turn the attributes `names` of `node` into inputs of type `dtype`, and return 1.
+
+        An absent attribute leaves its input empty.
+        """
         arrays: list[np.ndarray | None] = []
         for name in names:
             value = ir.get_attr(node, name)
@@ -124,7 +131,10 @@ def _make_attribute_rewrite(
 
 
 def _convert_pad(model: ir.Model, node: ir.Node) -> int:
-    """Convert the attributes `pads` and `value` to inputs."""
+    """Turn the attributes `pads` and `value` of a Pad into inputs, and return 1.
+
+    A `value` of 0 is omitted.
+    """
     value = ir.get_attr(node, "value", 0.0)
     arrays = [
         np.asarray(ir.get_attr(node, "pads"), np.int64),
@@ -135,7 +145,10 @@ def _convert_pad(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_slice(model: ir.Model, node: ir.Node) -> int:
-    """Convert the attributes `starts`, `ends` and `axes` to inputs."""
+    """Turn the attributes `starts`, `ends` and `axes` of a Slice into inputs, and return 1.
+
+    Absent `axes` become 0, 1, ...
+    """
     starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
     if axes is None:
         axes = range(len(starts))
@@ -152,7 +165,7 @@ def _convert_dropout(model: ir.Model, node: ir.Node) -> int:
 
 
 def _infer_ranks(model: ir.Model) -> dict[str, int]:
-    """Return the rank of each tensor of `model` that the file declares or onnx infers."""
+    """Return tensor name -> rank, for each tensor whose shape the file declares or onnx infers."""
     graph = onnx.shape_inference.infer_shapes(ir.detach_large_constants(model)[0]).graph
     ranks = {t.name: len(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):

@@ -57,7 +57,10 @@ def reject_unsupported(model: ir.Model) -> int:
 
 
 def _check_text(model: ir.Model) -> None:
-    """Raise ModelError if a graph input or output is text (strings)."""
+    """Raise ModelError if a graph input or a computed graph output is of type string.
+
+    Inputs that are initializers are accepted.
+    """
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.STRING and value.const_value is None:
             raise ModelError(
@@ -148,7 +151,11 @@ def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _is_in_training_mode(node: ir.Node) -> bool:
-    """Whether a BatchNormalization or Dropout computes as in training and is used."""
+    """Whether `node` computes as in training: BatchNormalization with `training_mode`, or Dropout.
+
+    For a Dropout, input 2 must be a constant true, and an output must be used. Call it for these
+    two operators only.
+    """
     if node.op_type == "BatchNormalization":
         return bool(ir.get_attr(node, "training_mode", 0))
     mode = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None

@@ -37,7 +37,7 @@ def replace_sequences(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason:
-    """Return why `node` is not replaced."""
+    """Return the reason why `node`, a sequence operator that remains, was not replaced."""
     if node.op_type == "SplitToSequence":
         return SkipReason(
             node, "its sizes are not known, or not every consumer selects one constant element"
@@ -87,7 +87,11 @@ def _selects_constant_element(node: ir.Node) -> bool:
 
 
 def _get_split_sizes(node: ir.Node) -> list[int] | None:
-    """Return the sizes of the elements of a SplitToSequence, or None if they are not known."""
+    """Return the sizes of the elements of a SplitToSequence along its axis.
+
+    A vector in input 1 has the sizes; a scalar is the size of all but the last, which may be
+    shorter. None if input 1 is absent or not constant, or if the axis has an unknown size.
+    """
     array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     if array is None or array.ndim > 1:
         return None

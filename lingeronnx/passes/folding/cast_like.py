@@ -10,7 +10,10 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_cast_like(model: ir.Model) -> PassResult:
-    """Convert the CastLike nodes of `model` whose target type is known to Cast."""
+    """Convert each CastLike of `model` to a Cast to the element type of its input 1, in place.
+
+    Nodes whose input 1 has an unknown element type are listed as skipped.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2:

@@ -48,7 +48,10 @@ def fold_constants(model: ir.Model) -> PassResult:
 
 
 def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes that depend on constants only, in graph order."""
+    """Return the nodes whose inputs are constants or outputs of such nodes, in graph order.
+
+    Omits nodes without inputs, with subgraphs, and random operators.
+    """
     constant_names: set[str] = set()
     nodes = []
     for node in model.graph:
@@ -62,7 +65,11 @@ def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def _explain_unfolded(node: ir.Node, results: Mapping[str, np.ndarray]) -> str | None:
-    """Return why a constant node is not folded to its `results`, or None."""
+    """Return why a constant node is not folded to `results` (tensor name -> array), or None.
+
+    Reasons: an output is a graph output, has more than `MAX_FOLDED_ELEMENTS` elements, or is used
+    but not in `results`.
+    """
     if any(value.is_graph_output() for value in node.outputs):
         return "it is an output of the graph"
     arrays = [results.get(str(value.name)) for value in node.outputs]

@@ -100,7 +100,10 @@ _UNSUPPORTED_REASONS = {
 
 
 def _inline_if(model: ir.Model, node: ir.Node) -> int:
-    """Replace an If on a constant by its branch; return the number of changes (0 or 1)."""
+    """Replace an If on a constant by the nodes of the branch taken, and return 1.
+
+    Returns 0 and changes nothing if the condition is computed at run time or not a single element.
+    """
     condition = ir.const_value(node.inputs[0])
     if condition is None or condition.size != 1:
         return 0
@@ -169,7 +172,10 @@ def _move_subgraph(
 
 
 def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) -> ir.Value:
-    """Stack the values of all iterations along a new axis 0, before `node`; return the result."""
+    """Return `values`, one per iteration, stacked along a new axis 0.
+
+    Inserts an Unsqueeze per value and a Concat before `node`.
+    """
     has_axes_input = ir.get_opset(model) >= 13
     axes_value = ir.add_initializer(
         model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64)
@@ -199,7 +205,10 @@ def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) ->
 
 
 def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) -> None:
-    """Replace `node` by its `results`, through Identity nodes that keep its output names."""
+    """Remove `node`; its outputs become Identity nodes of `results`, with the old names.
+
+    `results` has one tensor per output, in order. Outputs without a name or consumer are dropped.
+    """
     for old, value in zip(list(node.outputs), results, strict=True):
         name = old.name
         if not name or not (old.uses() or old.is_graph_output()):

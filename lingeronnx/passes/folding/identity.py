@@ -142,7 +142,10 @@ def _has_same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
 
 
 def _is_broadcast_by_consumers(node: ir.Node) -> bool:
-    """Whether every consumer of an Expand multiplies it by another tensor of the same shape."""
+    """Whether each consumer of an Expand is a Mul by another tensor of the result's shape.
+
+    Then the Mul broadcasts the unexpanded tensor. False without consumers and for a graph output.
+    """
     result = node.outputs[0]
     uses = list(result.uses())
     if result.is_graph_output() or not uses:

@@ -36,7 +36,11 @@ def fold_known_shapes(model: ir.Model) -> PassResult:
 
 
 def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) -> int:
-    """Replace a Shape, or consumers that select known `dims` of it; return the removed nodes."""
+    """Replace a Shape node by a constant of `dims`; return the number of removed nodes.
+
+    If a dimension is unknown (None), only consumers are replaced: each Gather or Slice in the same
+    graph that selects known ones.
+    """
     if None not in dims:
         return _replace_with_constant(model, node, np.array(dims, np.int64))
     changes = 0
@@ -50,7 +54,10 @@ def _fold_shape(model: ir.Model, node: ir.Node, dims: tuple[int | None, ...]) ->
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why the Shape or Size `node` is not replaced."""
+    """Return why the Shape or Size `node` is not replaced.
+
+    It is a graph output, the rank is not known, or an unknown dimension is used.
+    """
     if node.outputs[0].is_graph_output():
         return "it is an output of the graph"
     if ir.get_shape(node.inputs[0]) is None:
@@ -59,7 +66,11 @@ def _explain_unchanged(node: ir.Node) -> str:
 
 
 def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarray | None:
-    """Return the elements of `dims` that a Gather or Slice selects, or None if one is unknown."""
+    """Return the elements of `dims` that `node`, a Gather or Slice of a Shape, selects, as int64.
+
+    None for another operator, for a selection that is not constant, or if one of the elements is
+    unknown.
+    """
     if node.domain:
         return None
     axes: np.ndarray | None = None
@@ -76,7 +87,10 @@ def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarra
 
 
 def _gathered_positions(node: ir.Node, length: int) -> np.ndarray | None:
-    """Return the nonnegative indices of a Gather from `length` elements, or None if invalid."""
+    """Return the constant indices of a Gather from `length` elements, negative ones counted from 0.
+
+    None if the indices are computed at run time, empty, or out of range.
+    """
     indices = ir.const_value(node.inputs[1])
     if indices is None or not indices.size:
         return None
@@ -99,7 +113,10 @@ def _sliced_positions(node: ir.Node, length: int) -> np.ndarray | None:
 
 
 def _replace_with_constant(model: ir.Model, node: ir.Node, array: np.ndarray) -> int:
-    """Replace `node` by the constant `array`, unless it is a graph output; return the changes."""
+    """Remove `node` and let all consumers of its output read a new initializer `array`.
+
+    Returns 1, or 0 without a change if the output is a graph output.
+    """
     result = node.outputs[0]
     if result.is_graph_output():
         return 0

@@ -51,7 +51,7 @@ _NMS_DEFAULTS: Mapping[int, tuple[float, str]] = {
 
 
 def find_scalar_inputs(model: ir.Model) -> list[str]:
-    """Return the inputs of `model` that are a single number, without a batch axis."""
+    """Return the names of the graph inputs of shape [] or [1] that are not initializers."""
     return [
         str(value.name)
         for value in model.graph.inputs

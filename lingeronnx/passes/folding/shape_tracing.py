@@ -46,7 +46,11 @@ def trace_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> None:
 
 
 def _merge_dims(shape: tuple[int, ...], doubled_shape: tuple[int, ...]) -> list[int | str | None]:
-    """Return the shape with axes that differ between the runs as the batch (axis 0) or unknown."""
+    """Return the dimensions of a tensor from its shapes with the samples once and twice.
+
+    Equal sizes stay; a size that differs becomes the batch symbol on axis 0, and None (unknown) on
+    other axes.
+    """
     dims: list[int | str | None] = []
     for axis, (size, doubled_size) in enumerate(zip(shape, doubled_shape, strict=True)):
         if size == doubled_size:
@@ -107,7 +111,10 @@ def _run_if_possible(
 
 
 def _double_feed(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """Return `feed` repeated to two samples, or None if the batch size is fixed."""
+    """Return input name -> array with the samples of `feed` twice along the batch axis.
+
+    None if an input with a batch axis takes a fixed batch size.
+    """
     specs = {spec.name: spec for spec in get_input_specs(model)}
     for spec in specs.values():
         if spec.axis is not None and (spec.is_single_sample or not spec.accepts_any_batch):

@@ -84,7 +84,11 @@ def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
 
 
 def _explain_unchanged(node: ir.Node, layer: ir.Node | None) -> str:
-    """Return why `node` cannot be folded into `layer`, which computes its input, or ""."""
+    """Return why `node` cannot be folded into `layer`, the node before it or None; "" if it can.
+
+    Reasons, in order: training mode, parameters that are not constant, no Conv or Linear before it,
+    and an output of `layer` that has other consumers.
+    """
     if ir.get_attr(node, "training_mode", 0):
         return "it is in training mode"
     if fold_batch_norm_parameters(node) is None:

@@ -56,7 +56,7 @@ def fold_factor(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _fold_neg(model: ir.Model, node: ir.Node) -> int:
-    """Fold the Neg `node` as a factor of -1; return the number of changes."""
+    """Fold the Neg `node` into the layer before it as a factor of -1; return 1, else 0."""
     source = ir.require_input(node)
     if not ir.is_float32(source):
         return 0
@@ -161,7 +161,12 @@ def _revert_unit_axes(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
 
 
 def _explain_unchanged(node: ir.Node, operand: ir.ConstantOperand) -> str:
-    """Return why `node`, an operation with the constant `operand`, is not folded."""
+    """Return why `node`, an arithmetic operation with the constant `operand`, is not folded.
+
+    The first that applies: no layer before it, other consumers of the layer, parameters of the
+    layer that are not constant, a division that is not per channel, a constant that is not per
+    channel.
+    """
     layer = ir.producer(operand.source)
     if layer is None or not is_weight_layer(layer):
         return (
@@ -242,7 +247,11 @@ def channel_affine_coefficients(
 
 
 def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axis: int) -> bool:
-    """Whether a constant has one element, or one per channel of a tensor of `shape`."""
+    """Whether a constant has one element, or one per index along `axis` of a tensor of `shape`.
+
+    It is aligned at the last axis, as for broadcasting, and must have size 1 along all other axes
+    and no more axes than `shape`. With `shape` None, only one element is accepted.
+    """
     if shape is None:
         return array.size == 1
     if array.ndim > len(shape):

@@ -121,7 +121,10 @@ def _parse_einsum(node: ir.Node) -> _EinsumProduct | str:
 
 
 def _make_factor(value: ir.Value | None, term: str) -> _EinsumFactor | None:
-    """Return the factor `value` with the letters `term`, or None if its sizes are not known."""
+    """Return the Einsum factor of `value` with the axis letters `term`, one letter per axis.
+
+    None if a size other than the first is unknown or the rank is not the number of letters.
+    """
     shape = ir.get_shape(value)
     if value is None or shape is None or None in shape[1:] or len(shape) != len(term):
         return None

@@ -57,7 +57,10 @@ def _get_constant_weight(layer: ir.Node | None) -> np.ndarray | None:
 
 
 def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold the batch normalizations of `model` into their only consumer."""
+    """Fold each BatchNormalization of `model` into the layer that is its only consumer, in place.
+
+    Others are listed as skipped, with the reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "BatchNormalization" or node.domain:

@@ -175,7 +175,7 @@ def _iter_source_candidates(root: ir.Node, positions: dict[int, int]) -> Iterato
 
 
 def _computed_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the distinct inputs of `node` that are not constant."""
+    """Return the inputs of `node` that are not constant, each once, in input order."""
     values: list[ir.Value] = []
     for value in node.inputs:
         if value is not None and ir.const_value(value) is None and value not in values:
@@ -217,7 +217,11 @@ def _find_region_candidates(
 
 
 def _sort_consumers(source: ir.Value, positions: dict[int, int]) -> list[ir.Node]:
-    """Return the nearest consumers of `source` in the main graph, in graph order."""
+    """Return the nearest direct and indirect consumers of `source`, in graph order.
+
+    `positions` has the position of each node of the main graph, by id; consumers inside subgraphs
+    and before the producer of `source` are omitted.
+    """
     producer = ir.producer(source)
     first_position = 0 if producer is None else positions[id(producer)] + 1
     consumers = [
@@ -239,7 +243,10 @@ def _is_norm_like(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
 
 
 def _collect_consumers(source: ir.Value) -> list[ir.Node]:
-    """Return the direct and indirect consumers of `source`, nearest first, up to a limit."""
+    """Return the direct and indirect consumers of `source`, breadth first, each once.
+
+    Ends with the first tensor after which there are at least 2 * `_MAX_NODES_AROUND_ROOT`.
+    """
     consumers: list[ir.Node] = []
     queue = [source]
     while queue and len(consumers) < 2 * _MAX_NODES_AROUND_ROOT:
@@ -251,7 +258,7 @@ def _collect_consumers(source: ir.Value) -> list[ir.Node]:
 
 
 def _select_contributing(result: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return those of `nodes`, in graph order, that contribute to `result`."""
+    """Return those of `nodes`, in graph order, on which `result` depends directly or indirectly."""
     required_ids, selected = {id(result)}, list[ir.Node]()
     for node in reversed(nodes):
         if any(id(value) in required_ids for value in node.outputs):
@@ -261,7 +268,10 @@ def _select_contributing(result: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.
 
 
 def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
-    """Whether no float tensor that `nodes` compute is used elsewhere, except `result`."""
+    """Whether each float tensor that `nodes` compute, except `result`, is consumed by `nodes` only.
+
+    Tensors of other element types may be used elsewhere. A graph output counts as used elsewhere.
+    """
     for node in nodes:
         for value in node.outputs:
             if value is result:
@@ -300,7 +310,10 @@ def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
 
 
 def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
-    """Return (x - mean) / sqrt(variance + epsilon) over `axes`, in float64."""
+    """Return (x - mean) / sqrt(variance + epsilon) over `axes`, in float64 and of the shape of `x`.
+
+    A variance of 0 with epsilon 0 gives NaN, without a warning.
+    """
     values = x.astype(np.float64)
     centered = values - values.mean(axes, keepdims=True)
     variance = (centered**2).mean(axes, keepdims=True)
@@ -379,7 +392,11 @@ def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarr
 
 
 def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
-    """Return possible values of epsilon, largest first: small constants of `nodes`, and 0."""
+    """Return the possible values of epsilon, largest first, at most `_MAX_EPSILON`.
+
+    They are the nonnegative single-element float constants among the inputs of `nodes`, the
+    epsilons of BatchNormalization, and 0.
+    """
     epsilons = {0.0}
     for node in nodes:
         for value in node.inputs:
@@ -400,7 +417,11 @@ def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
 def _matches_small_inputs(
     norm: _FittedNorm, fallback: FloatFallback, sample: np.ndarray, name: str
 ) -> bool:
-    """Whether `norm` also matches inputs whose variance is as small as epsilon."""
+    """Whether `norm` gives the model's values also on an input whose variance equals epsilon.
+
+    `sample` is normalized and scaled by sqrt(epsilon), run by `fallback`, and tensor `name`
+    compared. True without a run if epsilon is 0; False if the run fails.
+    """
     if not norm.epsilon:
         return True
     scale = np.sqrt(norm.epsilon)
@@ -464,7 +485,10 @@ def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
 def _make_transpose(
     model: ir.Model, value: ir.Value, order: list[int], origin: ir.Node, suffix: str
 ) -> ir.Node:
-    """Return a Transpose of `value`, with names derived from `origin`."""
+    """Return a new Transpose of `value` with permutation `order`; it is not inserted.
+
+    Type and shape of the output are set; its name is that of `origin`'s output with `suffix`.
+    """
     node = ir.make_node(
         "Transpose",
         [value],

@@ -45,7 +45,7 @@ def fuse_linear(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why a Gemm or MatMul is not a fully connected layer."""
+    """Return why a Gemm or MatMul that was not converted is not a fully connected layer."""
     weight = ir.const_value(node.inputs[1])
     if weight is None:
         return "its second operand is computed at run time"
@@ -119,7 +119,11 @@ def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
 
 
 def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
-    """Replace the matched nodes by a Linear, whose weight keeps its name if not used elsewhere."""
+    """Replace the matched nodes by a Linear with new initializers for weight and bias.
+
+    The weight takes over the name of the original one if nothing else uses that; else it gets a new
+    name.
+    """
     first, last = match.nodes[0], match.nodes[-1]
     weight_name = ir.input_name(first, 1)
     is_private = ir.sole_consumer(ir.require_input(first, 1)) is not None

@@ -109,7 +109,10 @@ def _insert_transpose_after(
 
 
 def convert_recurrent_layers(model: ir.Model) -> PassResult:
-    """Convert the LSTM and GRU nodes of `model`."""
+    """Convert the LSTM and GRU nodes of `model` to our functions, in place.
+
+    Nodes that have no such form are listed as skipped, with the reason.
+    """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in _RECURRENT_OPS:
@@ -212,7 +215,7 @@ class _RecurrentRewriter:
         attrs: dict[str, Any],
         domain: str = "",
     ) -> ir.Value:
-        """Insert a node before the original one; return its output [N, *sizes]."""
+        """Insert an operator before the original node; return its output [batch, *sizes]."""
         name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}")
         node = ir.make_node(
             op_type, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
@@ -335,7 +338,10 @@ class _RecurrentRewriter:
         return attributes
 
     def _add_weights(self, index: int, suffix: str) -> list[ir.Value]:
-        """Add W, R and B of one direction as initializers; an absent bias is zero."""
+        """Add W, R and B (inputs 1, 2, 3) of direction `index` as initializers, and return them.
+
+        An absent bias becomes zeros, 2 * gate rows. Names end in `suffix`.
+        """
         node = self._node
         gate_rows = int((ir.get_shape(node.inputs[1]) or (0, 0))[1] or 0)
         weights = []
@@ -349,7 +355,10 @@ class _RecurrentRewriter:
         return weights
 
     def _add_slice(self, y: ir.Value, start: int, end: int, suffix: str) -> ir.Value:
-        """Slice `y` [N, T, H] to the step start = end - 1, which is kept as an axis."""
+        """Return positions `start` to `end` - 1 of axis 1 of `y` [N, T, H], as [N, 1, H].
+
+        Adds a Slice; callers pass `end` = `start` + 1.
+        """
         bounds = []
         for key, bound in (("start", start), ("end", end), ("axis", 1)):
             name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}{key}")
@@ -379,7 +388,7 @@ class _RecurrentRewriter:
             self._replace_output(sequence, stacked, (2, 1, 0, 3))
 
     def _stack_directions(self, outputs: list[ir.Value]) -> ir.Value:
-        """Stack the y [N, T, H] of all directions to [N, D, T, H]."""
+        """Return `outputs`, one [N, T, H] per direction, stacked along axis 1: [N, D, T, H]."""
         length = int(self._sizes[0] or 0)
         has_axes_attribute = ir.get_opset(self._model) < 13
         unsqueezed = []
@@ -398,7 +407,10 @@ class _RecurrentRewriter:
     def _find_or_add_concat(
         self, suffix: str, outputs: list[ir.Value], sizes: Sequence[int]
     ) -> ir.Value:
-        """Return the concatenation of `outputs` along axis 2, created once."""
+        """Return the concatenation of `outputs` along axis 2; an existing one is returned again.
+
+        `suffix` and `sizes` (the dimensions after the batch) are those of a new one.
+        """
         for use in outputs[0].uses():
             node = use.node
             if node.op_type != "Concat" or list(node.inputs) != outputs:
@@ -456,7 +468,11 @@ def _collect_last_axis_chain(value: ir.Value) -> list[ir.Node]:
 
 
 def _works_on_last_axis(node: ir.Node) -> bool:
-    """Whether `node` is a product with a matrix, affine along the last axis, or elementwise."""
+    """Whether `node` works on the last axis of its input or on single elements.
+
+    These are unary elementwise operators, MatMul with a constant matrix at input 1, and add, sub,
+    mul or div with a constant scalar or vector at input 1.
+    """
     if node.domain:
         return False
     if node.op_type in operators.UNARY_ELEMENTWISE_OPS:
@@ -517,7 +533,11 @@ def _repeated_constant(node: ir.Node | None, axis: int) -> np.ndarray | None:
 
 
 def _concatenates_directions(node: ir.Node, count: int) -> bool:
-    """Whether `node` converts Y [T, D, N, H] to [T, N, D*H], alone or with a Reshape after it."""
+    """Whether `node` converts Y [T, D, N, H] to [T, N, D*H], alone or with a Reshape after it.
+
+    Alone: a Squeeze of axis 1, for `count` = 1 direction. With a Reshape, its only consumer: a
+    Transpose with perm [0, 2, 1, 3].
+    """
     if ir.is_standard_op(node, "Squeeze"):
         rank = len(ir.get_shape(node.outputs[0]) or ())
         return count == 1 and rank == 3 and ir.get_axes(node) in ([1], [-3])
@@ -530,7 +550,10 @@ def _concatenates_directions(node: ir.Node, count: int) -> bool:
 
 
 def _flattens_last_axes(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape from [T, N, D, H] to [T, N, D*H]."""
+    """Whether `node` is a Reshape from [T, N, D, H] to [T, N, D*H].
+
+    Compares axis 0 and the product; False if a shape is unknown.
+    """
     if node.op_type != "Reshape":
         return False
     shape, flat_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
@@ -571,7 +594,10 @@ def _selected_directions(node: ir.Node, count: int) -> list[int]:
 
 
 def _flat_output(node: ir.Node) -> ir.Value:
-    """Return the tensor [T, N, D*H] of a match of `_concatenates_directions`."""
+    """Return the tensor [T, N, D*H] of `node`, a match of `_concatenates_directions`.
+
+    That is the output of a Squeeze, or of the Reshape after a Transpose.
+    """
     if node.op_type == "Squeeze":
         return node.outputs[0]
     reshape = ir.sole_consumer(node.outputs[0])

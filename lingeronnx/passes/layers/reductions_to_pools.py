@@ -64,7 +64,11 @@ def _is_handled_elsewhere(node: ir.Node) -> bool:
 
 
 def _adjacent_sample_axes(node: ir.Node) -> range | None:
-    """Return the reduced axes of a float tensor of known shape, if adjacent and not the batch."""
+    """Return the axes that `node` reduces, if they are adjacent and without the batch.
+
+    None otherwise, and also for an input that is not float32, has fewer than three axes or an
+    unknown dimension after the batch.
+    """
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) < 3 or None in shape[1:]:
         return None

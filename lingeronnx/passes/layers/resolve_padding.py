@@ -42,7 +42,7 @@ def resolve_padding(model: ir.Model) -> PassResult:
 
 
 def _explain_unmerged_pad(pad: ir.Node, node: ir.Node) -> str:
-    """Return why `pad` is not merged into the windowed operator `node`."""
+    """Return why `pad` was not merged into the windowed operator `node`, its consumer."""
     if ir.sole_consumer(pad.outputs[0]) is not node:
         return "it is used elsewhere too"
     pads = _get_zero_pads(pad)
@@ -83,7 +83,10 @@ def _resolve_auto_pad(node: ir.Node) -> int:
 
 
 def _get_kernel_shape(node: ir.Node) -> list[int] | None:
-    """Return the kernel shape of a windowed operator, for a Conv also from its weight, or None."""
+    """Return `kernel_shape`, or for a Conv without it the spatial dimensions of the weight.
+
+    None if neither is known.
+    """
     kernel = ir.get_attr(node, "kernel_shape")
     if kernel or node.op_type != "Conv":
         return kernel
@@ -92,7 +95,10 @@ def _get_kernel_shape(node: ir.Node) -> list[int] | None:
 
 
 def _total_same_padding(node: ir.Node, sizes: list[int], kernel: list[int]) -> list[int]:
-    """Return the padding per spatial axis for an output size of ceil(size / stride)."""
+    """Return the total padding (begin + end) per spatial axis for an output of ceil(size / stride).
+
+    `sizes` are the input's spatial dimensions, `kernel` the window's. At least 0.
+    """
     strides = ir.get_attr(node, "strides", [1] * len(kernel))
     dilations = ir.get_attr(node, "dilations", [1] * len(kernel))
     return [
@@ -125,7 +131,11 @@ def _merge_pad(model: ir.Model, node: ir.Node, pad: ir.Node) -> bool:
 
 
 def _get_zero_pads(pad: ir.Node) -> list[int] | None:
-    """Return the constant pads of all axes of a Pad with zeros, or None for another Pad."""
+    """Return the pads of all axes of a Pad with zeros: all begins, then all ends.
+
+    Axes not listed in input 3 get 0. None if the mode or the value differs, or if pads or axes are
+    computed at run time.
+    """
     if ir.get_attr(pad, "mode", "constant") != "constant" or not _pads_with_zeros(pad):
         return None
     pads = _get_stored_pads(pad)
@@ -148,7 +158,10 @@ def _get_stored_pads(pad: ir.Node) -> list[int] | None:
 
 
 def _expand_pads(pads: list[int], axes: list[int], rank: int) -> list[int]:
-    """Return pads for all axes, given those of `axes`; both are all begins, then all ends."""
+    """Return the pads of `rank` axes from `pads` of `axes`, with 0 for the others.
+
+    Both lists have all begins first, then all ends. `axes` may be negative.
+    """
     full_pads = [0] * 2 * rank
     for index, axis in enumerate(axes):
         full_pads[axis % rank] = pads[index]

@@ -43,7 +43,11 @@ def fold_sequence_reversal(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(y: ir.Value) -> str | None:
-    """Return why the direction of the layer that computes `y` cannot be reversed, or None."""
+    """Return why the direction of the layer that computes `y` cannot be reversed, or None.
+
+    Each consumer must reverse the sequence or select a single step; `y` must not be a graph output,
+    and at most one of the reversed sequences may be one.
+    """
     consumers = [use.node for use in y.uses()]
     reversals = [consumer for consumer in consumers if _is_reversal(consumer)]
     others = [consumer for consumer in consumers if consumer not in reversals]
@@ -108,7 +112,10 @@ def _single_step(node: ir.Node) -> int | None:
 
 
 def _set_sliced_step(model: ir.Model, node: ir.Node, step: int) -> None:
-    """Let the Slice `node` select `step` of axis 1, as one element."""
+    """Let the Slice `node` select positions `step` to `step` + 1 (exclusive) of axis 1.
+
+    Works in place, and clears the node's attributes.
+    """
     node.attributes.clear()
     node.resize_inputs(4)
     bounds = (("start", step), ("end", step + 1), ("axis", 1))

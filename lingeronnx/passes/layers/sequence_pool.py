@@ -91,7 +91,10 @@ def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _make_2d_attributes(node: ir.Node) -> dict[str, Any]:
-    """Return the attributes of a one-dimensional pool for windows of height 1."""
+    """Return the attributes of the 1-D pool `node` for a 2-D pool of height 1.
+
+    Kernel, strides and dilations get a leading 1; pads become [0, start, 0, end].
+    """
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
     for name in ("kernel_shape", "strides", "dilations"):
         if name in attributes:
@@ -131,7 +134,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
         sizes: list[int],
         attributes: dict[str, list[int]],
     ) -> ir.Value:
-        """Append a node with a per-sample output shape of `sizes`, and return its output."""
+        """Append a node with output [batch, *sizes] to `new_nodes`, and return its output."""
         new_node = ir.make_node(
             op_type,
             inputs,

@@ -77,7 +77,10 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
 
 
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
-    """Return keepdims of a mean or maximum over space (axes 2 and 3), or None for other nodes."""
+    """Return whether a float32 mean or maximum over axes 2 and 3 keeps them as size 1 (`keepdims`).
+
+    True for global pools. None for other operators, types and axes.
+    """
     source = node.inputs[0] if node.inputs else None
     if source is None or source.dtype is None or source.dtype.name != "FLOAT":
         return None
@@ -92,7 +95,11 @@ def _match_spatial_reduction(node: ir.Node) -> bool | None:
 
 
 def _drop_ceil_mode(node: ir.Node) -> int:
-    """Remove ceil_mode if the windows fit exactly; return the number of changes (0 or 1)."""
+    """Set `ceil_mode` of a pool to 0 if the windows cover the padded input exactly, and return 1.
+
+    Returns 0 and changes nothing if they do not along some axis, if `ceil_mode` is 0 already, or if
+    a spatial dimension is unknown.
+    """
     shape = ir.get_shape(node.inputs[0])
     if not ir.get_attr(node, "ceil_mode", 0) or shape is None or None in shape[2:]:
         return 0
@@ -147,7 +154,7 @@ def _counts_padding(node: ir.Node) -> bool:
 
 
 def _has_partial_windows(node: ir.Node) -> bool:
-    """Whether `node` has ceil_mode, or is an average with padding that does not count."""
+    """Whether `node` has `ceil_mode`, or is an AveragePool with pads that are not counted."""
     if ir.get_attr(node, "ceil_mode", 0):
         return True
     if node.op_type != "AveragePool" or _counts_padding(node):
@@ -156,7 +163,10 @@ def _has_partial_windows(node: ir.Node) -> bool:
 
 
 def _window_indices(node: ir.Node, axis: int) -> np.ndarray:
-    """Return the input indices along a spatial axis that each window reads, [positions, k]."""
+    """Return the input index of each element of each window along a spatial axis, [positions, k].
+
+    `axis` is 0 or 1 for a 2-D pool. Indices in the padding are negative or past the input.
+    """
     positions = int(ir.require_shape(node.outputs[0])[2 + axis] or 0)
     stride = (ir.get_attr(node, "strides") or [1, 1])[axis]
     dilation = (ir.get_attr(node, "dilations") or [1, 1])[axis]
@@ -175,7 +185,10 @@ def _are_static_maps(
 
 
 def _multiply_output(model: ir.Model, node: ir.Node, factor: np.ndarray) -> None:
-    """Multiply the output of `node` by `factor` [height, width], a constant per position."""
+    """Replace the pool `node` by itself followed by a Mul with `factor` [height, width].
+
+    `factor` becomes a constant [1, 1, height, width].
+    """
     build = SubgraphBuilder(model, node)
     shape = list(node.outputs[0].shape or ())
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}

@@ -54,7 +54,11 @@ def _is_beneficial(node: ir.Node) -> bool:
 
 
 def _explain_unconvertible(node: ir.Node, kernel: tuple[int, ...]) -> str:
-    """Return why `node` with this kernel size is not a convolution, or "" if it is."""
+    """Return why a transposed convolution of this kernel size is no convolution, or "".
+
+    Reasons: `auto_pad` or `output_shape`, a stride other than 1 or an `output_padding`, or pads
+    larger than (k - 1) * dilation.
+    """
     rank = len(kernel)
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
         return "its padding depends on a requested output size"
@@ -67,7 +71,10 @@ def _explain_unconvertible(node: ir.Node, kernel: tuple[int, ...]) -> str:
 
 
 def _conv_pads(node: ir.Node, kernel: tuple[int, ...]) -> list[int]:
-    """Return the pads of the convolution: (k-1)*d - p for begin and end of each axis."""
+    """Return the pads of the equivalent convolution: (k - 1) * d - p, all begins, then all ends.
+
+    `p` are the pads, `d` the dilations of `node`, `k` the sizes in `kernel`. They may be negative.
+    """
     rank = len(kernel)
     dilations = ir.get_attr(node, "dilations", [1] * rank)
     extents = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]

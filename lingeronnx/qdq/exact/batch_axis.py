@@ -85,7 +85,10 @@ def _shift_axes(model: ir.Model, node: ir.Node) -> Mapping[str, Any] | None:
 def _make_reshape(
     model: ir.Model, value: ir.Value, shape: Sequence[int | None], reserved_names: set[str]
 ) -> ir.Node:
-    """Return a Reshape of `value` to a constant shape; updates `reserved_names`."""
+    """Return a new Reshape of `value` to the constant `shape`; it is not inserted.
+
+    Adds the shape to the initializers of `model` and the new names to `reserved_names`, in place.
+    """
     name = ir.reserve_name(f"{value.name}_seen", reserved_names)
     constant = ir.add_initializer(
         model, ir.reserve_name(f"{name}_sizes", reserved_names), np.array(shape, np.int64)

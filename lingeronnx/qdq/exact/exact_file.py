@@ -77,7 +77,7 @@ class ExactFile:
         return all(matches.equal == matches.count for matches in self.compared.values())
 
     def lines(self) -> list[str]:
-        """Format the report of the graph, one line per topic."""
+        """Return the lines of the report: notes, operators, comparison, batch size."""
         batch = f"batch 1, as the integer graph: {self.batch}" if self.batch else "any batch size"
         return [
             *self.written.standard.notes,
@@ -87,7 +87,11 @@ class ExactFile:
         ]
 
     def _format_operators(self) -> list[str]:
-        """Format how operators are written: tie offsets, functions, and inexact operators."""
+        """Return lines on tie offsets, functions (count by name), and operators that are not exact.
+
+        A line per operator and reason of inexactness, with the first tensor; each topic is omitted
+        if it has no entries.
+        """
         written, lines = self.written, []
         if written.tie_offsets:
             lines.append(

@@ -132,7 +132,10 @@ def _write_linear(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a fully connected layer: matrix product, bias, requantization."""
+    """Write requantize(x W^T + b) for `xs[0]` [..., I] in integers; return the only output.
+
+    `shapes` is not used; `types[0]` bounds the sums, which decides the form of the rescaling.
+    """
     weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
     acc = builder("Add", integer_matmul(builder, xs[0], weight.T, types[0], kernel.zero), bias)
@@ -147,7 +150,11 @@ def _write_matmul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a requantized product of two variable matrices: MatMulInteger for int8, else int64."""
+    """Write the requantized product of `xs[0]` and `xs[1]`; return the only output.
+
+    MatMulInteger if both are int8, else MatMul on int64. Sums are bounded by the length of the last
+    axis of `xs[0]` times the largest magnitudes of both types.
+    """
     if all(dtype == np.int8 for dtype in types):
         acc = builder.to_int64(
             builder(
@@ -213,7 +220,10 @@ def _write_affine(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write (x - zero) * weight + bias, both per channel (axis 1), requantized."""
+    """Write (x - zero) * weight + bias of `xs[0]`, requantized; return the only output.
+
+    Weight and bias have one value per channel (axis 1).
+    """
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
     bias, bound = _bias_and_sum_bound(
@@ -232,7 +242,10 @@ def _write_requant(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a requantization; without `saturate`, a left shift wraps around."""
+    """Write the requantization of `xs[0]` to another scale or width; return the only output.
+
+    A left shift wraps around instead of saturating unless ``kernel.saturate`` is set.
+    """
     right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
@@ -247,7 +260,10 @@ def _write_concat(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a concatenation of inputs that are each requantized first."""
+    """Write the concatenation along ``kernel.axis`` of the inputs, each requantized first.
+
+    Returns the only output.
+    """
     operands = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
         for x, rescale, dtype in zip(xs, kernel.rescales, types, strict=True)

@@ -52,7 +52,11 @@ class IntegerNodes:
     def add_multi_output(
         self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any
     ) -> list[ir.Value]:  # noqa: ANN401
-        """Append a node with several outputs, and return them; numbers become int64 constants."""
+        """Append a node with `outputs` outputs, and return these, named ``OP_NUMBER``.
+
+        Numbers and arrays among the inputs become constants (int64 for numbers), None an absent
+        input.
+        """
         values = [self._to_value(operand) for operand in inputs]
         node = ir.node(op_type, values, {}, num_outputs=outputs)
         for key, attribute in attributes.items():
@@ -69,7 +73,10 @@ class IntegerNodes:
         return self.constant(np.asarray(operand, np.int64))
 
     def constant(self, array: np.ndarray) -> ir.Value:
-        """Return a constant node's output; equal arrays share one node."""
+        """Return the output of a Constant node with `array`.
+
+        Arrays of equal type, shape and contents share one node.
+        """
         array = np.asarray(array, order="C")
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
@@ -102,7 +109,10 @@ class IntegerNodes:
         return self("Mul", x, self.gather(1 << np.arange(63), exponent))
 
     def shift_right_floor(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
-        """Return x >> shift, rounded down, for shifts (constant or tensor) from 0 to 62."""
+        """Return x >> shift, rounded down, for shifts (constant or tensor) from 0 to 62.
+
+        Returns `x` itself if all constant shifts are 0.
+        """
         if isinstance(shift, ir.Value):
             power: Operand = self.gather(1 << np.arange(63), shift)
         elif not np.any(shift):

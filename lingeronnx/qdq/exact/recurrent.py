@@ -42,7 +42,10 @@ def _gate_sums(
     rescale: Rescale | ChainedRescale,
     dtype: np.dtype,
 ) -> ir.Value:
-    """Return rescale(x @ weight.T + bias) for x [..., I] of type `dtype` and weight [O, I]."""
+    """Return rescale(x @ weight.T + bias) for x [..., I], weight [O, I] and bias [O], as int64.
+
+    `dtype` is the type of x; it bounds the sums, which decides the form of the rescaling.
+    """
     weight_sums = np.abs(weight.astype(np.int64)).sum(axis=1)
     bounds = weight_sums * max_magnitude(dtype) + np.abs(bias.astype(np.int64))
     product = integer_matmul(builder, x, np.ascontiguousarray(weight.T), dtype)
@@ -73,7 +76,11 @@ def _write_lstm(
         return inner.shift_right_round(inner.apply_piecewise(table, x, 32), 16)
 
     def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h, c] from `a` and the rescaled sums of h; gates: i, f, g, o."""
+        """Return the new states [h, c] from `a` and the rescaled sums of h; gates: i, f, g, o.
+
+        `a` [N, 4 * units] has the rescaled input sums of the step. With 8-bit gates ("packed") sums
+        and c have 16 bits, else 32.
+        """
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
         sums = inner.saturate(inner("Add", a, b), 16 if packed else 32)
@@ -134,7 +141,10 @@ def _write_gru(
         return _gate_sums(builder, h, weight, bias, kernel.rescale_h, dtype)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h] for the input sums `a` of a step and the `states` [h]."""
+        """Return the new states [h] for the input sums `a` [N, 3 * units]; gates: r, z, n.
+
+        h' = n + z * (h - n). The reset gate multiplies h, or its sums if ``kernel.reset_after``.
+        """
         (h,) = states
         rz_inputs, n_inputs = _split_last_axis(builder, a, [2 * units, units])
         rz_states = sum_states(builder, h, slice(2 * units))
@@ -175,7 +185,12 @@ def _write_executor_gru(
     out = kernel.rescale_o.compile_for_bound(1 << 16)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h] for the input sums `a` of a step and the `states` [h]."""
+        """Return the new states [h] for the input sums `a` [N, 3 * units]; gates: r, z, n.
+
+        In the arithmetic of the vendor's executor: 16-bit sums, 8-bit gates; the reset gate
+        multiplies the sums of h. Without ``kernel.uses_state_sums``, r and z depend on the input
+        only.
+        """
         (h,) = states
         b = _gate_sums(builder, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
         rz_sums, n_inputs = _split_last_axis(builder, a, [2 * units, units])

@@ -103,7 +103,10 @@ def _shift_left(builder: IntegerNodes, x: ir.Value, shift: ir.Value) -> ir.Value
 
 
 def _reciprocal_newton(builder: IntegerNodes, total: ir.Value) -> ir.Value:
-    """Approximate 2^31 / total, int64, with two Newton steps on `total` scaled to Q23."""
+    """Return approximately 2^31 / `total`, int64, by two Newton steps.
+
+    `total` (positive) is first shifted to 23 bits; same shape.
+    """
     n = builder("Sub", 32 - 9, builder.bit_length(total))
     x = _shift_left(builder, total, n)
     y = builder("Sub", NEWTON_SEED, x)
@@ -144,7 +147,7 @@ def _write_softmax(
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return the requantized softmax along the last axis of x."""
+        """Return the requantized softmax along the last axis of x, in the kernel's output type."""
         _, e, total = _softmax_powers(builder, x, kernel.input_table, fused)
         if kernel.division_mode == "newton":
             factor = _reciprocal_newton(builder, total)
@@ -173,7 +176,10 @@ def _write_log_softmax(
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return the requantized logarithm of the softmax along the last axis of x."""
+        """Return the requantized logarithm of the softmax along the last axis of x.
+
+        The logarithm of the sum comes from a table of 512 entries.
+        """
         d, _, total = _softmax_powers(builder, x, kernel.input_table, fused)
         bits = builder.bit_length(total)
         index = builder("Sub", _shift_left(builder, total, builder("Sub", 10, bits)), 512)
@@ -205,7 +211,11 @@ def _write_layer_norm(
     form = kernel.rescale.compile_for_bound(bound if narrow else min(bound, 1 << 31))
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return the normalized, scaled and requantized elements along the last axis of x."""
+        """Return normalized elements along the last axis of x, times gamma plus beta, requantized.
+
+        The inverse root of the spread (count^2 * variance + epsilon) comes from a table. With
+        `narrow`, the normalized values saturate to 16 bits, else they and the sums saturate to 32.
+        """
         x = builder.to_int64(x)
         total, squares = builder.reduce_sum(x), builder.reduce_sum(builder("Mul", x, x))
         spread = builder("Sub", builder("Mul", squares, count), builder("Mul", total, total))

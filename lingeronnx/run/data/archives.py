@@ -161,7 +161,7 @@ def _iter_archive(
 
 
 def _read_entries(archive: zipfile.ZipFile) -> dict[str, _Entry]:
-    """Return {array name: header} of all arrays in an archive; other files are ignored."""
+    """Return array name -> header, for all arrays in `archive`; other files are ignored."""
     entries = {}
     for info in archive.infolist():
         entry = _read_entry(archive, info)
@@ -246,7 +246,10 @@ def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
 
 
 def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
-    """Return the next `count` rows of the array `entry`; EOFError if its stream ends early."""
+    """Return the next `count` rows (axis 0) of array `entry` from `stream`, its uncompressed data.
+
+    Raises EOFError if the stream ends early.
+    """
     data = bytearray()
     size = entry.data_bytes // entry.shape[0] * count
     while len(data) < size:

@@ -79,7 +79,11 @@ class Data:
         max_samples: int | None = None,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
-        """Open the source and store the options; items are read and checked later."""
+        """Open the source and store the options; items are read and checked later.
+
+        Arrays are read row by row if each input with a batch axis takes any batch size along axis
+        0.
+        """
         self.advice = advice
         self.hold_out = hold_out
         self._max_samples = max_samples
@@ -452,7 +456,10 @@ class Data:
             ) from error
 
     def _check_shape(self, array: np.ndarray, spec: InputSpec, where: str) -> None:
-        """Raise DataError unless an array is numeric and has the shape of its input."""
+        """Raise DataError unless `array` is numeric and has the shape of its input.
+
+        Bool counts as numeric. `where` begins the message.
+        """
         if array.dtype.kind not in "fiub":
             raise DataError(
                 f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed"
@@ -500,7 +507,11 @@ class Data:
 
 
 def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-    """Convert a float array to the float type of its input; DataError if it has NaN or infinity."""
+    """Return `array` in the float type of its input.
+
+    Raises DataError, with the first such sample, if a value is NaN or infinite, also where it is
+    too large for the type.
+    """
     with np.errstate(over="ignore"):  # reported below
         array = array.astype(spec.dtype, copy=False)
     is_finite = np.isfinite(array)

@@ -83,6 +83,11 @@ class Pictures:
         color: Color = "rgb",
         resize: Resize = "fit",
     ) -> None:
+        """Check the options, list the files and import Pillow; pictures are read later.
+
+        `size` is (width, height); `mean` and `std` are one number, or one per channel. Raises
+        ConfigError for an invalid option or without Pillow.
+        """
         for value, choices, option in (
             (layout, ("nchw", "nhwc"), "layout"),
             (color, ("rgb", "bgr", "gray"), "color"),
@@ -117,7 +122,11 @@ class Pictures:
         return len(self._files)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Yield (float32 array of some pictures, int64 class of each or None)."""
+        """Yield (float32 pictures, int64 class of each) for successive pictures, in file order.
+
+        Pictures are (pixel - mean) / std, [N, C, H, W] or [N, H, W, C] by layout. Classes are None
+        if one of the pictures has none.
+        """
         width, height = self.size
         count = max(_CHUNK_VALUES // (width * height * len(self._mean)), 1)
         for start in range(0, len(self._files), count):
@@ -216,7 +225,10 @@ def _list_class_files(folders: Sequence[Path]) -> list[tuple[Path, int | None]]:
 
 
 def _per_channel(value: float | Sequence[float], channels: int, option: str) -> np.ndarray:
-    """Return `value` as float32 [channels]. option : its name, for messages."""
+    """Return `value`, one number or one per channel, as float32 of shape [channels].
+
+    Raises ConfigError for another number of values, NaN or infinity; `option` is the name there.
+    """
     array = np.asarray(value, np.float32).reshape(-1)
     if array.size not in (1, channels) or not np.isfinite(array).all():
         raise ConfigError(
@@ -226,7 +238,7 @@ def _per_channel(value: float | Sequence[float], channels: int, option: str) -> 
 
 
 def _import_pillow() -> ModuleType:
-    """Return Pillow's Image module, or raise ConfigError if it is not installed."""
+    """Return Pillow's Image module; raises ConfigError if it is not installed."""
     try:
         from PIL import Image
     except ImportError:

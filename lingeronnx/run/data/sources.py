@@ -170,7 +170,10 @@ def _open_path(
 
 
 def _list_folder(path: Path, label: str) -> list[Path]:
-    """Return the sorted .npz and .npy files of a folder; DataError if there are none."""
+    """Return the .npz and .npy files of a folder, sorted; subfolders are not read.
+
+    Raises DataError if there are none; the message differs if there are pictures.
+    """
     files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
     if files:
         return files
@@ -249,7 +252,10 @@ def _split_item(item: object, names: Collection[str]) -> Item:
 
 
 def _add_batch_axis(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of one dataset entry, which is one sample without a batch axis."""
+    """Return (feeds, labels) of `item`, one dataset entry, each array with a new axis 0 of size 1.
+
+    Feeds are an array, or name -> array; labels are None if the entry has none.
+    """
     feeds, label = _split_item(item, names)
     if isinstance(feeds, Mapping):
         feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}

@@ -88,7 +88,7 @@ class Binder:
         keep: Collection[str] | None = (),
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        """Store the arguments, and begin without steps; `specs` is copied."""
+        """Store the arguments, and begin without steps; `specs` (tensor -> spec) is copied."""
         self._model, self._side, self._consts = model, side, consts
         self._batched, self._keep = batched, keep
         self._fallback_sessions = fallback_sessions
@@ -196,7 +196,7 @@ class Binder:
                 self.held[value.name] = qparams.changed(bits=bits)
 
     def _check_zero_point_support(self, node: ir.Node, attrs: Attributes) -> None:
-        """Raise ModelError for a zero point other than 0 if the target does not support any."""
+        """Raise ModelError if `attrs` has a nonzero zero point and the target supports none."""
         if self._side.target.zero_points:
             return
         key = find_nonzero_zero_point(attrs)
@@ -207,7 +207,10 @@ class Binder:
             )
 
     def _append_dequant(self, name: str, integer_name: str, scale: float) -> None:
-        """Append a step that dequantizes `integer_name` to the tensor `name`."""
+        """Append a step that dequantizes `integer_name` to tensor `name`: integer / scale.
+
+        Records both names.
+        """
         from simulator.kernels import Dequant
 
         self._append(Step(Dequant(scale), (integer_name,), (name,)))

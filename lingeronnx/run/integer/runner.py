@@ -90,7 +90,10 @@ class IntegerRunner:
 
     @property
     def input_qparams(self) -> dict[str, Affine | None]:
-        """{input: quantization parameters of its Quants, None if there are none or they differ}."""
+        """Graph input -> quantization parameters of the Quants that consume it.
+
+        None if there are no Quants or their parameters differ.
+        """
         qparams: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
             quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
@@ -199,7 +202,10 @@ class IntegerRunner:
     def _make_binder(
         self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None = ()
     ) -> Binder:
-        """Make a binder for feeds of `specs`; parameters as for `Binder`."""
+        """Make a binder for feeds of `specs` (input name -> shape and type of one sample).
+
+        `keep` are the tensors to keep besides outputs, as for `Binder`.
+        """
         return Binder(
             self.model,
             self.side,
@@ -334,7 +340,10 @@ def _needs_whole_batch(specs: Sequence[InputSpec]) -> bool:
 
 
 def _find_batch_axes(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, int]:
-    """Return the batch axis of tensors where it is not 0, such as final states, and of inputs."""
+    """Return tensor name -> batch axis, for tensors where it is not 0, and for all inputs.
+
+    An input without a batch axis gets 0.
+    """
     batch_axes = {}
     for value in ir.iter_values(model):
         if axis := find_dynamic_axis(value):
@@ -344,7 +353,10 @@ def _find_batch_axes(model: ir.Model, specs: Sequence[InputSpec]) -> dict[str, i
 
 
 def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorSpec]:
-    """Return {tensor: spec of one of `count` samples that are stacked along axis 0}."""
+    """Return tensor name -> spec of one sample, for arrays of `count` samples along axis 0.
+
+    A sample has 1 / `count` of axis 0; scalars keep their shape.
+    """
     specs = {}
     for name, array in feed.items():
         shape = (len(array) // count, *array.shape[1:]) if array.ndim else ()
@@ -428,7 +440,10 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    """Return graph inputs of Quants to more bits than the platform's Quant can write, up to 32."""
+    """Return the graph inputs of Quants to more bits than the target's Quant can write, up to 32.
+
+    Without a limit of the target, none.
+    """
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
     max_bits = 32 if arithmetic is None else arithmetic.max_bits
     inputs = set()

@@ -41,7 +41,10 @@ class GraphWalk:
     """
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
-        """Prepare to walk the steps of `binder` for the arrays of one batch `feed`, by tensor."""
+        """Prepare to execute the steps of `binder` on `feed` (tensor name -> array) of one batch.
+
+        Notes the last step that reads each tensor; `feed` is copied, its arrays are not.
+        """
         self._binder, self._arrays = binder, dict(feed)
         self._last_use: dict[str, int] = {}
         for index, step in enumerate(binder.steps):
@@ -114,7 +117,10 @@ def run_program(
         return
 
     def get_sample(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-        """Return the rows of sample `index` of every array; arrays without axes are complete."""
+        """Return tensor name -> rows of sample `index`: 1 / `count` of axis 0 of each array.
+
+        Arrays without axes are returned complete.
+        """
         samples = {}
         for name, array in arrays.items():
             if array.ndim:

@@ -126,7 +126,11 @@ def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
 
 
 def _is_parallelizable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) -> bool:
-    """Whether `build_parallel_model` can repeat the nodes, and it is faster than single calls."""
+    """Whether `build_parallel_model` can repeat the nodes, and is expected to be faster.
+
+    That needs float32 inputs, no subgraphs, and at most `_MAX_PARALLEL_NODES` nodes and
+    `_MAX_PARALLEL_ELEMENTS` elements in all inputs (`specs`) of a sample.
+    """
     if any(spec.dtype != np.float32 for spec in specs):
         return False
     if any(ir.has_subgraphs(node) for node in nodes):
@@ -163,7 +167,10 @@ def build_parallel_model(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _copy_numbered(
     node: onnx.NodeProto, index: int, constants: Collection[str], copy: onnx.NodeProto
 ) -> None:
-    """Copy `node` to `copy`, with `index` appended to its name and to tensors but constants."""
+    """Fill `copy` with `node`, whose name and tensors get the suffix ``#INDEX``.
+
+    Names in `constants` keep theirs.
+    """
     copy.CopyFrom(node)
     copy.name = f"{node.name}#{index}"
     for position, name in enumerate(node.input):
@@ -198,7 +205,10 @@ def _allocate_aligned(size: int) -> np.ndarray:
 
 
 def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
-    """Repeat each sample of a batch `times` times in a row, in aligned memory."""
+    """Return `array` with each sample (axis 0) repeated `times` times in a row: a, a, b, b, ...
+
+    The new array [N * times, ...] lies in aligned memory.
+    """
     samples = (
         _allocate_aligned(array.nbytes * times).view(array.dtype).reshape(len(array), times, -1)
     )

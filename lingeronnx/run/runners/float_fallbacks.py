@@ -232,7 +232,11 @@ class FloatFallback(NumpyKernel):
         keep: Collection[str],
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        """Extract the nodes as a separate model; sessions are opened when first needed."""
+        """Extract `nodes` as a separate model; sessions are opened when first needed.
+
+        `keep` are tensors to return besides those consumed outside; `fallback_sessions` (hash ->
+        session) is shared with other fallbacks.
+        """
         self._fallback_sessions = {} if fallback_sessions is None else fallback_sessions
         variables, constants = collect_inputs(nodes)
         self.inputs = tuple(variables)
@@ -252,7 +256,7 @@ class FloatFallback(NumpyKernel):
         )
 
     def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
-        """Open a session on a model, or return the shared one of an equal model."""
+        """Return a session on `proto`, from the cache if an equal model was opened before."""
         key = _hash_model(proto)
         if key not in self._fallback_sessions:
             self._fallback_sessions[key] = open_ort_session(
@@ -292,7 +296,10 @@ class FloatFallback(NumpyKernel):
         return self._check_results(self._run(arrays))
 
     def _check_results(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Return `results` as a list, or raise ModelError if one is text, a sequence or missing."""
+        """Return `results`, one per output, as a list.
+
+        Raises ModelError if one is text, a sequence or missing.
+        """
         for name, result in zip(self.outputs, results, strict=True):
             if isinstance(result, np.ndarray) and not result.dtype.hasobject:
                 continue
@@ -438,7 +445,10 @@ class FloatFallback(NumpyKernel):
         return self._specs
 
     def _find_shape_inputs(self, specs: Sequence[TensorSpec]) -> list[str]:
-        """Return inputs of integers with at least 32 bits, which may contain shapes."""
+        """Return the names of integer inputs of at least 32 bits, which may contain shapes.
+
+        `specs` has one entry per input, in order.
+        """
         names = []
         for name, spec in zip(self.inputs, specs, strict=True):
             if spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4:

@@ -67,7 +67,10 @@ class ShapeRunner:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Open a session that returns the shapes of all tensors of `model` but its inputs."""
+        """Open a session that returns the shapes of all tensors of `model` except its inputs.
+
+        A Shape node is added per tensor, in a copy.
+        """
         proto, self._external_constants = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         names = [str(value.name) for value in ir.iter_values(model)]
@@ -104,7 +107,7 @@ class ShapeRunner:
 
 
 def _format_run_error(inputs: Mapping[str, np.ndarray], error: Exception) -> str:
-    """Return the message for a run that failed on these inputs."""
+    """Return the message for `error`, raised by a run on `inputs`, with the shape of each input."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     return (
         f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; pass shapes "
@@ -159,7 +162,10 @@ class FloatRunner:
         self._sessions = [self._open_stage(stage) for stage in self._stages]
 
     def _open_stage(self, stage: ModelStage) -> OrtSession:
-        """Open a session on a stage; its outputs and handed-on tensors become graph outputs."""
+        """Open a session on `stage`, whose outputs and handed-on tensors become graph outputs.
+
+        Changes ``stage.proto`` in place.
+        """
         stage.proto.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
         )

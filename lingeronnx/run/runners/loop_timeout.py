@@ -34,7 +34,10 @@ def with_loop_timeout(
     """
 
     def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime
-        """Run the session, ended by a timer; ModelError if the time limit was reached."""
+        """Run the session on `feeds` and return the tensors `names`, as `run` does.
+
+        A timer ends it after the time limit; that raises ModelError.
+        """
         limit, options = _read_timeout_seconds(), make_options()
         timer = threading.Timer(limit, setattr, (options, "terminate", True))
         timer.daemon = True
@@ -56,7 +59,10 @@ def with_loop_timeout(
 
 
 def _read_timeout_seconds() -> float:
-    """Return LINGERONNX_LOOP_SECONDS or its default; ConfigError if it is no positive number."""
+    """Return the seconds in LINGERONNX_LOOP_SECONDS, or the default if it is unset or empty.
+
+    Raises ConfigError unless it is a positive number.
+    """
     text = os.environ.get(_ENVIRONMENT_VARIABLE) or str(_DEFAULT_TIMEOUT_SECONDS)
     try:
         limit = float(text)

@@ -123,7 +123,7 @@ def _make_stage(
 
 
 def _find_ancestors(proto: onnx.ModelProto, names: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that the tensors `names` depend on, in graph order."""
+    """Return the nodes on which tensors `names` depend, producers included, in graph order."""
     needed, nodes = set(names), []
     for node in reversed(proto.graph.node):
         if not needed.isdisjoint(node.output):

@@ -61,7 +61,11 @@ class Segments:
         outputs: Collection[str],
         separate: Collection[str],
     ) -> None:
-        """Group the nodes that `outputs` depend on into segments, without opening sessions."""
+        """Group the nodes that `outputs` depend on into segments, without opening sessions.
+
+        Constant nodes are omitted. Tensors in `cuts` and `outputs` and the graph's outputs are
+        visible between segments; a segment contains at most one node of `separate` (names).
+        """
         self._model = model
         visible = {*cuts, *outputs, *(str(value.name) for value in model.graph.outputs)}
         ancestors = find_ancestors(model.graph, outputs)

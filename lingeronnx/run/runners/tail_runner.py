@@ -21,7 +21,7 @@ class TailRunner:
     """
 
     def __init__(self, tail: DynamicTail) -> None:
-        """Prepare a float runner for the tail's model, without the shapes of its inputs."""
+        """Prepare a float runner for a copy of the tail's model whose inputs have no shapes."""
         model = ir.clone(tail.model)
         for value in model.graph.inputs:
             value.shape = None

@@ -259,7 +259,10 @@ def pack_convolution(  # noqa: C901 - one table of sizes, in two variants
         padded = Scratch(band_elements * size // 4, np.int32)
 
     def make_loop(source: InputRef, target: OutputRef) -> NativeLoop:
-        """Return the loop from `source` to `target`; if pointwise, all pixels form one line."""
+        """Return the loop from `source` to `target`.
+
+        If the convolution is pointwise and not depthwise, all pixels form one line.
+        """
         if is_pointwise and not depthwise:
             source = InputRef(source.index, (1, -1, 1, channels * window.group))
             target = OutputRef(target.index, (1, -1, 1, outputs))

@@ -113,7 +113,7 @@ class ExecutorGru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _ExecutorCell:
-        """Return the cell: packed weights, curves of 8 bits, output form, and scratch memory."""
+        """Return the cell: packed hidden weights, 8-bit curves, output form, and scratch memory."""
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
         )

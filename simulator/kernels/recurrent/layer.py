@@ -269,7 +269,10 @@ class RecurrentKernel(Kernel):
         run_steps = self.make_step_function()
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            """Run the layer on x and the inputs after it, and fill the requested outputs."""
+            """Run the layer on x (`ins[0]`) and the inputs after it, and fill `outs`.
+
+            Outputs of steps past a sample's length are 0.
+            """
             x = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
             samples, times, inputs = x.shape
             sums = np.empty((samples * times, len(self.bias_x)), np.int32)
