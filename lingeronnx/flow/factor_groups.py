@@ -51,7 +51,7 @@ class FactorSets(DisjointSets):
         self.pinned: set[str] = set()
 
     def pin(self, name: str) -> None:
-        """Fix the factor of the set of `name` to 1."""
+        """Fix the factor of `name`, and so of its set, to 1."""
         self.find(name)
         self.pinned.add(name)
 
@@ -147,7 +147,10 @@ def group_tensors_by_factor(
 
 
 def _clip_factor(node: ir.Node, bits: int) -> float:
-    """Return the factor in [1, 2) that maps the upper bound of a Clip to the largest integer."""
+    """Return the factor in [1, 2) with which a power-of-two scale maps a Clip's upper bound.
+
+    It maps the bound to the largest integer of `bits` bits.
+    """
     bounds = get_clip_bounds(node)
     assert bounds is not None
     ratio = ((1 << (bits - 1)) - 1) / bounds[1]
@@ -157,7 +160,10 @@ def _clip_factor(node: ir.Node, bits: int) -> float:
 def partition_with_clip_fallback(
     model: ir.Model, target: Target, skip: Mapping[str, str], bits: int
 ) -> Partition:
-    """Partition `model` with unsupported Clips in float, too; see `partition_graph`."""
+    """Partition `model`, with Clips in float that saturation and composition cannot implement.
+
+    Repeats until `find_unsupported_clips` is empty; see `partition_graph` for the parameters.
+    """
     partition = partition_graph(model, target, skip)
     while unsupported := find_unsupported_clips(partition, target, bits):
         partition = partition_graph(model, target, {**partition.floats, **unsupported})
@@ -167,7 +173,8 @@ def partition_with_clip_fallback(
 def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> dict[str, str]:
     """Return {node: reason} of Clips that neither saturation nor composition can implement.
 
-    Composition takes four operators, which is only worth it between two layers on the chip.
+    Composition takes four operators, which is only worth it between two layers on the chip, up to 8
+    bits.
     """
     _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
@@ -187,7 +194,10 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
 
 
 def find_saturating_clips(partition: Partition, target: Target, bits: int) -> set[str]:
-    """Return the Clip nodes that are implemented by saturation, if `target` has no Clip."""
+    """Return the names of the Clip nodes that are implemented by saturation.
+
+    Empty if `target` has a Clip.
+    """
     if target.can_run(CLIP.name):
         return set()
     clips = {str(node.name) for node, op in partition.integer_nodes if op.integer_op is CLIP}
@@ -196,9 +206,9 @@ def find_saturating_clips(partition: Partition, target: Target, bits: int) -> se
 
 
 def _between_layers(partition: Partition) -> set[str]:
-    """Return the integer nodes with layers both upstream and downstream, connected by integers.
+    """Return the names of integer nodes with layers both upstream and downstream.
 
-    Layers are nodes with MACs, and count themselves.
+    They must be connected by integer nodes. Layers are nodes with MACs, and count themselves.
     """
     nodes = [node for node, _ in partition.integer_nodes]
     after_layer = _spread_from_layers(nodes, producers_of)
@@ -209,7 +219,10 @@ def _between_layers(partition: Partition) -> set[str]:
 def _spread_from_layers(
     nodes: Sequence[ir.Node], neighbors: Callable[[ir.Node], list[ir.Node]]
 ) -> set[int]:
-    """Return the ids of layers and of all `nodes` connected to a layer through `neighbors`."""
+    """Return the ids of layers and of all `nodes` connected to a layer through `neighbors`.
+
+    `nodes` must be ordered such that neighbors come first.
+    """
     reached: set[int] = set()
     for node in nodes:
         if count_macs(node) or any(id(neighbor) in reached for neighbor in neighbors(node)):

@@ -44,7 +44,7 @@ def lower(partition: Partition, plan: Plan, target: Target) -> LoweringResult:
 def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
     """Raise ConfigError if `plan` has a zero point that is not supported for its tensor.
 
-    Supported are activations of up to 8 bits whose operators allow one.
+    Supported are activations of up to 8 bits whose operators allow one; weights support 0 only.
     """
     shifted = {name: qparams for name, qparams in plan.tensors.items() if qparams.shifted}
     if not shifted:
@@ -66,8 +66,8 @@ def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
 def extract_plan(graph: ir.Model) -> Plan:
     """Read the plan back from the attributes of an integer graph.
 
-    The mode is q-value if all scales are powers of two; nodes outside the integer operators are
-    float nodes.
+    The mode is q-value if all scales are powers of two, else max-value; nodes outside the integer
+    operators are float nodes, with the reason "float in the file".
     """
     tensors = _read_qparams(graph)
     is_power_of_two = all(qparams.power_of_two for qparams in tensors.values())
@@ -116,7 +116,7 @@ def _read_constant_qparams(
 ) -> dict[str, Affine]:
     """Read the parameters of the weights and constant operands of a node, by initializer name.
 
-    A constant second operand has the scale `scale_y` and the width of its type.
+    A constant second operand has the scale `scale_y` and the width of its dtype.
     """
     constants = {}
     for key, index in op_format.weight_scales.items():
@@ -131,7 +131,7 @@ def _read_constant_qparams(
 
 
 def _read_transforms(graph: ir.Model) -> dict[str, Transform]:
-    """Read the transforms of the plan from the metadata."""
+    """Read {tensor: transform} of the plan from the metadata; ModelError if it is malformed."""
     stored = ir.read_json_metadata(graph, "lingeronnx.transforms")
     try:
         return {name: Transform(tuple(_parse_factors(entry))) for name, entry in stored.items()}

@@ -83,7 +83,10 @@ class Partition:
         return tuple(names)
 
     def symmetric_tensors(self, target: Target) -> dict[str, str]:
-        """Return {activation: adjacent operator that does not support its zero point}."""
+        """Return {activation: label of an adjacent node that does not support its zero point}.
+
+        The last such node in graph order; activations without one are left out.
+        """
         by_tensor: dict[str, str] = {}
         for node, op in self.integer_nodes:
             if not op.supports_zero_points(node, target):
@@ -94,7 +97,8 @@ class Partition:
     def wide_outputs(self, target: Target) -> frozenset[str]:
         """Return the outputs without integer consumers that may have more bits, or be in float.
 
-        A chip writes up to three axes; a higher rank takes a Reshape, which only moves bytes.
+        Their node's operator must allow it. A chip writes up to three axes; a higher rank takes a
+        Reshape, which only moves bytes, and is left out there.
         """
         names = []
         for node, op in self.integer_nodes:
@@ -128,8 +132,9 @@ class Partition:
     def curve_input_exponents(self, target: Target) -> dict[str, int]:
         """Return the outputs of layers that may be 16-bit inputs of an activation function.
 
-        The activation must be the only consumer. Returns {output: smallest exponent that the
-        activation supports}.
+        The activation must be the only consumer and an integer node, and the output have at most
+        three axes. Returns {output: smallest exponent that the activation supports}; empty if the
+        target has no such inputs.
         """
         exponents = {}
         for node, op in self.integer_nodes:
@@ -149,7 +154,10 @@ class Partition:
         return replace(self, graph=copy)
 
     def nodes_touching(self, tensors: Collection[str]) -> list[str]:
-        """Return the integer nodes that read or write one of `tensors` as integers."""
+        """Return the integer nodes that read or write one of `tensors` as integers.
+
+        Their names, in graph order.
+        """
         names = []
         for node, op in self.integer_nodes:
             if any(name in tensors for name in quantized_tensors(node, op)):
@@ -158,6 +166,8 @@ class Partition:
 
     def move_to_float(self, reasons: Mapping[str, str]) -> Partition:
         """Return the partition with more nodes in float, and those that are idle without them.
+
+        See `_find_idle_islands`.
 
         Parameters
         ----------
@@ -179,13 +189,13 @@ class Partition:
 
 
 def quantized_tensors(node: ir.Node, op: Op) -> list[str]:
-    """Return the names of the integer inputs and outputs of a node."""
+    """Return the names of the integer inputs, then of the integer outputs, of a node."""
     names = [ir.input_name(node, index) for index in op.data(node)]
     return names + [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
 
 
 def producers_of(node: ir.Node) -> list[ir.Node]:
-    """Return the producers of the inputs of a node."""
+    """Return the producers of the inputs of a node, one per input that has one."""
     producers = [ir.producer(value) for value in node.inputs]
     return [producer for producer in producers if producer is not None]
 
@@ -202,6 +212,9 @@ def _output_rank(node: ir.Node) -> int:
 
 def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) -> Partition:
     """Partition the normalized `model` for `target`.
+
+    In float stay the nodes of `skip`, those that cannot become integer, heads at the end of the
+    network, and nodes that are idle without these.
 
     Parameters
     ----------
@@ -264,7 +277,7 @@ def _has_nonfinite_weight(node: ir.Node, op: Op) -> bool:
 def _data_reason(node: ir.Node, op: Op) -> str | None:
     """Return the reason why an input of `node` cannot become integer, or None.
 
-    Each data input must be float32, not constant, and have a batch axis of its own.
+    Each data input must be present, float32, not constant, and without a folded batch axis.
     """
     for index in op.data(node):
         value = node.inputs[index]
@@ -306,7 +319,8 @@ def _shape_reason(node: ir.Node, op: Op, target: Target) -> str | None:
 def _find_trailing_heads(partition: Partition) -> list[str]:
     """Return the integer nodes at the end of the network that run on the host at no cost.
 
-    After them there is no integer computation, only data movement and float nodes.
+    These are nodes whose operator has `runs_on_host_when_last` and downstream of which there is no
+    integer computation, only data movement, such nodes, and float nodes. In reverse graph order.
     """
     tail: set[int] = set()
     heads = []
@@ -365,7 +379,10 @@ def _find_idle_islands(partition: Partition) -> dict[str, str]:
 
 
 def _find_regions(partition: Partition) -> dict[str, str]:
-    """Return {integer node: id of its region}; nodes that share an integer tensor are connected."""
+    """Return {integer node: id of its region}.
+
+    Nodes that share an integer tensor, directly or over others, are in one region.
+    """
     sets = DisjointSets()
     for node, op in partition.integer_nodes:
         for name in quantized_tensors(node, op):
@@ -375,7 +392,7 @@ def _find_regions(partition: Partition) -> dict[str, str]:
 
 
 def _nodes_after_host(partition: Partition) -> set[str]:
-    """Return the nodes that depend on float nodes which in turn depend on integer nodes."""
+    """Return the names of nodes downstream of float nodes that are downstream of integer nodes."""
     after_integers, after_host = set[str](), set[str]()
     for node in partition.graph.graph:
         name = str(node.name)

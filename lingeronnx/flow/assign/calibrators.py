@@ -68,14 +68,17 @@ _WINDOW_SPLITS = (0.5, 0.0, 0.25, 0.75, 1.0)  # fraction of the clipped length b
 def full_range_scale(stats: TensorStats, bits: int) -> float:
     """Return the largest scale at which no value has an error of more than half a step.
 
-    The largest value may round to one above the largest integer and saturate, which costs half a
-    step.
+    In counts per unit, not limited to powers of two. The largest value may round to one above the
+    largest integer and saturate, which costs half a step. ValueError if all values are 0.
     """
     return _scale_for_range(stats.low, stats.high, bits)
 
 
 def _scale_for_range(low: float, high: float, bits: int) -> float:
-    """Return the largest scale at which [low, high] saturates by at most half a step."""
+    """Return the largest scale at which [low, high] saturates by at most half a step.
+
+    A negative `low` and a positive `high` each limit it; one of them must be given.
+    """
     half = 1 << (bits - 1)
     limits = []
     if high > 0:
@@ -94,7 +97,9 @@ def choose_symmetric_scale(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> float:
-    """Choose the scale of a tensor of signed integers without zero point.
+    """Choose the scale of a tensor of signed integers without zero point, in counts per unit.
+
+    Above 8 bits, "mse" gives half the full-range scale.
 
     Parameters
     ----------
@@ -105,11 +110,11 @@ def choose_symmetric_scale(
     power_of_two
         Whether only powers of two are allowed.
     calibrator
-        "max", "percentile", "mse" or "kl".
+        "max", "percentile", "mse" or "kl"; any other name counts as "mse".
     percentile
         Percentage of the values that "percentile" represents.
     consumer
-        Function that is the only consumer of the tensor, for "mse".
+        Function that is the only consumer of the tensor, for "mse" up to 8 bits.
     """
     if stats.sum_of_squares == 0:
         return float(1 << (bits - 1))
@@ -145,10 +150,10 @@ def choose_affine_qparams(
     percentile: float = PERCENTILE,
     consumer: ConsumerFunction | None = None,
 ) -> tuple[float, int]:
-    """Choose scale and zero point of a tensor of signed integers.
+    """Choose scale (counts per unit) and zero point of a tensor of signed integers.
 
     The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` represents x, and 0 exactly. The
-    parameters are those of `choose_symmetric_scale`.
+    parameters are those of `choose_symmetric_scale`; an all-zero tensor gets zero point 0.
     """
     range_low, range_high = min(stats.low, 0.0), max(stats.high, 0.0)
     if stats.sum_of_squares == 0:
@@ -187,10 +192,13 @@ def _window_zero_point(
 ) -> int:
     """Return the zero point of a window at `scale` within [range_low, range_high].
 
+    It is limited to the integers of `bits` bits, so that 0 is in the window.
+
     Parameters
     ----------
     split
-        Fraction of the clipped length that is below the window.
+        Fraction of the clipped length that is below the window: 0 begins it at `range_low`, 1 ends
+        it at `range_high`.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     clipped = (range_high - range_low) - (high - low) / scale
@@ -201,7 +209,9 @@ def _window_zero_point(
 def candidate_scales(
     stats: TensorStats, bits: int, *, power_of_two: bool, extend_to_percentile: bool = False
 ) -> list[float]:
-    """Return the candidate scales, from the one that represents the full range upwards.
+    """Return the candidate scales, ascending from the one that represents the full range.
+
+    Without powers of two, that one maps the largest magnitude to the largest integer.
 
     Parameters
     ----------
@@ -234,7 +244,7 @@ def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:
 def percentile_threshold(stats: TensorStats, percentile: float) -> float:
     """Return T > 0 such that `percentile` percent of the values have |x| <= T.
 
-    Never above the largest |x|.
+    Read off the histogram and interpolated within its bin; never above the largest |x|.
     """
     counts = stats.bins[HALF_BINS:] + stats.bins[HALF_BINS - 1 :: -1]  # by |x|
     cumulative = np.cumsum(counts)
@@ -251,9 +261,10 @@ def percentile_threshold(stats: TensorStats, percentile: float) -> float:
 
 
 def kl_divergence(stats: TensorStats, scale: float, low: int, high: int) -> float:
-    """Compute the KL of the module's docstring for integers low..high at `scale`.
+    """Compute the KL of the module's docstring for integers low..high (inclusive) at `scale`.
 
-    Infinite if no value is inside.
+    The bin that begins at zero is excluded. Infinite if no other value is inside; 0 if there is
+    none.
     """
     centers, counts = stats.nonzero_bins()
     first_positive_bin = math.ldexp(1.0, stats.exponent) * stats.factor  # twice its center

@@ -40,13 +40,13 @@ def compute_group_qparams(
     calibrator: str,
     weights_refined: bool = False,
 ) -> Affine:
-    """Choose the scales of a matrix in groups.
+    """Choose the scales of a matrix in groups, and return them as per-group parameters.
 
     Parameters
     ----------
     values
-        Matrix [O, I] with I > size. A row of zeros gets the smallest scale of the others, or
-        2^(bits-1) if all are zero.
+        Matrix [O, I] with I > size; the last group of a row may be shorter. A row of zeros gets the
+        smallest scale of the others, or 2^(bits-1) if all are zero.
     size
         Group size.
     bits
@@ -56,7 +56,7 @@ def compute_group_qparams(
     calibrator
         "max", or another one for the least squared error.
     weights_refined
-        Whether the weights are refined later.
+        Whether the weights are refined later; this counts up to 4 bits, with free scales.
     """
     rows, inputs = values.shape
     group_count = -(-inputs // size)
@@ -89,7 +89,11 @@ def compute_group_qparams(
 
 
 def _choose_multipliers(power_of_two: bool, low_bits_refined: bool) -> np.ndarray:
-    """Return the candidate multipliers of the full-range scale."""
+    """Return the candidate multipliers of the full-range scale, the first of which is 1.
+
+    `low_bits_refined`: refined weights of few bits, whose scales only decrease; it does not count
+    for powers of two.
+    """
     if power_of_two:
         return _POWER_OF_TWO_MULTIPLIERS
     return _REFINED_SCALE_MULTIPLIERS if low_bits_refined else _SCALE_MULTIPLIERS
@@ -98,6 +102,10 @@ def _choose_multipliers(power_of_two: bool, low_bits_refined: bool) -> np.ndarra
 def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) -> np.ndarray:
     """Return the scales S [O] of the rows from those of their groups.
 
+    Free scales: MAX_GROUP_FACTOR times the smallest, rounded to float32. Powers of two: the
+    largest, at most _MAX_POWER_OF_TWO_FACTOR times the smallest. A row of zeros counts as having
+    the smallest scale of all rows.
+
     Parameters
     ----------
     scales
@@ -105,7 +113,7 @@ def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) 
     power_of_two
         Whether only powers of two are allowed.
     default
-        Scale if all weights are zero.
+        Scale if all weights are zero; also an upper limit of the scale of a row of zeros.
     """
     lowest = scales.min(axis=1)
     is_nonzero = np.isfinite(lowest)
@@ -120,12 +128,16 @@ def _accumulator_scales(scales: np.ndarray, power_of_two: bool, default: float) 
 def _least_error_scales(groups: np.ndarray, candidates: np.ndarray, bits: int) -> np.ndarray:
     """Return the candidate scale with the least squared error for each group, [O, groups].
 
+    The first of equal ones.
+
     Parameters
     ----------
     groups
         Weights [O, groups, size].
     candidates
         Scales [candidates, O, groups].
+    bits
+        Width of the integers to which weights are rounded and clipped.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     best, min_error = candidates[0].copy(), np.full(candidates.shape[1:], np.inf)

@@ -79,7 +79,10 @@ class ImportedQParams:
 
     @property
     def kept(self) -> bool:
-        """Whether scale and zero point of an activation, or the scales of a weight, are kept."""
+        """Whether the conversion changed nothing.
+
+        For an activation: no resolution lost and the same zero point; for a weight: `sqnr` is None.
+        """
         if self.bits_lost is None:
             return self.sqnr is None
         return self.bits_lost == 0 and self.qparams.zero_point == self.zero_point
@@ -124,6 +127,9 @@ def import_activation_qparams(
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
     """Convert the imported scales of activations, with one result per shared scale.
 
+    Of several scales in a group, the one with the largest range counts, among observed tensors if
+    any of these has one. Groups without an imported scale are left out.
+
     Parameters
     ----------
     imported
@@ -140,7 +146,7 @@ def import_activation_qparams(
     Returns
     -------
     tensors : dict
-        Parameters of the tensors.
+        {tensor: parameters}, for all tensors of the groups.
     conversions : list of ImportedQParams
         The conversion of each imported scale.
     """
@@ -165,7 +171,11 @@ def import_activation_qparams(
 
 
 def _record_activation(name: str, grid: Affine, qparams: Affine, factor: float) -> ImportedQParams:
-    """Record the conversion of an activation's `grid`; `factor` multiplies its values."""
+    """Record the conversion of an activation's imported `grid` to `qparams`.
+
+    `factor` divides its values in the graph, so the new scale counts times `factor`. Bits lost are
+    log2(old / new scale), 0 within a relative 1e-6.
+    """
     new_scale = qparams.scale * factor
     bits_lost = 0.0
     if not math.isclose(grid.scale, new_scale, rel_tol=1e-6):
@@ -203,8 +213,9 @@ def _convert_activation_qparams(
 def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zero: int) -> float:
     """Return the power of two next to `scale` that is better for the values.
 
-    The one with less quantization error over `stats`; without statistics the upper one, if that
-    clips no more than `_MAX_CLIPPED_SHARE` of the range. `zero` is the zero point.
+    `scale` itself if it is a power of two within a relative 1e-5. Otherwise the one with less
+    quantization error over `stats`; without statistics the upper one if that clips no more than
+    `_MAX_CLIPPED_SHARE` of the range. `zero` is the zero point.
     """
     lower = floor_power_of_two(scale, imported=True)
     if math.isclose(lower, scale, rel_tol=1e-5):
@@ -226,9 +237,10 @@ def import_weight_qparams(
     Returns
     -------
     tensors : dict
-        Parameters of the weights that keep their integers.
+        {weight: parameters} of the weights that keep their integers.
     grids : dict
-        The imported grid of every weight that has one.
+        {weight: imported grid} of every weight that has one; the matching one if there are several,
+        else the first.
     """
     by_weight: dict[str, Affine] = {}
     grids: dict[str, Affine] = {}
@@ -245,7 +257,10 @@ def import_weight_qparams(
 def candidate_weight_qparams(
     imported: ImportedQuantization, node: ir.Node, name: str, values: np.ndarray
 ) -> list[Affine]:
-    """Return the imported grids that may belong to a weight.
+    """Return the imported grids that may belong to a weight; [] if there are none.
+
+    The grid of that name comes first; then those of the layer, each followed by its form with
+    scales adapted to a folded batch normalization.
 
     Parameters
     ----------
@@ -267,7 +282,10 @@ def candidate_weight_qparams(
 
 
 def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
-    """Yield the node, the operator, the name and the float64 values of every quantized weight."""
+    """Yield (node, operator, weight name, values) of every quantized weight, in graph order.
+
+    Values are float64. Weights that are not constant are left out.
+    """
     for node, op in partition.integer_nodes:
         for index in op.weight_inputs(node):
             values = get_weight_values(node, index)
@@ -278,9 +296,11 @@ def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, 
 def _rescale_for_folded_norm(
     grid: Affine, original: np.ndarray, values: np.ndarray
 ) -> list[Affine]:
-    """Return the grid of a weight whose channels were scaled by a folded batch normalization.
+    """Return, in a list, the grid of a weight whose channels were scaled by a folded normalization.
 
-    Returns an empty list if the channels do not correspond.
+    The scale of each channel of axis 0 is multiplied by its largest magnitude in `original` over
+    that in `values`. Empty if the shapes differ, the grid has another axis, a channel is all zero,
+    or there is one channel only.
     """
     if original.shape != values.shape or original.ndim < 2 or grid.axis not in (None, 0):
         return []
@@ -299,8 +319,9 @@ def _match_weight_qparams(
 ) -> Affine | None:
     """Return the parameters of `values` on `grid`, or None if they cannot be taken over unchanged.
 
-    Widens to the platform's next width. Groups need the same size, width and support by the
-    operator; scales per channel need the operator's axis, with `weight_scales` other than "tensor".
+    A width that the platform lacks becomes its largest one, if that is wider. Groups need the same
+    size, width and support by the operator; scales per channel need the operator's axis, with
+    `weight_scales` other than "tensor".
     """
     bits = grid.bits
     if bits not in target.bits:
@@ -349,7 +370,7 @@ def _accept_if_on_grid(
     """Return `qparams` if `values` lie on its integers and the mode supports its scales, else None.
 
     Counts may differ from integers by less than `_GRID_TOLERANCE`; all must be in range, and in
-    mode q-value all scales powers of two.
+    mode q-value all scales powers of two. None for `qparams` of None.
     """
     if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
         return None
@@ -365,16 +386,18 @@ def _accept_if_on_grid(
 def measure_weight_conversion(
     partition: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Measure the conversion of each weight with an imported grid.
+    """Return the conversion of each weight that has an imported grid and parameters.
+
+    `sqnr` of a conversion is None if the noise is at most 1e-8 of the weight's power.
 
     Parameters
     ----------
     partition
         The float graph.
     tensors
-        Parameters on the platform.
+        {weight: parameters on the platform}.
     grids
-        Imported grids.
+        {weight: imported grid}.
     """
     by_weight = {}
     for _, _, name, values in iter_quantized_weights(partition):
@@ -426,7 +449,7 @@ def format_model_import(
 
 
 def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
-    """Format the note on requantized weights; empty if there are none."""
+    """Format the note on weights with an SQNR, naming the lowest; empty if there are none."""
     requantized = [(weight.sqnr, weight.tensor) for weight in weights if weight.sqnr is not None]
     if not requantized:
         return []
@@ -435,12 +458,16 @@ def _format_requantized(weights: Sequence[ImportedQParams]) -> list[str]:
 
 
 def _count_kept(conversions: Sequence[ImportedQParams]) -> str:
-    """Format how many conversions changed nothing."""
+    """Format how many conversions changed nothing, such as "3 of 5"."""
     return f"{sum(conversion.kept for conversion in conversions)} of {len(conversions)}"
 
 
 def _format_activation_changes(activations: Sequence[ImportedQParams]) -> list[str]:
-    """Format notes on removed zero points and changed scales of activations."""
+    """Format notes on removed zero points and changed scales of activations.
+
+    One note each, left out if there is nothing to say. `bits_lost` may be negative; 0 does not
+    count.
+    """
     notes = []
     centered = [
         conversion
@@ -472,6 +499,6 @@ def calibration_hint(synthetic: bool) -> str:
 
 
 def format_names(names: Sequence[str], max_names: int) -> str:
-    """Format names in quotes, at most `max_names` of them and the number of the others."""
+    """Format names in quotes, the first `max_names` of them and the number of the others."""
     others = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(f"'{name}'" for name in names[:max_names]) + others

@@ -69,8 +69,8 @@ def import_external_weight_scales(
 ) -> ImportedWeights:
     """Convert the imported scales of all quantized weights, rejecting those that do not match.
 
-    The result lists the parameters by weight, the reason of each rejection, and the names in the
-    file that were matched.
+    The result has the parameters by weight, the reason of each rejection, and the names in the file
+    that were matched. Weights without an imported scale are in none of these.
     """
     result = ImportedWeights()
     for node, op, name, values in iter_quantized_weights(partition):
@@ -101,8 +101,8 @@ def _convert_best(
     """Convert the grid of `grids` with the highest SQNR on `values`.
 
     Returns the reason (text) instead if none can be converted, or if the best is more than
-    `_MAX_SQNR_LOSS_DB` below a scale from the largest magnitude. `sqnr` of the result is None if
-    the scales stay the same.
+    `_MAX_SQNR_LOSS_DB` below a per-tensor scale from the largest magnitude. `sqnr` of the result is
+    None if the scales stay the same.
     """
     candidates = []
     for grid in grids:
@@ -130,7 +130,10 @@ def _convert_best(
 
 
 def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
-    """Format the reason why no grid could be converted."""
+    """Format the reason why no grid could be converted.
+
+    It is too many bits for the platform, or scales that do not match the shape.
+    """
     if grid.bits > max(target.bits):
         supported = " or ".join(map(str, target.bits))
         return f"{grid.bits} bits; {target.name} supports {supported}"
@@ -142,8 +145,9 @@ def _convert_weight_qparams(
 ) -> Affine | None:
     """Return the parameters of `values` at the scales of `grid`, or None if not supported.
 
-    The width is the platform's next one. Several scales stay one per channel of `axis`, or become
-    the smallest if the weights have one scale per tensor; zero points are removed.
+    The width is the platform's smallest one that is no smaller; None if there is none. Several
+    scales stay one per channel of `axis`, or become the smallest if the weights have one scale per
+    tensor; None if their number is not that of the channels. Zero points are removed.
     """
     bits = min((width for width in target.bits if width >= grid.bits), default=0)
     if not bits:
@@ -164,7 +168,10 @@ def _convert_weight_qparams(
 
 
 def _symmetric_scales(grid: Affine) -> list[float]:
-    """Return the scales of a symmetric grid of the same range; weights have no zero points."""
+    """Return the scales of a symmetric grid of the same range, one for each scale of `grid`.
+
+    A scale changes only if its zero point is not the center of the integers.
+    """
     center, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
     scales = []
     for scale, zero in zip(grid.scales.flat, grid.zero_points.flat, strict=True):
@@ -175,9 +182,9 @@ def _symmetric_scales(grid: Affine) -> list[float]:
 
 
 def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: QuantConfig) -> float:
-    """Return `scale`, or in mode "q-value" the better of the two nearest powers of two.
+    """Return `scale` rounded to float32, or in mode "q-value" the better of two powers of two.
 
-    Better means a higher SQNR of `values` rounded at `bits`; else the scale is rounded to float32.
+    These are the neighbors of `scale`; better means a higher SQNR of `values` rounded at `bits`.
     """
     if config.mode != "q-value":
         return float(np.float32(scale))
@@ -191,7 +198,10 @@ def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: Quan
 
 
 def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
-    """Return the SQNR in dB of `values` rounded to integers."""
+    """Return the SQNR in dB of `values` rounded to integers.
+
+    inf if nothing is lost, -inf if all values are 0 but their integers are not.
+    """
     noise = float(((qparams.on_grid(values) - values) ** 2).sum())
     power = float((values**2).sum())
     if noise == 0:
@@ -202,7 +212,11 @@ def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
 def update_applied_qparams(
     imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Update conversions to the parameters of the final plan, which `legalize` may have changed."""
+    """Return the conversions with the parameters of the final plan (`tensors`, by name).
+
+    `legalize` may have changed these: `bits_lost` of an activation grows by log2 of the ratio of
+    the scales. Conversions of other tensors keep theirs.
+    """
     updated = []
     for conversion in imported:
         qparams = tensors.get(conversion.tensor, conversion.qparams)
@@ -226,7 +240,7 @@ def collect_rejections(
     imported
         Conversions of the scales that were used.
     weights
-        Conversion of the weights.
+        Conversion of the weights; its reasons take precedence.
     """
     used = {conversion.tensor for conversion in imported}
     reason = "not a separate integer tensor here: folded into another layer, or kept in float"
@@ -239,7 +253,10 @@ def collect_rejections(
 
 
 def _format_changes(changed: Sequence[ImportedQParams]) -> list[str]:
-    """Format notes on scales that were rounded to powers of two, or changed otherwise."""
+    """Format a note that names scales now powers of two, and one that names the others.
+
+    Notes without names are left out.
+    """
     rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
     converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
     notes = []

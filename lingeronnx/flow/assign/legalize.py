@@ -75,8 +75,9 @@ def _limit_scales_for_biases(
 def _limit_for_bias(weight: Affine, data: Affine, bias: np.ndarray, power_of_two: bool) -> Affine:
     """Return `weight` with channel scales at which the bias fits the accumulator.
 
-    The bias in counts is limited to 2^29 for 8 bits, else 2^58. Scales only decrease, with
-    `power_of_two` to powers of two; `bias` has one or more rows of one value per channel.
+    The bias in counts is limited to 2^29 if weight and `data` have at most 8 bits, else 2^58.
+    Scales only decrease, with `power_of_two` to powers of two; `bias` has one or more rows of one
+    value per channel, the largest of which counts.
     """
     top = 2.0 ** (29 if max(data.bits, weight.bits) <= 8 else 58)
     sums = weight.sums
@@ -120,7 +121,10 @@ class _ScaleLegalizer:
         self.lowered: dict[str, tuple[float, str]] = {}
 
     def unify_shared_scales(self) -> None:
-        """Set tensors that share a scale to the smallest of their scales, and to its zero point."""
+        """Set tensors that share a scale to the smallest of their scales, and to its zero point.
+
+        Bit widths stay.
+        """
         for name, group in self._group_of.items():
             current = self.tensors[name]
             smallest = min(
@@ -131,7 +135,7 @@ class _ScaleLegalizer:
                 self.tensors[name] = current.changed(smallest.scale, zero_point=smallest.zero_point)
 
     def exponent_of(self, name: str) -> int:
-        """Return the exponent of a scale; raise ConstraintError if it is not a power of two."""
+        """Return log2 of the scale of `name`; raise ConstraintError if it is not a power of two."""
         exponent = self.tensors[name].exponent
         if exponent is None:
             raise ConstraintError(
@@ -160,7 +164,10 @@ class _ScaleLegalizer:
                     changed |= self._cap_exponent(output, limit, reason)
 
     def _cap_exponent(self, name: str, limit: int, reason: str) -> bool:
-        """Lower the shared scale of a tensor to at most 2^limit; return whether it changed."""
+        """Lower the shared scale of a tensor to at most 2^limit; return whether it changed.
+
+        The first change of each member is recorded in `lowered` with `reason`.
+        """
         if self.exponent_of(name) <= limit:
             return False
         for member in self._group_of[name].tensors:
@@ -174,7 +181,7 @@ class _ScaleLegalizer:
         Raises
         ------
         ConstraintError
-            If a consumer needs a larger scale.
+            If a tensor of more than 8 bits has a smaller exponent than its consumer needs.
         UnsupportedScaleError
             If a scale is below the minimum of the platform.
         """
@@ -199,7 +206,7 @@ class _ScaleLegalizer:
                 )
 
     def notes(self) -> list[str]:
-        """Return a note for each scale that was lowered."""
+        """Return a note for each tensor whose scale was lowered, with the reason."""
         return [
             f"scale of '{name}' lowered from {original:g} to {self.tensors[name].scale:g}: {reason}"
             for name, (original, reason) in self.lowered.items()
@@ -212,19 +219,22 @@ def legalize(
     """Lower the scales of `plan` until all shared scales and constraints of `target` hold.
 
     Scales are only ever lowered, so this terminates: the exponent of an output must not exceed the
-    limits given by its inputs and by the target.
+    limits given by its inputs and by the target. For a target with free scales, only shared scales
+    and the limits for biases count.
 
     Returns
     -------
     plan : Plan
         The legal plan.
     notes : list of str
-        Scales that were lowered.
+        Scales that were lowered to a limit of the target.
 
     Raises
     ------
     UnsupportedScaleError
         If a scale is below the minimum of the target.
+    ConstraintError
+        If a scale is not a power of two, or too small for a consumer.
     """
     scales = _ScaleLegalizer(plan, shared_groups, target)
     scales.unify_shared_scales()

@@ -20,10 +20,11 @@ def apply_output_bits(
     policy: ScalePolicy,
     target: Target,
 ) -> None:
-    """Set the output widths of `policy` in `tensors`; "float" removes the parameters.
+    """Set the output widths of `policy` in `tensors`, in place; "float" removes the parameters.
 
-    A wide output gets at most the scale of its accumulator, which loses nothing. A 16-bit input of
-    a sigmoid or tanh gets the scale of that function's table.
+    A wide output gets the scale that the policy sets, else the calibrated one, but at most that of
+    its accumulator, which loses nothing. A 16-bit input of a sigmoid or tanh gets the scale of that
+    function's table.
 
     Raises
     ------

@@ -75,7 +75,7 @@ class ScalePolicy:
     def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
         """Return the policy of tensors that share a scale.
 
-        For each setting the first override wins.
+        For each setting the override of the first tensor that has one wins.
 
         Parameters
         ----------
@@ -102,15 +102,15 @@ class ScalePolicy:
         return parse_group_size(self.weight_scales)
 
     def width(self, *names: str) -> int:
-        """Return the width in bits of activations that share a scale."""
+        """Return the width in bits of activations that share a scale, by default `self.bits`."""
         return self.policy_for_tensors(names, self.bits).bits
 
     def weight_bits_for(self, name: str) -> int:
-        """Return the width in bits of a weight."""
+        """Return the width in bits of the weight `name`, by default `self.weight_bits`."""
         return self.policy_for_tensors([name], self.weight_bits).bits
 
     def with_fixed_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
-        """Return a copy with fixed `scales` for some tensors."""
+        """Return a copy with fixed scales ({tensor: scale}), in addition to its other overrides."""
         fixed = {
             name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()
         }
@@ -154,7 +154,7 @@ class TensorScalePolicy:
     def choose_qparams(
         self, stats: TensorStats, consumer: ConsumerFunction | None = None
     ) -> tuple[float, int]:
-        """Choose scale and zero point.
+        """Choose scale and zero point (`choose_affine_qparams`); `self.scale` does not count.
 
         Parameters
         ----------
@@ -173,7 +173,10 @@ class TensorScalePolicy:
         )
 
     def choose_scale(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
-        """Choose a symmetric scale; the parameters are those of `choose_qparams`."""
+        """Choose a symmetric scale; the parameters are those of `choose_qparams`.
+
+        `self.scale` does not count.
+        """
         return choose_symmetric_scale(
             stats,
             self.bits,
@@ -185,7 +188,10 @@ class TensorScalePolicy:
 
 
 def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
-    """Build the scale policy, with 16 bits for tensors that states depend on."""
+    """Build the scale policy, with 16 bits for tensors that states depend on.
+
+    If activations have 16 bits anyway, no tensor is treated specially.
+    """
     conf = prepared.conf
     wide_names: list[str] = []
     if conf.bits < 16:
@@ -295,7 +301,9 @@ def _find_widened_weights(
 ) -> dict[str, tuple[str, str]]:
     """Find weights whose requested width is not supported in their layer.
 
-    Returns {weight: (node, reason)}.
+    The requested width is that of `overrides`, else `default_bits`; one in `target.bits` is always
+    supported. Others are not if the output has other than 8 bits or the target rejects them for the
+    node. Returns {weight: (node, reason)}.
     """
     widened = {}
     for node, op in partition.integer_nodes:

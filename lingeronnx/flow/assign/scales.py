@@ -99,8 +99,8 @@ def _format_float_outputs(policy: ScalePolicy) -> list[str]:
 def _calibrate_weight(name: str, values: np.ndarray, op: Op, policy: ScalePolicy) -> Affine:
     """Choose the parameters of a weight: per group, per channel or per tensor.
 
-    Per tensor if the policy or a scale in the overrides says so; in groups if the policy has a
-    size below that of axis 1, for up to 8 bits and an operator that supports them.
+    Per tensor if the policy or a scale in the overrides says so; in groups if the policy has a size
+    below that of axis 1, for up to 8 bits and an operator that supports them; else per channel.
     """
     setting = policy.policy_for_tensors([name], policy.weight_bits)
     if policy.weight_scales == "tensor" or setting.scale is not None:
@@ -132,7 +132,10 @@ def _format_widened_weights(policy: ScalePolicy, target: Target) -> list[str]:
 
 
 def _format_zero_point_note(partition: Partition, plan: Plan, target: Target) -> str:
-    """Format a note on how many activations have a zero point, and which operators prevent it."""
+    """Format a note on how many activations have a zero point other than 0.
+
+    It names the operators that support symmetric integers only.
+    """
     qparams = [plan.tensors[name] for name in partition.activations if name in plan.tensors]
     reasons = partition.symmetric_tensors(target).values()
     operators = sorted({reason.partition(" ")[0] for reason in reasons})
@@ -153,7 +156,8 @@ def calibrate_activations(
 ) -> dict[str, Affine]:
     """Choose the parameters of each activation by its calibrator, before `legalize`.
 
-    Arbitrary choices for all-zero tensors are appended to `notes`.
+    Returns {tensor: parameters}, one object per shared scale; `fixed_qparams` of the policy are
+    taken over. Arbitrary choices for all-zero tensors are appended to `notes`.
     """
     tensors: dict[str, Affine] = {}
     clip_bounds = find_saturated_clip_bounds(partition, target)
@@ -174,14 +178,19 @@ def calibrate_activations(
 
 
 def _calibration_order(shared_groups: Sequence[SharedScaleGroup]) -> list[SharedScaleGroup]:
-    """Order groups such that the result of a reader function is calibrated before its input."""
+    """Order groups such that the result of a reader function is calibrated before its input.
+
+    Groups whose reader has no integer output come first, then the others in reverse order.
+    """
     independent = [group for group in shared_groups if not group.reader_output]
     dependent = [group for group in shared_groups if group.reader_output]
     return [*independent, *reversed(dependent)]
 
 
 def _consumer_of(group: SharedScaleGroup, result: Affine | None) -> ConsumerFunction | None:
-    """Return the function that is the only consumer of a group, or None if it is not known.
+    """Return the function that is the only consumer of a group, or None if there is none.
+
+    None too if the function writes integers whose parameters are unknown.
 
     Parameters
     ----------
@@ -206,7 +215,7 @@ def _affine_qparams_for_group(
     setting: TensorScalePolicy,
     consumer: ConsumerFunction | None,
 ) -> Affine | None:
-    """Choose parameters with a zero point, or return None if the group has none.
+    """Choose parameters with a zero point, or return None if the group must have none.
 
     None if the setting or the group does not allow one, for a given scale, for more than 8 bits,
     and without statistics or with zeros only.
@@ -225,8 +234,9 @@ def _affine_qparams_for_group(
 def _weight_qparams(values: np.ndarray, axis: int | None, setting: TensorScalePolicy) -> Affine:
     """Choose the scale of a weight, or one for each index of `axis`.
 
-    A channel of zeros gets the smallest scale of the others. So does a nearly zero channel: its
-    bias has the scale of the accumulator and must not overflow (`legalize` ensures that).
+    One if `axis` is None or has size 1, or all values are 0; a scale in the setting counts only
+    there. A channel of zeros gets the smallest scale of the others. So does a nearly zero channel,
+    whose scale is more than _MAX_CHANNEL_SCALE_RATIO times the smallest.
     """
     if axis is None or values.shape[axis] == 1 or not np.any(values):
         scale = setting.scale or setting.choose_scale(TensorStats.from_array(values))
@@ -253,7 +263,8 @@ def _apply_coarser_inputs(
 ) -> None:
     """Lower scales, in place, that consumers prefer at the scale of their output.
 
-    Scales set by the user are not changed.
+    The tensors that share the scale change too. Only inputs of the width of the output; scales set
+    by the user or fixed are not changed.
     """
     members: dict[str, tuple[str, ...]] = {}
     for group in shared_groups:
@@ -292,13 +303,16 @@ def _symmetric_scale_for_group(
 ) -> float:
     """Choose the scale of a group without zero point.
 
+    The first that applies: the scale of the setting, the clip bound, an arbitrary one for zeros
+    only, the calibrated scale with `_apply_bounds`.
+
     Parameters
     ----------
     group
         Tensors that share the scale.
     clip_bound
         Bound at which an operator clips the values by saturation, which becomes the largest integer
-        unless larger values were observed as well.
+        unless larger values were observed as well; None: no bound.
     stats, setting, consumer
         Statistics, policy, and the function that is the only consumer.
     notes
@@ -325,10 +339,10 @@ def _symmetric_scale_for_group(
 def _apply_bounds(
     scale: float, group: SharedScaleGroup, group_stats: TensorStats, setting: TensorScalePolicy
 ) -> float:
-    """Adapt a calibrated scale (counts per unit) to the bounds of the group's values.
+    """Return a calibrated scale (counts per unit) adapted to the bounds of the group's values.
 
-    An output bound raises a power-of-two scale; above 8 bits a hard bound determines the scale; a
-    headroom below the values limits it.
+    An output bound raises a power-of-two scale to the one that represents it; above 8 bits a hard
+    bound determines the scale; a headroom below the smallest value limits it.
     """
     max_integer = (1 << (setting.bits - 1)) - 1
     if setting.power_of_two and group.output_bound is not None:

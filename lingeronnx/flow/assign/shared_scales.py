@@ -166,8 +166,8 @@ def _select_observed(
 ) -> Sequence[str]:
     """Return the tensors of a group whose statistics count.
 
-    These are the ones that are not unobserved (the last one if all are); of them, inputs of a
-    Softmax only, if there are any.
+    These are the ones that are not in `unobserved` (the last one if all are); of them, only inputs
+    of a Softmax if there are any.
     """
     observed = [name for name in names if name not in unobserved] or names[-1:]
     # The input of a Softmax counts, after any data movement, but not the result of a mask.
@@ -184,13 +184,14 @@ def _common_bound(bounds: Mapping[str, float], names: Sequence[str]) -> float | 
 def find_softmax_inputs(partition: Partition) -> dict[str, int]:
     """Find integer tensors whose only consumers are float Softmaxes.
 
-    Logits far below the largest of a row get no probability, and neither does a lead beyond the one
-    that leaves nothing to the others, so that scales need not represent them.
+    Data movement upstream is looked through: its input must have no other consumer either. Logits
+    far below the largest of a row get no probability, and neither does a lead beyond the one that
+    leaves nothing to the others, so that scales need not represent them.
 
     Returns
     -------
     dict
-        {tensor: axis of the Softmax}.
+        {tensor that the Softmax reads: axis of the Softmax}.
     """
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
     integer_ops = {id(node): op for node, op in partition.integer_nodes}
@@ -214,7 +215,8 @@ def _trace_data_movement(
 ) -> list[str]:
     """Return a tensor, and the tensors upstream that it is moved from without computation.
 
-    `integer_ops` maps ids of nodes to their operators. Ends at a constant or a float node.
+    Along input 0 of integer data movement, nearest first. `values` has the computed tensors by
+    name, `integer_ops` the operators of integer nodes by id. Ends at a constant or another node.
     """
     names = [name]
     while name in values:  # not a constant
@@ -238,10 +240,10 @@ _SATURATING: Mapping[str, Curve] = {
 def _float_consumers(
     names: Sequence[str], values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[ir.Node] | None:
-    """Return the float consumers of the tensors `names`, if all other consumers are float.
+    """Return the float consumers of the tensors `names`, if all consumers are float.
 
-    Data movement among `names` is ignored. Returns None if there are other consumers, or if one of
-    the tensors is an output.
+    Data movement among `names` is ignored. None if a consumer is an integer node or has a foreign
+    domain, or if one of the tensors is a graph output.
     """
     if any(values[name].is_graph_output() for name in names):
         return None
@@ -310,9 +312,10 @@ def _sole_reader_function(
 
 
 def find_saturated_clip_bounds(partition: Partition, target: Target) -> dict[str, float]:
-    """Return {tensor: upper bound} of Clips that a chip implements by saturation.
+    """Return {output: upper bound} of the Clips that a chip implements by saturation.
 
-    The bound is mapped to the largest integer.
+    These are all integer Clips if the target has no Clip. The bound is mapped to the largest
+    integer.
     """
     upper_bounds: dict[str, float] = {}
     for node, op in partition.integer_nodes:

@@ -66,12 +66,15 @@ def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None
 
 
 def _is_layer_of(node: ir.Node, value: ir.Value) -> bool:
-    """Whether `node` is a convolution or fully connected layer with `value` as data input."""
+    """Whether `node` is a Conv or Linear with `value` as input 0."""
     return node.op_type in ("Conv", "Linear") and node.inputs[0] is value
 
 
 def _gram_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
-    """Return V^T V, float64 [I, I], of a weight [O, I/group, ...]; zero between groups."""
+    """Return V^T V, float64 [I, I], of a weight [O, I/group, ...]; zero between groups.
+
+    Sums run over outputs and kernel positions.
+    """
     depth = weight.shape[1]
     weights_by_group = weight.astype(np.float64).reshape(group, len(weight) // group, depth, -1)
     gram = np.zeros((group * depth, group * depth))
@@ -96,7 +99,7 @@ def minimize_block_error(
     Parameters
     ----------
     rounded
-        Integers [G, O, K] to start from.
+        Integers [G, O, K] to start from; not changed.
     weight
         Exact weights [G, O, K], in integer counts.
     moments, samples, step
@@ -104,12 +107,13 @@ def minimize_block_error(
     metric
         [G * O, G * O], of which each group uses the block of its own channels.
     low, high
-        Range of the integers.
+        Range of the integers, inclusive.
 
     Returns
     -------
     numpy.ndarray
-        Integers [G, O, K] whose block error is not above that of `rounded`.
+        Integers [G, O, K] whose block error is not above that of `rounded`. A group stays as it is
+        if its moments are 0 or its metric has a diagonal element of at most 0.
     """
     result = rounded.copy()
     outputs = rounded.shape[1]
@@ -170,6 +174,8 @@ def _descend_column(
     step: np.ndarray | None,
 ) -> np.ndarray:
     """Move the integers `column` [O] in place, one after the other, and return their changes.
+
+    Each becomes the integer in low..high next to the minimum of the error along its own axis.
 
     Parameters
     ----------

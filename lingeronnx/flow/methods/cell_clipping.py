@@ -22,7 +22,9 @@ __all__ = ["format_cell_clipping", "simulate_retained_cells"]
 def format_cell_clipping(
     partition: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
-    """Format a note for each integer LSTM whose cells `target` clips.
+    """Format a note for each integer LSTM whose retained cell values exceed the target's limit.
+
+    The note gives the largest value and the fraction of values above the limit.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ def simulate_retained_cells(
     h: np.ndarray | None = None,
     c: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Compute the forget gate times the previous cell of a ``lingeronnx.LSTM``.
+    """Compute the forget gate times the previous cell of a ``lingeronnx.LSTM``, at every step.
 
     Parameters
     ----------
@@ -98,14 +100,15 @@ def simulate_retained_cells(
     x
         Inputs [N, T, I].
     lengths
-        Number of valid steps of each sample, [N].
+        Number of valid steps of each sample, [N]; None: all.
     h, c
-        Initial state and cell, [N, 1, H] or [1, 1, H].
+        Initial state and cell, [N, 1, H] or [1, 1, H]; None: zeros.
 
     Returns
     -------
     numpy.ndarray
-        float64 [N, T, H] in the order of time; 0 beyond a sample's length.
+        float64 [N, T, H] in the order of computation (from the last valid step for a reverse
+        layer); 0 beyond a sample's length.
     """
     w, r, b = (np.asarray(ir.const_value(v), np.float64) for v in node.inputs[1:4])
     units = r.shape[1]

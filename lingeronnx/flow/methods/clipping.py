@@ -53,6 +53,8 @@ def find_costly_clipping(
 ) -> dict[str, float]:
     """Find tensors and weights of `plan` whose clipping costs more at the outputs than it gains.
 
+    Empty unless an output has half of its power in few of its elements.
+
     Parameters
     ----------
     partition, plan
@@ -66,7 +68,7 @@ def find_costly_clipping(
     batches
         Calibration samples.
     float_outputs
-        Returns the outputs of the user's model for each batch; only called if needed.
+        Returns the outputs of the user's model for each batch; only called if a scale clips.
 
     Returns
     -------
@@ -139,9 +141,11 @@ def _iter_clipped_tensors(
 def _relax_clipping(
     names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
-    """Yield coarser parameters of tensors with one scale, if their scale clips values.
+    """Yield coarser parameters {name: qparams} of tensors with one scale, if it clips values.
 
-    Yields nothing unless the "mse" calibrator chose the scale.
+    The scale is halved, but with free scales not below that of the full range. Yields nothing
+    unless the "mse" calibrator chose the scale, and for scales per channel, zero points and tensors
+    that are not in the plan.
     """
     setting = policy.policy_for_tensors(names, policy.bits)
     if setting.scale is not None or setting.calibrator != "mse":
@@ -209,7 +213,11 @@ class _OutputNoise:
         return [tensors[name].astype(np.float64) for name in self._names]
 
     def __call__(self, tensors: _Tensors) -> np.ndarray:
-        """Return the error power of each output relative to its own power, float64 [outputs]."""
+        """Return the error power of each output relative to its own power, float64 [outputs].
+
+        `tensors` are {name: parameters} of the tensors that are quantized; everything else is in
+        float. Sums run over all batches.
+        """
         error, power = np.zeros((2, len(self._names)))
         float_outputs = map(self._select_outputs, self._float_outputs)
         for expected, actual in zip(float_outputs, self._run(tensors), strict=True):

@@ -82,7 +82,10 @@ def equalize_channels(
     runner: FloatRunner | None = None,
     known_stats: dict[str, ChannelStats] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Equalize the channels of a float graph in place.
+    """Equalize the channels of a float graph in place, and return the factors.
+
+    Factors are chosen group by group, in up to `_SWEEPS` sweeps, only where they predict clearly
+    less noise.
 
     Parameters
     ----------
@@ -100,7 +103,8 @@ def equalize_channels(
     Returns
     -------
     dict
-        {tensor: factors, float64 [channels]}.
+        {tensor: factors, float64 [channels]}; a tensor is multiplied by its factors. Tensors
+        without change are left out.
     """
     groups = _find_channel_groups(partition)
     if not groups:
@@ -134,7 +138,10 @@ def equalize_channels(
 def _collect_channel_stats(
     runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
 ) -> dict[str, ChannelStats]:
-    """Run all batches and collect the statistics of tensors with a channel axis."""
+    """Run all batches and return {tensor: statistics per channel}.
+
+    Channels are on axis 1; tensors with fewer than two axes or without elements are left out.
+    """
     from simulator.histogram import channel_statistics
 
     stats: dict[str, ChannelStats] = {}
@@ -154,7 +161,10 @@ def _collect_channel_stats(
 
 
 def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
-    """Find groups of tensors whose channels correspond one to one and may have free factors."""
+    """Find groups of tensors whose channels correspond one to one and may have free factors.
+
+    A group has at least one producing and one consuming layer, and no pinned tensor.
+    """
     factor_sets = FactorSets()
     pin_boundary_tensors(factor_sets, partition)
     for node, op in partition.integer_nodes:
@@ -171,7 +181,7 @@ def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
 
 
 def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
-    """Return the layers whose weights can absorb factors."""
+    """Return the layers whose weights can absorb factors, in graph order."""
     return [
         node
         for node, op in partition.integer_nodes
@@ -180,7 +190,11 @@ def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
 
 
 def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
-    """Join the tensors of `node` if its channels run through it, and pin them if they are fixed."""
+    """Join the tensors of `node` if its channels run through it, and pin them if they are fixed.
+
+    Layers (Conv, Linear) do neither, except that a Linear on other than two axes pins its tensors.
+    Operators that are neither layers nor channelwise pin theirs.
+    """
     inputs = [ir.input_name(node, index) for index in op.data(node)]
     output = ir.output_name(node)
     if node.op_type in ("Conv", "Linear"):
@@ -242,13 +256,16 @@ class _PredictedNoise:
         self.activation_max_abs = np.max([c.input_stats.max_abs for c in self._consumers], axis=0)
 
     def alive(self) -> np.ndarray:
-        """Return which channels may be scaled, bool [C]."""
+        """Return which channels may be scaled, bool [C].
+
+        Each of the three ranges must exceed `_DEAD_CHANNEL_RATIO` times its largest.
+        """
         ranges = (self.producer_max_abs, self.consumer_max_abs, self.activation_max_abs)
         is_alive = [r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in ranges]
         return np.asarray(np.all(is_alive, axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
-        """Return N for the factors `s`."""
+        """Return N for the factors `s`, one per channel."""
         weight_noise = np.zeros(len(s))
         for producer in self._producers:
             max_abs = (s * producer.max_abs).max()
@@ -342,9 +359,10 @@ def _max_integer(bits: int) -> int:
 def _choose_factors(
     group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
 ) -> np.ndarray | None:
-    """Choose the factors of a group with the lowest predicted noise.
+    """Choose the factors of a group with the lowest predicted noise, float64 [C].
 
-    Returns None if none of the weighted solutions is clearly better than no factors.
+    Returns None if no weighting predicts less than `_MIN_IMPROVEMENT` times the noise without
+    factors, if all channels are dead, or if the group is not equalizable.
     """
     if not _is_equalizable(group, stats):
         return None
@@ -363,7 +381,10 @@ def _choose_factors(
 
 
 def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
-    """Whether all layers have statistics and agree on the channels, and none is a normalization."""
+    """Whether all layers have statistics and agree on the channels, and none is a normalization.
+
+    The numbers of channels are those of the consumers' inputs and of the producers' weights.
+    """
     for node in (*group.producers, *group.consumers):
         if ir.input_name(node) not in stats or ir.output_name(node) not in stats:
             return False
@@ -377,7 +398,10 @@ def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> 
 def _solve_factors(
     noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]
 ) -> np.ndarray:
-    """Solve the least-squares formula for one weighting (w1, wa, w2); returns s, float64 [C]."""
+    """Solve the least-squares formula for one weighting (w1, wa, w2); return s, float64 [C].
+
+    Factors are limited to 1/_MAX_FACTOR .. _MAX_FACTOR; channels that are not `alive` get 1.
+    """
     w1, wa, w2 = weighting
     log_factors = np.zeros(len(alive))
     terms = (
@@ -408,7 +432,10 @@ def _weights_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
 
 
 def _fan_in_power(node: ir.Node, stats: Mapping[str, ChannelStats]) -> np.ndarray:
-    """Return the summed mean square of the inputs of one output of `node`, per output channel."""
+    """Return the summed mean square of the inputs of one output of `node`, per output channel.
+
+    Channels whose statistics have another number count with their mean.
+    """
     weight = _weight_array(node)
     group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
     power = stats[ir.input_name(node)].mean_square

@@ -24,14 +24,15 @@ _ONE = np.ones(1)
 
 
 def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
-    """Multiply two sets of factors; a tensor without a factor has factor 1."""
+    """Return {tensor: product of its factors}, 1 where one of both has none."""
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
 def apply_factors(partition: Partition, factors: Factors) -> None:
     """Scale parameters and clip bounds in place so that each tensor is multiplied by its factor.
 
-    Layers absorb the factors of input and output in their parameters; a Clip scales its bounds.
+    Layers absorb the factors of input and output in their parameters; a Clip scales its bounds by
+    the first value of its output's factor.
     """
     model = partition.graph
     for node, op in partition.integer_nodes:
@@ -45,10 +46,11 @@ def apply_factors(partition: Partition, factors: Factors) -> None:
 
 
 def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: np.ndarray) -> None:
-    """Scale the weights and bias of a layer for a factor on its input and one on its output.
+    """Scale the weights and bias of a layer, in place, for factors on its input and output.
 
-    Both have one value or one per channel. A BatchNormalization's scale, offset and mean are
-    scaled. Parameters that are not constant stay.
+    Weights are divided by `f_in` and multiplied by `f_out`, the bias is multiplied by `f_out`; both
+    have one value or one per channel. Of a BatchNormalization, scale, offset and mean (by `f_in`)
+    are scaled. Parameters that are not constant stay.
     """
     if node.op_type == "BatchNormalization":
         changes = {1: f_out / f_in, 2: f_out, 3: f_in}
@@ -70,7 +72,10 @@ def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: n
 def _weight_factor(
     shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: np.ndarray
 ) -> np.ndarray:
-    """Return the factor of a weight [O, I/group, ...], broadcastable to it."""
+    """Return f_out / f_in for a weight [O, I/group, ...], broadcastable to it.
+
+    Each is one value or one per channel of output or input.
+    """
     outputs, depth = shape[0], shape[1]
     per_input = np.broadcast_to(f_in, (depth * group,)).reshape(group, 1, depth)
     rows = np.broadcast_to(per_input, (group, outputs // group, depth)).reshape(outputs, depth)
@@ -79,7 +84,7 @@ def _weight_factor(
 
 
 def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
-    """Multiply the constant bounds of a Clip, as inputs or attributes, by `factor`."""
+    """Multiply the constant bounds of a Clip, as inputs or attributes, by `factor`, in place."""
     for index, name in ((1, "min"), (2, "max")):
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:

@@ -67,6 +67,8 @@ class _RepresentableMask:
     ) -> _RepresentableMask:
         """Select the values that a tensor with `qparams` can represent, above a Relu's threshold.
 
+        Bounds are exclusive.
+
         Parameters
         ----------
         values
@@ -74,7 +76,7 @@ class _RepresentableMask:
         qparams
             Parameters of the integer tensor; None if the layer writes floats.
         threshold
-            Values below this are cut off by a Relu; -inf without one.
+            Values of at most this are cut off by a Relu; -inf without one.
         match_means
             Whether values below `threshold` count as `threshold` instead of being excluded.
         slopes
@@ -102,7 +104,7 @@ class _RepresentableMask:
 
     @classmethod
     def concatenate(cls, masks: Sequence[_RepresentableMask]) -> _RepresentableMask:
-        """Concatenate masks of several batches of positions."""
+        """Concatenate masks of several batches of positions; totals and sensitivities are added."""
         return cls(
             np.concatenate([mask.bits for mask in masks]),
             np.sum([mask.total for mask in masks], axis=0),
@@ -147,7 +149,7 @@ class LayerTarget:
 
     @property
     def in_first_half(self) -> np.ndarray:
-        """Whether each position belongs to the first half of the samples, bool [positions]."""
+        """Whether each position lies before the middle one of the positions, bool [positions]."""
         return np.asarray(self.index < int(self.index[len(self.index) // 2]))
 
     def relu_threshold_at(self, positions: np.ndarray) -> np.ndarray:
@@ -166,9 +168,9 @@ class LayerTarget:
         node
             The layer, whose only consumer is an Add.
         other
-            Float values of the other summand.
+            Float values of the other summand, at the same positions.
         array
-            Its integers.
+            Its integers, for all positions.
         qparams
             Their parameters.
         """
@@ -242,7 +244,9 @@ def collect_layer_targets(
     share_positions: bool,
     match_means_for: Collection[str] = (),
 ) -> dict[str, LayerTarget]:
-    """Run the float model and collect the targets of all layers.
+    """Run the float model and collect the targets of all layers: {tensor: target}.
+
+    Each batch contributes an equal number of positions, a random sample if it has more.
 
     Parameters
     ----------
@@ -255,7 +259,8 @@ def collect_layer_targets(
     batches
         Calibration samples.
     budget
-        Memory budget in bytes; the values of all compared positions fit in an eighth of it.
+        Memory budget in bytes; the values of all compared positions fit in an eighth of it, except
+        that at least `_MIN_POSITIONS` are compared.
     keep_values_for
         Tensors whose float values are stored.
     share_positions
@@ -312,7 +317,10 @@ def collect_layer_targets(
 
 
 def _max_positions(layers: Mapping[str, ir.Node], axes: Mapping[str, int], budget: int) -> int:
-    """Return the number of positions whose float values fit an eighth of the memory budget."""
+    """Return the number of positions whose float32 values fit an eighth of `budget` bytes.
+
+    At least `_MIN_POSITIONS`; 0 without layers. `axes` are the channel axes by tensor.
+    """
     channels = 0
     for name, node in layers.items():
         shape = ir.get_shape(node.outputs[0]) or (1, 1)
@@ -335,13 +343,16 @@ def _gather_positions(array: np.ndarray, axis: int, index: np.ndarray) -> np.nda
 
 
 def _relu_threshold(node: ir.Node) -> float:
-    """Return the threshold of a Relu after the layer, or -inf if there is none."""
+    """Return 0 if the only consumer of the layer is like a Relu, else -inf."""
     consumer = ir.sole_consumer(node.outputs[0])
     return 0.0 if consumer is not None and is_relu_like(consumer) else -math.inf
 
 
 def _leaky_slopes(node: ir.Node) -> np.ndarray | None:
-    """Return the slopes of a LeakyRelu or PRelu that is the only consumer of a layer, or None."""
+    """Return the slopes of a LeakyRelu or PRelu that is the only consumer of a layer, or None.
+
+    None too for slopes that are computed or negative.
+    """
     consumer = ir.sole_consumer(node.outputs[0])
     if consumer is None or consumer.domain or consumer.op_type not in ("LeakyRelu", "PRelu"):
         return None

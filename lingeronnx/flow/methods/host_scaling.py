@@ -35,6 +35,8 @@ def insert_host_scaling(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Insert Mul nodes (by 1, for now) at the boundaries of tensors that `target` cannot represent.
 
+    Both results are empty for a target with free scales.
+
     Returns
     -------
     reasons : dict
@@ -50,9 +52,10 @@ def insert_host_scaling(
 def insert_boundary_muls(
     partition: Partition, names: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Insert Mul nodes between integers and floats at the tensors `names`.
+    """Insert Mul nodes between integers and floats at the tensors `names`, in place.
 
-    Returns the same as `insert_host_scaling`.
+    Tensors that only integer nodes write and read are skipped. Returns the same as
+    `insert_host_scaling`.
     """
     model, integer_ids = partition.graph, partition.integer_node_ids
     reasons: dict[str, str] = {}
@@ -79,8 +82,8 @@ def _out_of_range(
 ) -> set[str]:
     """Return the tensors whose shared scale needs an exponent that the target does not support.
 
-    The scale is that of the calibrator "mse"; groups without statistics or with zeros only are
-    left out.
+    The scale is that of the calibrator "mse" for powers of two; groups without statistics or with
+    zeros only are left out.
     """
     min_exponent, max_exponent = target.exponents
     names: set[str] = set()
@@ -150,10 +153,10 @@ def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
 def set_host_factors(
     model: ir.Model, added: Mapping[str, str], factors: Mapping[str, np.ndarray]
 ) -> None:
-    """Write the constants of inserted Mul nodes.
+    """Write the constants of inserted Mul nodes, in place.
 
     A Mul before integers multiplies by the factor of its output, and one after integers divides by
-    the factor of its input.
+    the factor of its input; 1 without either.
 
     Parameters
     ----------

@@ -69,8 +69,9 @@ class OutputMoments:
     def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
         """Return H [group, K, K] blended with the second moments of the inputs.
 
-        Each matrix has trace 1, or 0 if the inputs are constant. If a group has no gradients, these
-        are the input moments alone.
+        `moments` are those of the inputs, [group, K, K]. Each matrix is scaled to trace 1 first (0
+        if the inputs are constant). For a group without gradients, the result is the input moments
+        alone.
         """
         input_moments = _normalize_trace(moments)
         gradient_moments = _normalize_trace(self.of_inputs)
@@ -80,7 +81,10 @@ class OutputMoments:
 
     @property
     def metric(self) -> np.ndarray:
-        """G of all groups, [group * O, group * O], blended with the unit matrix."""
+        """G of all groups, [group * O, group * O], zero between groups.
+
+        Each block has trace 1 and is blended with the unit matrix.
+        """
         group, outputs = self.of_outputs.shape[:2]
         metric = np.zeros((group * outputs, group * outputs))
         unit = np.eye(outputs) / outputs
@@ -111,7 +115,8 @@ def compute_output_moments(
 ) -> dict[str, OutputMoments]:
     """Compute the gradient moments of `layers`, by the names of their outputs.
 
-    Layers without known gradients are left out.
+    Layers without known gradients, or with more than MAX_FAN_IN inputs per output, are left out;
+    the result is empty if a tensor does not have the batch on axis 0.
 
     Parameters
     ----------
@@ -164,9 +169,9 @@ def compute_output_moments(
 def _random_projection(
     rng: np.random.Generator, tensors: _Arrays, power: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
-    """Return random gradients, float32, at the tensors of nonzero `power`, relative to it.
+    """Return {tensor: random gradient}, float32, for the tensors of nonzero `power`.
 
-    Normally distributed, divided by the root of the tensor's power.
+    Normally distributed, divided by the root of the tensor's power, which is a sum of squares.
     """
     gradients = {}
     for name, tensor_power in power.items():
@@ -186,7 +191,7 @@ def _iter_gradients(
     nodes
         Nodes in reverse graph order.
     gradients
-        Gradients by tensor; modified.
+        {tensor: gradient}; modified: those of outputs are removed, those of inputs added.
     tensors
         Values of all tensors.
     """
@@ -242,7 +247,11 @@ def _input_means_and_powers(
 
 
 def _differentiable_tensors(model: ir.Model, measured_tensors: Sequence[str]) -> set[str]:
-    """Return the tensors all of whose paths to `measured_tensors` are differentiable, and these."""
+    """Return `measured_tensors` and the tensors all of whose paths to them are differentiable.
+
+    A tensor with any path through a node that is not differentiable is left out, also if it is one
+    of `measured_tensors`.
+    """
     differentiable, excluded = set(measured_tensors), set[str]()
     for node in reversed(list(model.graph)):  # consumers come before producers
         outputs = {str(value.name) for value in node.outputs}
@@ -258,7 +267,8 @@ def _backward_kind(node: ir.Node) -> str:
     """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable.
 
     Relu-like nodes count as Clip, all reshaping ones as Reshape. Not differentiable are weights
-    computed at run time, additions of unequal shapes and pools other than plain ones.
+    computed at run time, additions of unequal shapes, pools other than plain ones, and nodes with
+    several outputs.
     """
     kind = node.op_type
     if is_relu_like(node):
@@ -278,7 +288,7 @@ def _backward_kind(node: ir.Node) -> str:
 
 
 def _adds_equal_shapes(node: ir.Node) -> bool:
-    """Whether an Add does not broadcast its computed inputs."""
+    """Whether the inputs of an Add that are not constants have the shape of its output."""
     shape = ir.get_shape(node.outputs[0])
     return all(ir.get_shape(value) == shape for value in _data_inputs(node))
 
@@ -375,7 +385,8 @@ def _sliding_windows(
 def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Sum windows into an array of `shape`: the adjoint of `_sliding_windows`.
 
-    `windows` is [N, C, positions..., kernel...]; `shape` is [N, C, ...] without padding.
+    `windows` is [N, C, positions..., kernel...]; `shape` is [N, C, ...] without padding; what falls
+    on padding is dropped.
     """
     rank = len(shape) - 2
     begin, end, strides, dilations = _window_attributes(node, rank)
@@ -444,7 +455,10 @@ def _average_pool_backward(
 def _max_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
-    """Backpropagate through a max pooling to all maximal elements of a window."""
+    """Backpropagate through a max pooling to all maximal elements of a window, each in full.
+
+    Returns {input name: its gradient}.
+    """
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     window_shape = (*gradient.shape, *[1] * len(kernel))
     windows = _sliding_windows(node, tensors[name], kernel, -math.inf)
@@ -453,13 +467,19 @@ def _max_pool_backward(
 
 
 def _clip_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through a Relu or Clip to the elements that it does not change."""
+    """Backpropagate through a Relu or Clip to the elements that it does not change.
+
+    Returns {input name: its gradient}, 0 elsewhere.
+    """
     name = ir.input_name(node)
     return {name: gradient * (tensors[ir.output_name(node)] == tensors[name])}
 
 
 def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through an Add; an operand that is added twice gets twice the gradient."""
+    """Backpropagate through an Add; an operand that is added twice gets twice the gradient.
+
+    Returns {input name: its gradient} of the operands that are not constants.
+    """
     names = _data_input_names(node)
     return {name: gradient * np.float32(names.count(name)) for name in names}
 

@@ -115,12 +115,20 @@ def _clamp_exponents(
     stats: Stats,
     policy: ScalePolicy,
 ) -> None:
-    """Change `factors` of groups that are not pinned by octaves so that all exponents are valid.
+    """Change `factors` in place, by octaves, so that all exponents are valid.
+
+    Only of groups that are not pinned and have statistics. The exponents are those of the
+    calibrator "mse". If the smallest is too small, it becomes 0; otherwise, if the largest is too
+    large, it becomes half the maximum, as long as the smallest stays valid.
 
     Parameters
     ----------
     exponents
         Smallest and largest exponent of the target.
+    groups
+        The groups.
+    factors
+        Factor of each group.
     """
     min_exponent, max_exponent = exponents
     for i, group in enumerate(groups):
@@ -142,7 +150,7 @@ def _clamp_exponents(
 def _group_stats(
     group: _RangeGroup, stats: Stats, policy: ScalePolicy
 ) -> list[tuple[TensorStats, int]]:
-    """Return the statistics and bits of each shared scale of a group, unless it is all zero."""
+    """Return (statistics, bits) of each shared scale of a group that is not all zero."""
     group_stats = []
     for shared_group in group.shared_scales:
         merged = shared_group.merged_stats(stats)
@@ -208,7 +216,10 @@ class _NoiseMinimizer:
         self._group_noise_cache: dict[tuple[int, float], float] = {}
 
     def run(self) -> None:
-        """Sweep over all free groups until no factor changes, `_SWEEPS` times at most."""
+        """Sweep over all free groups until no factor changes, `_SWEEPS` times at most.
+
+        Free groups have no required factor, and statistics.
+        """
         for _ in range(_SWEEPS):
             before = list(self._factors)
             for i, group in enumerate(self._groups):
@@ -238,7 +249,7 @@ class _NoiseMinimizer:
         self._factors[group_index] = best[1]
 
     def _group_noise(self, group_index: int, factor: float) -> float:
-        """Return the relative noise of the activations of a group with the given factor."""
+        """Return the summed relative noise of the activations of a group with the given factor."""
         key = group_index, factor
         if key not in self._group_noise_cache:
             self._group_noise_cache[key] = sum(
@@ -250,7 +261,8 @@ class _NoiseMinimizer:
     def _weight_noise(self, edge_index: int) -> float:
         """Return the relative noise of a weight with the current factors around it.
 
-        It depends on the ratio of the factors within one octave only, and is cached by that.
+        It depends only on the ratio of output to input factor within one octave, and is cached by
+        that.
         """
         edge = self._edges[edge_index]
         ratio = self._factors[edge.output_group] / self._factors[edge.input_group]

@@ -26,7 +26,7 @@ _MIN_PRODUCT_COLUMNS = 36  # groups with fewer fields share one matrix product
 
 
 def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
-    """Compute the covariances of integer inputs.
+    """Compute the covariances of integer inputs over all rows.
 
     The mean is subtracted because the bias corrects it. The sums are exact: a product of bytes has
     14 bits and a sign, so that 1024 of them add up within the 24 bits of a float32. Groups of few
@@ -35,7 +35,7 @@ def compute_covariances(chunks: Iterable[np.ndarray]) -> np.ndarray:
     Parameters
     ----------
     chunks
-        Integers [rows, group, fields].
+        Integers [rows, group, fields], at least one row in total.
 
     Returns
     -------

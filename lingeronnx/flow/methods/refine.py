@@ -111,9 +111,9 @@ class RefinementOptions:
         )
 
     def is_equivalent(self, other: RefinementOptions, partition: Partition, plan: Plan) -> bool:
-        """Whether `other` has the same effect on every layer of `partition`.
+        """Whether `other` has the same effect as these options on every layer of `partition`.
 
-        For example, all weights may have few bits, or there is no sum to compensate.
+        For example, all weights may have few bits under `plan`, or there is no sum to compensate.
         """
         layers = find_refinable_layers(partition)
         sums = _find_residual_sums(partition, layers)
@@ -133,9 +133,10 @@ class RefinementOptions:
 
 
 def walk_bytes_per_sample(model: ir.Model) -> int:
-    """Estimate the memory of a walk in bytes per sample.
+    """Estimate the memory of a walk through `model` in bytes per sample.
 
-    Counts the inputs in float32 twice, as given and concatenated, and `_LIVE_TENSORS` of 8 bits.
+    Counts the inputs in float32 twice, as given and concatenated, and the largest tensor
+    `_LIVE_TENSORS` times with 8 bits.
     """
     input_elements = sum(_elements_per_sample(value) for value in model.graph.inputs)
     tensor_elements = [_elements_per_sample(value) for value in ir.iter_values(model)]
@@ -143,13 +144,13 @@ def walk_bytes_per_sample(model: ir.Model) -> int:
 
 
 def _elements_per_sample(value: ir.Value) -> int:
-    """Return the number of elements of one sample, counting unknown dimensions as 1."""
+    """Return the number of elements of one sample (axis 0 aside), counting unknown sizes as 1."""
     shape = ir.get_shape(value) or (0, 0)
     return math.prod(int(dim or 1) for dim in shape[1:])
 
 
 def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
-    """Return the layers that `refine_layers` works on, by the names of their outputs."""
+    """Return {output: node} of the integer Conv and Linear nodes, in graph order."""
     return {
         ir.output_name(node): node
         for node, _ in partition.integer_nodes
@@ -158,7 +159,10 @@ def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
 
 
 def required_float_tensors(partition: Partition) -> set[str]:
-    """Return the tensors whose float values `refine_layers` may need."""
+    """Return the tensors whose float values `refine_layers` may need.
+
+    These are outputs of refinable layers, and the other summands of their sums.
+    """
     layers = find_refinable_layers(partition)
     return {*layers, *_find_residual_sums(partition, layers).values()}
 
@@ -168,7 +172,8 @@ def find_compensated_sums(
 ) -> dict[str, str]:
     """Find layers that compensate the error of the tensor that their output is added to.
 
-    Returns {output of the layer: other summand}.
+    Returns {output of the layer: other summand}, of the layers with the option
+    `compensate_summands`.
     """
     layers = find_refinable_layers(partition)
     sums = {}
@@ -180,9 +185,9 @@ def find_compensated_sums(
 
 
 def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
-    """Find layers whose output is only added to an activation of the same shape.
+    """Find layers whose output is read only by an Add, with an activation of the same shape.
 
-    Returns {output of the layer: other summand}.
+    Returns {output of the layer: other summand}; both must become integers.
     """
     summands = {}
     activations = set(partition.activations)
@@ -212,7 +217,8 @@ def refine_layers(
 ) -> None:
     """Refine weights and biases of the float graph of `partition` in place.
 
-    The new weights are on the plan's grid.
+    The new weights are on the plan's grid. A weight that several nodes share is not changed, only
+    their biases.
 
     Parameters
     ----------
@@ -223,7 +229,8 @@ def refine_layers(
     runner
         Runner of the unrefined graph's layers.
     batches
-        The same samples in batches.
+        The same samples in batches; used for the float model if its tensors have the batch on axis
+        0.
     budget
         Memory budget in bytes.
     options
@@ -231,7 +238,7 @@ def refine_layers(
     progress
         Callback for progress messages, called for each layer.
     refined_layers
-        Layers that are refined already.
+        Outputs of layers that are refined already.
     measured_tensors
         Tensors whose errors count for `RefinementOptions.outputs`.
     """
@@ -341,7 +348,11 @@ def _collect_targets(
 
 
 def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bias correction for a mean error, as accumulator steps and as float."""
+    """Return the correction of a bias for a mean error, as accumulator steps and as float.
+
+    `error` is float64 [channels] in float units; steps are rounded half up, int64. Both are to be
+    subtracted from the bias.
+    """
     input_scale = plan.tensors[ir.input_name(node)].scale
     accumulator_scale = input_scale * plan.tensors[ir.input_name(node, 1)].sums.scales
     shift = np.floor(error * accumulator_scale + 0.5).astype(np.int64)
@@ -439,7 +450,11 @@ def _refine_weight(
 def _beam_width(
     qparams: Affine, options: RefinementOptions, output_moments: OutputMoments | None
 ) -> int:
-    """Return the number of roundings of a row that are tracked; 1 for weights of more bits."""
+    """Return the number of roundings of a row that are tracked.
+
+    1 for weights of more than `_LOW_BITS` bits and without coordinate descent; more with output
+    moments than without.
+    """
     if qparams.bits > _LOW_BITS or not options.coordinate_descent:
         return 1
     return BEAM_WIDTH if output_moments is None else _OUTPUT_BEAM_WIDTH
@@ -464,7 +479,7 @@ def _fit_to_float_outputs(
     Parameters
     ----------
     counts
-        Weights [group, O, K] in integer counts; modified.
+        Weights [group, O, K] in integer counts; modified, and no longer integers.
     scales
         Counts per unit, [group, O, K].
     rows
@@ -521,8 +536,9 @@ class _RoundingSearch:
     def run(self, original: np.ndarray, beam_width: int, options: RefinementOptions) -> np.ndarray:
         """Round the weights; groups without a lower output error keep the `original` integers.
 
-        Returns the integers in the shape of `original`. Rounds column by column with compensation,
-        then by coordinate descent if the options say so.
+        Returns the integers in the shape of `original`, [G, O, K], times `step`. Rounds column by
+        column with compensation, tracking `beam_width` roundings, then by coordinate descent if the
+        options say so.
         """
         rounded = round_with_compensation(
             self.counts,
@@ -549,7 +565,10 @@ class _RoundingSearch:
         return np.where(is_worse[:, None, None], original, rounded)
 
     def reduce_block_error(self, integers: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """Reduce the error of `integers` [G, O, K] under a metric of the outputs."""
+        """Return `integers` [G, O, K] with a smaller error under a `metric` of the outputs.
+
+        See `minimize_block_error`.
+        """
         return minimize_block_error(
             integers,
             self.counts,
@@ -571,7 +590,7 @@ def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
 
 
 def _subtract_from_bias(model: ir.Model, node: ir.Node, error: np.ndarray) -> None:
-    """Subtract `error` from the bias of `node`, adding a bias if there is none."""
+    """Subtract `error` [channels] from the bias of `node`, in place; it gets one if it has none."""
     bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is not None:
         ir.set_constant_input(model, node, 2, (bias - error).astype(np.float32), "refined")

@@ -41,14 +41,16 @@ def fit_weights_to_outputs(
     values
         Float outputs [n, O].
     threshold
-        Threshold of a Relu after the layer, a scalar or [n, O]; -inf without one.
+        Threshold of a Relu after the layer, a scalar or [n, O]; -inf without one. Where both the
+        float output and the layer's own are below it, there is no error.
     first
         Whether each row belongs to the first half of the samples, [n].
 
     Returns
     -------
     numpy.ndarray
-        Fitted weights [O, K], float64, or `weight` itself if no fit is clearly better.
+        Fitted weights [O, K], float64, or `weight` itself if no fit is below `_MIN_IMPROVEMENT`
+        times the error, a half has fewer than 2 K rows, or all inputs are 0.
     """
     first_count = first.sum()
     if min(first_count, len(first) - first_count) < 2 * weight.shape[1] or not rows.any():
@@ -109,7 +111,10 @@ class _RegressionSums:
         )
 
     def step(self, ridge: float) -> np.ndarray:
-        """Solve for D of the module's docstring with `ridge` times the mean diagonal."""
+        """Solve for D of the module's docstring with a ridge of `ridge` times the mean diagonal.
+
+        Returns float64 [O, K]; zeros if the inputs are constant.
+        """
         size = len(self.moments)
         mean_diagonal = np.trace(self.moments) / size
         if not mean_diagonal:  # the inputs are constant

@@ -127,9 +127,10 @@ def round_with_compensation(
 
 
 def regularize_moments(moments: np.ndarray, samples: int) -> np.ndarray:
-    """Shrink second moments towards their diagonal, so that they are positive definite.
+    """Return second moments shrunk towards their diagonal, so that they are positive definite.
 
-    Returns a copy; see `round_with_compensation` for `samples`.
+    `moments` [G, K, K] are not changed. The weight of the diagonal is K / (K + samples); `_DAMPING`
+    times its mean is added.
     """
     size = moments.shape[1]
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
@@ -187,8 +188,8 @@ def sweep_columns(
     h
         Second moments of the inputs, [K, K].
     move
-        Function of a column's index, its integers [O], their slopes and ``h[k, k]`` that moves the
-        integers in place and returns their changes.
+        Function of a column's index, its integers [O], their slopes [O] and ``h[k, k]`` that moves
+        the integers in place and returns their changes.
     spread
         Function that maps changes [O, ...] to the resulting changes of the slopes of all rows.
     """
@@ -254,7 +255,9 @@ def round_half_to_even(
 def _round_columns(
     weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None
 ) -> np.ndarray:
-    """Round the columns of `weight` [G, O, K] one after the other.
+    """Round the columns of `weight` [G, O, K] one after the other, compensating earlier errors.
+
+    Returns integers times `step`, float64 [G, O, K].
 
     Parameters
     ----------

@@ -34,6 +34,9 @@ def search_scales_by_output_error(
 ) -> Plan:
     """Search better scales for activations of at most 8 bits.
 
+    Each shared scale is multiplied and then divided by a step (2 for powers of two, else 2^(1/4))
+    as long as the plan gets better, in up to `_SWEEPS` sweeps.
+
     Parameters
     ----------
     partition, plan
@@ -100,9 +103,9 @@ def rescale_tensors(
     shared_groups: Sequence[SharedScaleGroup],
     target: Target,
 ) -> Plan | None:
-    """Multiply the scales of the tensors `names` by `factor`.
+    """Return the plan with the scales of the tensors `names` multiplied by `factor`.
 
-    Returns None if the platform does not support these scales.
+    Returns None if `legalize` would change these scales or rejects one as too small.
     """
 
     def multiply(scale: float) -> float:

@@ -64,7 +64,7 @@ class ConstantInputDetector:
         values.is_float = array.dtype.kind == "f"
 
     def notes(self) -> list[str]:
-        """Return a note on each constant float input.
+        """Return a note on each constant float input with more than one element, by name.
 
         Raises
         ------

@@ -44,7 +44,10 @@ class ConsumerFunction:
     high: float = math.inf
 
     def quantized_result(self, x: np.ndarray) -> np.ndarray:
-        """Return the function of `x`, rounded and clipped to the scale of the result."""
+        """Return the function of `x`, rounded to steps of 1 / `scale`, from `low` to `high` steps.
+
+        Without a scale, the function itself.
+        """
         y = self.curve(x)
         if self.scale is None:
             return y
@@ -185,14 +188,15 @@ class TensorStats:
     ) -> float:
         """Return the mean squared error of ``clamp(round(x*scale), low, high) / scale``.
 
-        Computed at the centers of the bins, so accurate to about a hundredth of a step.
+        Rounded half up. Computed at the centers of the bins, so accurate to about a hundredth of a
+        step.
 
         Parameters
         ----------
         scale, low, high
             Integers per unit, and their range.
         consumer
-            Function after which the error counts.
+            Function after which the error counts, quantized like its result.
         """
         centers, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale
@@ -207,7 +211,8 @@ def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
     The largest of a row is limited to the value at which the next one still gets no probability,
     and the others are raised to where they just get none; of both, the limits nearer to 0 are
     chosen, so that neither a lead nor a mask widens the range. Values within `_MIN_LOGIT_RANGE` of
-    0 are not changed: steps finer than that allows are lost in the rounding of layers.
+    0 are not changed: steps finer than that allows are lost in the rounding of layers. Rows of one
+    element and arrays that are not finite are returned as they are.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # NaN must be reported
         return array
@@ -235,7 +240,10 @@ def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
 
 
 def _bin_exponent(low: float, high: float) -> int:
-    """Return the smallest e such that bins of width 2**e cover [low, high]."""
+    """Return the smallest e such that bins of width 2**e cover [low, high].
+
+    At least _MIN_BIN_EXPONENT, also for zeros only.
+    """
     max_abs = max(high, -low)
     if max_abs == 0:
         return _MIN_BIN_EXPONENT
@@ -244,7 +252,10 @@ def _bin_exponent(low: float, high: float) -> int:
 
 
 def _merge_bins(bins: np.ndarray, steps: int) -> np.ndarray:
-    """Merge groups of 2**steps neighboring bins; zero stays a boundary."""
+    """Merge groups of 2**steps neighboring bins into one; zero stays a boundary.
+
+    Returns a new array of the same length, or `bins` itself for 0 steps.
+    """
     if steps == 0:
         return bins
     out = np.zeros_like(bins)
@@ -266,7 +277,9 @@ def collect_stats(
     softmax_axes: Mapping[str, int] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
-    """Run the data once and collect the statistics of tensors.
+    """Run the data once and collect the statistics of tensors: {tensor: statistics}.
+
+    Tensors without elements are left out. Nothing is run if all statistics are known.
 
     Parameters
     ----------
@@ -282,7 +295,7 @@ def collect_stats(
         Statistics of tensors on the same data, which are not computed again.
     softmax_axes
         {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits are
-        clipped to the range that affects its result.
+        clipped to the range that affects its result, unless they have factors.
     on_batch
         Called with the number of samples after each batch.
 

@@ -130,7 +130,10 @@ def calibrate_model(
 
 
 def _make_progress_callback(progress: Progress | None) -> Callable[[int], None]:
-    """Return a callback that adds the samples of a batch and reports their number so far."""
+    """Return a callback that adds the samples of a batch and reports their number so far.
+
+    It takes the number of samples; without `progress` it reports nothing.
+    """
     completed = 0
 
     def report_batch(sample_count: int) -> None:

@@ -27,10 +27,12 @@ __all__ = ["apply_external_plan"]
 def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
     """Apply the transforms of a plan that was made elsewhere, and legalize it.
 
+    Returns the planned model, on a copy of the graph.
+
     Raises
     ------
     ConfigError
-        If the plan does not match the graph or the platform.
+        If the plan does not match the graph, the platform or the mode of the settings.
     """
     graph, target = ir.clone(prepared.graph), prepared.target
     host_reasons = _insert_planned_host_scaling(plan, graph, target)
@@ -55,7 +57,8 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:
     """Insert the host's Mul nodes of the plan into `graph`; return {node: reason}.
 
-    Raises ConfigError if the model does not need exactly these; empty if the plan has none.
+    Raises ConfigError if the model does not need exactly these; empty, without a change, if the
+    plan has none.
     """
     if not plan.scaled:
         return {}
@@ -80,7 +83,7 @@ def _format_scaled(scaled: Mapping[str, str]) -> str:
 
 
 def _check_names(plan: Plan, graph: ir.Model) -> None:
-    """Raise ConfigError if the plan contains a name that is not in the graph."""
+    """Raise ConfigError if a name in the plan is no tensor, constant or node of `graph`."""
     known = {str(value.name) for value in ir.iter_values(graph)}
     known.update(graph.graph.initializers)
     known.update(str(node.name) for node in graph.graph)
@@ -109,7 +112,8 @@ def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
 def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
     """Check zero points, and scales per channel or group.
 
-    Raises ConfigError if the target or the tensor does not support them.
+    Raises ConfigError if the target or the tensor does not support them. A tensor with one scale is
+    only checked for its zero point.
     """
     weights = _collect_weights(graph, target)
     for name, qparams in plan.tensors.items():
@@ -136,7 +140,7 @@ def _check_granularity(plan: Plan, graph: ir.Model, target: Target) -> None:
 def _collect_weights(
     graph: ir.Model, target: Target
 ) -> dict[str, tuple[Format, tuple[int | None, ...] | None]]:
-    """Return the integer operator and the shape of each weight, by name."""
+    """Return {weight: (integer operator, shape)} of all nodes that have a lowering rule."""
     weights = {}
     for node in graph.graph:
         op, _ = find_lowering_rule(node, target)
@@ -152,7 +156,7 @@ def _check_channels(
 ) -> None:
     """Raise ConfigError unless the tensor is a weight with that many channels on that axis.
 
-    `op_format` is None if the tensor is no weight.
+    `op_format` is None if the tensor is no weight; its channel axis must be that of `qparams`.
     """
     axis = None if op_format is None else op_format.channel_axis
     supported = "it supports one scale"
@@ -169,9 +173,9 @@ def _check_channels(
 def _check_groups(
     name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None
 ) -> None:
-    """Check that the weight supports groups of this size with integer factors.
+    """Raise ConfigError unless the weight supports groups of this size with integer factors.
 
-    Raises ConfigError otherwise.
+    It needs at most 8 bits, groups along axis 1, and as many scales as `shape` gives.
     """
     assert isinstance(qparams.granularity, PerGroup)
     size, actual = qparams.granularity.size, list(qparams.scales.shape)

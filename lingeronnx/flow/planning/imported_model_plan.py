@@ -178,7 +178,7 @@ def _calibrated_tensors(
     policy: ScalePolicy,
     target: Target,
 ) -> set[str]:
-    """Return the tensors whose scale is given by a Clip or an override of their group.
+    """Return all tensors of groups one of which is clipped by saturation or has an override.
 
     Their imported scale does not count.
     """

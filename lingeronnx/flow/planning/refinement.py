@@ -50,7 +50,7 @@ def refine_weights(
         Callback for progress messages.
     previous
         Another plan for the same model, and its float graph refined by the same methods on the same
-        data. Layers with the same integers are copied from it.
+        data. Layers with the same inputs, integers and scales are copied from it.
     """
     if planned.config.effort == "fast" or planned.weights_fixed:
         return planned.graph
@@ -91,7 +91,7 @@ def refine_weights(
 def select_refinement_samples(
     planned: PlannedModel, max_samples: int = _MAX_SAMPLES
 ) -> dict[str, np.ndarray]:
-    """Return at most `max_samples` samples for refining weights that fit the memory budget."""
+    """Return the first calibration samples that fit the memory budget, at most `max_samples`."""
     return planned.data.first(
         choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.config.budget)
     )
@@ -140,7 +140,8 @@ class _LayerDigests:
     def digest_of(self, name: str) -> tuple[bytes, bytes] | None:
         """Return digests of the float output `name` of a layer and of its integers.
 
-        Returns None if the refinement of the layer also depends on other tensors.
+        Returns None if the refinement of the layer also depends on another summand, or one of both
+        has no digest.
         """
         float_digest = self._float_digests.get(name)
         integer_digest = self._integer_digests.get(name)
@@ -167,7 +168,12 @@ def _copy_refined_layers(partition: Partition, refined_graph: ir.Model, names: s
 
 
 def _copy_constant(model: ir.Model, node: ir.Node, index: int, value: ir.Value) -> None:
-    """Set input `index` of `node` to the constant `value` of another graph, if it differs."""
+    """Set input `index` of `node` to the constant `value` of another graph, if it differs.
+
+    A constant of the same name is replaced, under its name if only `node` reads it; otherwise a new
+    one gets the name of `value`, with a number if that is taken. Nothing happens if `value` is not
+    constant.
+    """
     array = ir.const_value(value)
     current = node.inputs[index]
     if array is None or (current is not None and current.const_value is value.const_value):

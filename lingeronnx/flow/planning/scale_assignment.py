@@ -119,12 +119,15 @@ def scale_stats(
 
 
 def make_transforms(tensor_factors: Mapping[str, np.ndarray]) -> dict[str, Transform]:
-    """Convert factors of tensors to the transforms of a plan."""
+    """Convert {tensor: factors} to {tensor: transform} of a plan."""
     return {name: Transform(tuple(map(float, factor))) for name, factor in tensor_factors.items()}
 
 
 def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray]]:
-    """Return batches of calibration samples whose outputs fit the memory budget."""
+    """Return batches of the first calibration samples whose outputs fit the memory budget.
+
+    At most `_OUTPUT_SAMPLES` samples.
+    """
     output_bytes = 0
     for value in prepared.graph.graph.outputs:
         shape = ir.get_shape(value) or ()
@@ -139,7 +142,7 @@ def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray
 def _float_outputs(
     prepared: PreparedModel, batches: Sequence[Mapping[str, np.ndarray]]
 ) -> list[Mapping[str, np.ndarray]]:
-    """Return the float outputs of the first calibration samples, for each batch."""
+    """Return the float outputs of each of `batches`, which are the first calibration samples."""
     return [
         prepared.float_outputs.outputs("first", index, feed) for index, feed in enumerate(batches)
     ]
@@ -154,6 +157,8 @@ def assign_with_float_fallback(
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
     """Assign scales; move nodes that need an unsupported scale to float first.
+
+    An UnsupportedScaleError is passed on if `strict`, or if the user set the scale.
 
     Parameters
     ----------

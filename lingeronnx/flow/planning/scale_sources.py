@@ -27,7 +27,8 @@ def plan_model(
 ) -> PlannedModel:
     """Plan a model with calibrated or imported scales, or with a plan made elsewhere.
 
-    If range transforms change an output, it is planned again without them.
+    The first available: `plan`, the scales that `prepared` imported, calibration. If range
+    transforms of a calibrated plan change an output, it is planned again without them.
 
     Parameters
     ----------
@@ -39,6 +40,11 @@ def plan_model(
         Callback for progress messages.
     previous
         As in `calibrate_model`.
+
+    Raises
+    ------
+    ConfigError
+        If `plan` was made for different weights.
     """
     if plan is not None:
         planned = apply_external_plan(prepared, plan)
@@ -61,7 +67,10 @@ def plan_model(
 
 
 def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> None:
-    """Raise `OutputChangedError` if the planned float graph does not compute the user's outputs."""
+    """Raise `OutputChangedError` if the planned float graph does not compute the user's outputs.
+
+    Compared on one calibration sample, see `check_outputs_unchanged`.
+    """
     outputs = [str(value.name) for value in prepared.original.graph.outputs]
     check_outputs_unchanged(prepared.source, planned.float_runner, outputs, prepared.data.first())
 

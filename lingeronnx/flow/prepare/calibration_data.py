@@ -109,7 +109,7 @@ def _unroll_calibration_calls(
 
 
 def _setting_values(model: ir.Model) -> dict[str, float]:
-    """Return {scalar setting input: value that the model suggests}."""
+    """Return {scalar setting input: value that the model suggests}, without those lacking one."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     suggestions = {name: suggest_value(inputs[name]) for name in find_scalar_inputs(model)}
     return {name: value for name, value in suggestions.items() if value is not None}
@@ -120,7 +120,7 @@ def generate_synthetic_inputs(
     seed: int,
     setting_values: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Generate seeded standard normal inputs; integer inputs are zeros.
+    """Generate {input: array} of seeded standard normal inputs; integer inputs are zeros.
 
     Parameters
     ----------
@@ -154,7 +154,8 @@ def generate_synthetic_inputs(
 def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]]) -> int:
     """Return the batch size that the model fixes, or one that limits the largest input.
 
-    At most `_SYNTHETIC_SAMPLES`, and `_SYNTHETIC_ELEMENTS` elements per input.
+    Without a fixed one, at most `_SYNTHETIC_SAMPLES` and `_SYNTHETIC_ELEMENTS` elements per input,
+    but at least 1.
     """
     for spec, dims in shapes.items():
         fixed_size = dims[spec.axis] if spec.axis is not None else None

@@ -24,9 +24,9 @@ def require_data(request: str, model: ir.Model, calib: object, plan: object = No
     model
         The user's model.
     calib
-        Calibration data.
+        Calibration data, or None.
     plan
-        Plan or scales from a file.
+        Plan or scales from a file, or None.
     """
     if calib is None and plan is None and not is_quantized(model):
         raise ConfigError(

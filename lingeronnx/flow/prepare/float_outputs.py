@@ -19,7 +19,10 @@ _FINAL_ACTIVATION_OPS = operators.SOFTMAX_OPS | {"Sigmoid"}
 
 
 def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
-    """Map each output to the input of the Softmax or Sigmoid that computes it, or to itself."""
+    """Map each output to the input of the Softmax or Sigmoid that computes it, else to itself.
+
+    LogSoftmax counts as Softmax.
+    """
     logits = {}
     for value in model.graph.outputs:
         name = str(value.name)
@@ -52,9 +55,9 @@ class FloatOutputCache:
     def outputs(
         self, dataset: str, index: int, feed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs for `feed`, which is batch `index` of the samples named `dataset`.
+        """Return {name: array} for `feed`, which is batch `index` of the samples named `dataset`.
 
-        Computed once, and kept while the memory budget lasts.
+        Computed once, and kept while the memory budget lasts; `feed` must be the same each time.
         """
         # The shapes are part of the key: the last batch may be smaller.
         key = (dataset, index, *(array.shape for array in feed.values()))

@@ -14,10 +14,10 @@ __all__ = ["infer_input_shapes", "set_input_shapes"]
 
 
 def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Set the shapes of the inputs named in `shapes`, in place.
+    """Set the shapes of the inputs named in `shapes` (input -> sizes of all axes), in place.
 
-    The batch axis stays dynamic. A symbolic dimension of the file gets the same value in all
-    inputs.
+    The batch axis stays dynamic, unless the file fixes it. A symbolic dimension of the file gets
+    the same value in all inputs.
 
     Raises
     ------
@@ -51,7 +51,10 @@ def _collect_symbol_sizes(
     shapes: Mapping[str, Sequence[int]],
     batch_axis_of: Mapping[str, int | None],
 ) -> dict[str, int]:
-    """Return the sizes in `shapes` of symbolic dimensions, except on batch axes."""
+    """Return {symbol: size in `shapes`} of symbolic dimensions, except on batch axes.
+
+    If inputs disagree, the last one counts.
+    """
     symbol_sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         for axis, dim in enumerate(inputs[name].shape or ()):
@@ -66,9 +69,9 @@ def _merge_dims(
     shape: Sequence[int],
     batch_axis: int | None,
 ) -> list[ir.Dim]:
-    """Return `shape`, but the declared or a symbolic dimension on the batch axis.
+    """Return `shape` with the declared dimension on the batch axis, a number or a symbol.
 
-    Without a declared one the symbol is "N".
+    Without a declared one the symbol is "N". A `batch_axis` of None changes nothing.
     """
     dims: list[ir.Dim] = list(shape)
     if batch_axis is not None:
@@ -87,7 +90,7 @@ def _substitute_symbol(dim: ir.Dim, symbol_sizes: Mapping[str, int]) -> ir.Dim:
 
 
 def _symbol_of(dim: ir.Dim) -> str | None:
-    """Return the name of a symbolic dimension, or None."""
+    """Return the name of a symbolic dimension; None for a number, a str or an unknown dimension."""
     return None if isinstance(dim, int | str | None) else dim.value
 
 
@@ -116,10 +119,11 @@ def _find_batch_axes(
     shapes: Mapping[str, Sequence[int]],
     user_set_axes: bool,
 ) -> dict[str, int | None]:
-    """Return the batch axis of each input in `shapes`.
+    """Return the batch axis of each input in `shapes`, None without one.
 
-    If the file fixes axis 0, as for states [2, ?, 128], it is the first open axis whose size equals
-    the batch size of another input. With `user_set_axes`, the axes are those of the user.
+    If the file fixes axis 0, as for states [2, ?, 128], or the input has no batch axis, it is the
+    first open axis whose size equals the batch size of another input, if there is one. With
+    `user_set_axes`, the axes are those of the user.
     """
     axes = {name: specs[name].axis for name in shapes}
     declared = {name: ir.get_shape(inputs[name]) or [None] * len(shapes[name]) for name in shapes}
@@ -155,8 +159,9 @@ def _find_axis(
 def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
     """Set open dimensions of the inputs to those of the first sample; return notes on them.
 
-    Changes `model` and the input specs of `data` in place. A batch axis stays dynamic; if any
-    shape was set, the batch of the whole model is made dynamic again.
+    Changes `model` and the input specs of `data` in place. A batch axis stays dynamic; if any shape
+    was set, the batch of the whole model is made dynamic again. There is one note per input that
+    was set.
     """
     notes = []
     feed = data.first()
@@ -183,7 +188,7 @@ def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
 
 
 def _is_complete(shape: Sequence[int | None] | None, batch_axis: int | None) -> bool:
-    """Whether all dimensions other than the batch axis are known."""
+    """Whether all dimensions other than the batch axis are known; False for an unknown rank."""
     if shape is None:
         return False
     return all(dim is not None for i, dim in enumerate(shape) if i != batch_axis)

@@ -128,7 +128,7 @@ class PreparedModel:
     def allows_layer_offload(self) -> bool:
         """Whether layers may move to the host so that the chip runs the rest in parts.
 
-        That needs `max_parts`.
+        That needs `max_parts`, a platform with a packer, and scales that are not imported.
         """
         return self.conf.max_parts is not None and self.target.has_packer and self.read is None
 
@@ -167,7 +167,10 @@ class PreparedModel:
 
     @cached_property
     def moved(self) -> dict[str, str]:
-        """{node: reason} of offloaded nodes: the chip supports them, and the user did not ask."""
+        """{node: reason} of the float nodes that would be integer with only `skip` in float.
+
+        These were offloaded: the chip supports them, and the user did not ask.
+        """
         chip_nodes = self.with_host_nodes({}).parts.ops
         return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
@@ -204,7 +207,7 @@ def prepare_model(
     settings
         Settings of the call; those that are None are ignored.
     hold_out
-        Whether some samples are held out of calibration.
+        Whether some samples are held out of calibration; not without `calib`.
     encodings
         Scales that another tool chose for a float model.
     """
@@ -282,7 +285,7 @@ def prepare_model(
 
 
 def _output_stem(model: ir.ModelLike) -> str:
-    """Return the stem of the default name of the quantized file."""
+    """Return "<stem of the path>_quant", the default name of the file; else "model_quant"."""
     if isinstance(model, str | os.PathLike):
         return Path(model).stem + "_quant"
     return "model_quant"
@@ -326,7 +329,10 @@ def _format_tail_note(tail: DynamicTail | None) -> list[str]:
 
 
 def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
-    """Suggest options for outputs that look like states, if the user named no states."""
+    """Return one suggestion of options for outputs that look like states.
+
+    Empty if the user named states, or none look so.
+    """
     if config.state:
         return []
     states = propose_states(original)
@@ -342,8 +348,9 @@ def _rewrite_checked(
 ) -> PreparedModel:
     """Rewrite and partition the model, without passes that change an output.
 
-    After each attempt the outputs for the first sample are compared with the original's; a pass
-    that changes them is excluded, and the model rewritten again.
+    `partition` makes a prepared model of a rewritten graph. After each attempt the outputs for the
+    first sample are compared with the original's; a pass that changes them is excluded, and the
+    model rewritten again. The error is raised if no such pass can be excluded.
     """
     while True:
         prepared = partition(rewriter.run(log))
@@ -368,9 +375,10 @@ def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
 
 
 def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: reason} of integer nodes with infinite values that come from constants.
+    """Return {node: reason} of integer nodes with NaN or infinite values that come from constants.
 
-    Such constants are padding values and masks.
+    Such constants are padding values and masks. Activations computed from them are checked on the
+    calibration samples; those behind a Softmax do not count.
     """
     graph = prepared.graph.graph
     candidates = _nonfinite_constants(prepared.graph)
@@ -402,7 +410,7 @@ def _has_nonfinite(array: np.ndarray) -> bool:
 
 
 def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
-    """Return the tensors of `names` that are not finite for some sample."""
+    """Return the tensors of `names` that contain NaN or infinity for some sample."""
     nonfinite: set[str] = set()
     remaining = set(names)
     feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
@@ -417,7 +425,7 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
 def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield all samples in batches, or a single batch if the data can be read only once.
 
-    Held-out batches come last.
+    Held-out batches come last, except in that case.
     """
     if not data.is_rereadable:
         yield data.first(batch_size)
@@ -437,8 +445,8 @@ def _import_if_quantized(
 ) -> tuple[ImportedQuantization | None, list[str]]:
     """Import the scales of a model that is quantized already.
 
-    Returns None for a float model, and notes. Raises ConfigError if a float model is to be
-    requantized.
+    Returns the scales and notes; (None, []) for a float model. Raises ConfigError if a float model
+    is to be requantized.
     """
     if not is_quantized(model):
         if config.requantize:
@@ -463,7 +471,10 @@ def _import_checked(model: ir.Model) -> ImportedQuantization:
 def _import_encodings(
     encodings: Encodings, model: ir.Model
 ) -> tuple[ImportedQuantization, list[str]]:
-    """Map another tool's scales to the float `model`; raise ConfigError if it is quantized."""
+    """Map another tool's scales to the float `model`; raise ConfigError if it is quantized.
+
+    Returns the scales and an empty list of notes.
+    """
     if is_quantized(model):
         raise ConfigError(
             f"{encodings.source_name} ({encodings.tool}) is for a float model; this one is "

@@ -89,7 +89,7 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
 
 
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
-    """Whether `node` only moves data, on the target or, if it is not supported, in general."""
+    """Whether `node` only moves data: by its lowering rule, or if it has none, by its operator."""
     op, _ = find_lowering_rule(node, target)
     if op is not None:
         return op.is_data_movement
@@ -97,7 +97,10 @@ def _only_moves_data(node: ir.Node, target: Target) -> bool:
 
 
 def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[ir.Node]:
-    """Return the nodes that only move data from the input `name`, in graph order."""
+    """Return the nodes that only move data from the input `name`, directly or over others.
+
+    All of their computed inputs must come from it. In graph order.
+    """
     reached = {name}
     unpacking = []
     for node in model.graph:
@@ -115,7 +118,7 @@ def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[i
 def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[ir.Node]:
     """Return the nodes that only move or join data, and only for the output `output`.
 
-    They are in reverse graph order.
+    They write it, or are read only by such nodes. In reverse graph order.
     """
     packing_ids: set[int] = set()
     packing = []
@@ -159,7 +162,10 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
 
 
 def _tensors_on_state_paths(nodes: Sequence[ir.Node], state: Mapping[str, str]) -> set[str]:
-    """Return the tensors on a path of `nodes` from the input of a state to the output of one."""
+    """Return the tensors on a path of `nodes` from the input of a state to the output of one.
+
+    `state` is {output: input}; `nodes` are in graph order. Both ends are included.
+    """
     downstream, upstream = set(state.values()), set(state)
     for node in nodes:
         if not downstream.isdisjoint(_input_names(node)):
@@ -193,7 +199,8 @@ def find_gates(
     model, state, target
         As for `find_cell_updates`.
     masks
-        Whether products by a gate elsewhere, and the nodes that feed only them, are included.
+        Whether products by a gate elsewhere, and the elementwise nodes that feed only them, are
+        included.
 
     Returns
     -------
@@ -215,7 +222,7 @@ def find_gates(
 
 
 def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
-    """Whether all consumers of `node` are nodes of `names`, and none of its values is an output."""
+    """Whether `node` has consumers, all named in `names`, and none of its values is an output."""
     if any(value.is_graph_output() for value in node.outputs):
         return False
     consumers = consumers_of(node)
@@ -223,7 +230,7 @@ def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
 
 
 def _is_elementwise(node: ir.Node, target: Target) -> bool:
-    """Whether `node` is elementwise, or only moves data.
+    """Whether `node` has no MACs and is an activation, a binary function or data movement.
 
     Includes the lowered form of a sum or product with a constant.
     """
@@ -298,7 +305,10 @@ def _has_few_macs(nodes: Sequence[ir.Node]) -> bool:
 
 
 def find_state_ancestors(model: ir.Model, state: Mapping[str, str]) -> list[str]:
-    """Return the tensors that the next states are computed from, in graph order."""
+    """Return the tensors that the next states are computed from, in graph order.
+
+    The states' outputs are included, constants are not.
+    """
     ancestors = set(state)
     for node in reversed(list(model.graph)):
         if not ancestors.isdisjoint(_output_names(node)):
@@ -312,7 +322,7 @@ def find_16bit_state_tensors(
 ) -> list[str]:
     """Return the integer activations and weights that states depend on and that get 16 bits.
 
-    Empty if `target` does not support 16 bits.
+    Activations come first. Empty without states, or if `target` does not support 16 bits.
     """
     if not state or 16 not in target.bits:
         return []
@@ -349,8 +359,8 @@ def propose_states(model: ir.Model) -> dict[str, str]:
 def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
     """Suggest options for inputs that the data do not contain: states, or scalar settings.
 
-    States are those of `propose_states`, and inputs that match outputs by shape
-    (`_match_outputs_in_order`). Returns an empty string for other inputs.
+    The first of `missing` decides which. States are those of `propose_states`, and inputs that
+    match outputs by shape (`_match_outputs_in_order`). Returns an empty string for other inputs.
     """
     outputs_by_input = {name: output for output, name in propose_states(model).items()}
     matched = {}
@@ -370,7 +380,7 @@ def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
 
 
 def _inputs_by_name(model: ir.Model) -> dict[str, ir.Value]:
-    """Return the inputs without those that have a constant value."""
+    """Return {name: input} of the graph inputs that are not initializers."""
     return {str(v.name): v for v in model.graph.inputs if v.const_value is None}
 
 
@@ -405,7 +415,8 @@ def _match_outputs_in_order(model: ir.Model, name: str) -> dict[str, str]:
 def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[str]:
     """Return the outputs computed from the input `name` that have its type and shape.
 
-    With `exact`, open dimensions must be open in both; otherwise they match any size.
+    With `exact`, open dimensions must be open in both; otherwise they match any size. Empty for a
+    scalar or an input of unknown rank.
     """
     source = _inputs_by_name(model)[name]
     shape = ir.get_shape(source)
@@ -443,6 +454,9 @@ def _matches_shape(
 
 
 def _name_stem(name: str) -> str:
-    """Return a name in lower case without words that distinguish inputs from outputs."""
+    """Return a name in lower case without words that distinguish inputs from outputs.
+
+    Words are runs of letters, split where capitals begin, and numbers; separators are dropped.
+    """
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
     return "".join(word.lower() for word in words if word.lower() not in _DIRECTION_WORDS)

@@ -120,7 +120,7 @@ class Rewriter:
                 self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
     def exclude_breaking_pass(self, cause: Exception) -> None:
-        """Find the pass that changes an output, and exclude it; raise `cause` if there is none.
+        """Exclude the first pass that changes an output; raise `cause` if there is none.
 
         `cause` is raised in strict mode too, and for a pass that is required or excluded already.
         """
@@ -214,9 +214,9 @@ class Rewriter:
 
 
 def _relative_difference(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Return the largest difference relative to the range of `expected`, where that is finite.
+    """Return the largest |expected - actual| relative to the largest |expected|.
 
-    Infinite if `actual` is NaN there.
+    Only where `expected` is finite. Infinite if `actual` is NaN there.
     """
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     is_finite = np.isfinite(expected)
@@ -254,12 +254,13 @@ def check_outputs_unchanged(
     names: Sequence[str],
     feed: Mapping[str, np.ndarray],
 ) -> None:
-    """Compare the outputs `names` of two graphs.
+    """Compare the outputs `names` of two graphs on `feed`.
 
     Raises
     ------
     OutputChangedError
-        If they differ by more than float32 rounding, or in where they are NaN or infinite.
+        If they differ by more than _MAX_RELATIVE_DIFFERENCE of an output's largest magnitude, in
+        shape, or in where they are NaN or infinite.
     """
     outputs = {name: array for name, array, _ in original.run(feed, names)}
     for name, actual, _ in changed.run(feed, names):

@@ -26,9 +26,10 @@ class Selectors:
     graph: ir.Model
 
     def resolve_nodes(self, selector: str) -> list[ir.Node]:
-        """Return the nodes of the normalized graph that `selector` selects.
+        """Return the nodes of the normalized graph that `selector` selects, in graph order.
 
-        Empty if the selected nodes were folded.
+        These are nodes created for a selected one, or that write one of its outputs. Empty if the
+        selected nodes were folded. Raises ConfigError if it selects nothing in the original.
         """
         names: set[str] = set()
         for node in select_nodes(self.original, selector):
@@ -112,9 +113,9 @@ def _select_by_type(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
 
 
 def _select_by_name(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
-    """Return the nodes with a name or output, or else those that match a glob.
+    """Return the nodes with exactly that name or output, else those that match it as a glob.
 
-    Raises ConfigError if there are none.
+    A glob matches names and outputs, in case. Raises ConfigError if there are none.
     """
     nodes_by_name = {str(node.name): node for node in nodes}
     exact = []
@@ -147,7 +148,7 @@ def _ancestors_of(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
 
 
 def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Return `nodes` and all nodes computed from them, in graph order."""
+    """Return `nodes` and all nodes computed from them, in the order of the main graph."""
     reached = {id(node) for node in nodes}
     for node in model.graph:
         producers = [ir.producer(value) for value in iter_read_values(node)]

@@ -20,7 +20,7 @@ def resolve_config(
 ) -> QuantConfig:
     """Return the settings of `config`, a value or a YAML file, updated by `settings`.
 
-    Settings that are None are ignored.
+    Settings that are None are ignored; a `config` of None stands for the defaults.
     """
     explicit = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):

@@ -73,7 +73,7 @@ def suggest_options(
 
 
 def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:
-    """Suggest 16 bits for tensors whose range is determined by a few outliers."""
+    """Suggest 16 bits for tensors whose range is determined by a few outliers, at least one."""
     options = tuple(f"--override {shlex.quote(f'{outlier.name}=bits:16')}" for outlier in outliers)
     others = f", and {len(outliers) - 1} more" if len(outliers) > 1 else ""
     effect = f"16 bits for ranges determined by outliers: {outliers[0]}{others}"
@@ -83,7 +83,8 @@ def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:
 def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[SuggestedOptions]:
     """Suggest to keep all nodes after the float nodes `between`, or all before them, in float.
 
-    Returns an empty list if neither cut leaves enough work in integers.
+    Of both, the one that leaves more MACs in integers. Empty if neither leaves more than 1 /
+    _MIN_KEPT_DIVISOR of them, or a cut takes more than _MAX_OPTIONS selectors.
     """
     total_macs = sum(count_macs(node) for node in prepared.graph.graph)
     best_macs = total_macs // _MIN_KEPT_DIVISOR
@@ -109,9 +110,9 @@ def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[Sugges
 
 
 def _boundary_nodes(graph: ir.Model, between: set[str], last: bool = False) -> list[ir.Node]:
-    """Return the nodes of `between` that depend on no other of them.
+    """Return the nodes of `between` (names) that depend on no other of them, in graph order.
 
-    With `last`, the nodes that no other of them depends on.
+    With `last`, the nodes that no other of them depends on, in reverse order.
     """
     boundary, reached = [], set()
     nodes = reversed(list(graph.graph)) if last else graph.graph
@@ -130,7 +131,10 @@ def _boundary_nodes(graph: ir.Model, between: set[str], last: bool = False) -> l
 
 
 def _user_selector(node: ir.Node, original: ir.Model) -> str:
-    """Return a name that selects a node of the normalized graph in the user's graph."""
+    """Return a name that selects a node of the normalized graph in the user's graph.
+
+    The first that selects something: its origin, its own name, its outputs; else its own name.
+    """
     for name in (ir.origin_name(node), str(node.name), *(str(v.name) for v in node.outputs)):
         try:
             select_nodes(original, name)

@@ -96,7 +96,7 @@ class Candidate:
 
     @property
     def checked_model(self) -> QuantizedModel:
-        """The result, unless `require_chip` is set and the chip cannot run it.
+        """The result, if `require_chip` is not set or the chip can run it.
 
         Raises
         ------
@@ -163,7 +163,7 @@ def build_quantized_model(
     Raises
     ------
     ConstraintError
-        If `require_chip` is set and the result is not chip-ready.
+        If `require_chip` is set and the result is not chip-ready, or too slow.
     """
     return build_candidate(prepared, planned, float_graph, progress).checked_model
 

@@ -196,7 +196,8 @@ def _total_time_saved(
     graphs
         Graphs of the chip parts; a rewritten one has its savings in the metadata.
     verdicts
-        Verdicts on these graphs. Unmodified parts count with their latency.
+        Verdicts on these graphs. Unmodified parts count with the upper end of their latency, before
+        and after.
     platform
         Name of the chip.
     """
@@ -246,7 +247,10 @@ def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
 
 
 def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, int]:
-    """Count the nodes of `graph` that implement float nodes, by integer operator."""
+    """Count the nodes of `graph` named like an integer node of the float graph, by operator.
+
+    Returns {operator: count}, in alphabetical order.
+    """
     op_types = [node.op_type for node in graph.graph if str(node.name) in partition.ops]
     return dict(sorted(Counter(op_types).items()))
 
@@ -271,7 +275,10 @@ def _integer_mac_share(partition: Partition) -> _MacShare:
 
 
 def _format_renamed_tensors(names: NameMapping) -> list[str]:
-    """Format the note on tensors that are renamed for the packer; empty if there are none."""
+    """Format the note on tensors that are renamed for the packer, naming the first one.
+
+    Empty if there are none.
+    """
     if not names.tensors:
         return []
     original, renamed = next(iter(names.tensors.items()))

@@ -42,7 +42,10 @@ class _ClippedValues:
     max_abs: float = 0.0
 
     def add(self, array: np.ndarray) -> None:
-        """Count the values of one batch."""
+        """Count the values of one batch.
+
+        Outside are values beyond `_RANGE_MARGIN` times the bound on their side, with its sign.
+        """
         is_above = (array > _RANGE_MARGIN * self.high) & (array > 0)
         is_below = (array < _RANGE_MARGIN * self.low) & (array < 0)
         clipped = np.abs(array)[is_above | is_below]
@@ -57,7 +60,11 @@ class _ClippedValues:
 
     @property
     def is_notable(self) -> bool:
-        """Whether many values are outside, or some are far outside."""
+        """Whether many values are outside, or some are far outside.
+
+        Many are at least `_MIN_CLIPPED_SHARE` of all; far is beyond `_MAX_OVERSHOOT` times the
+        largest calibrated magnitude.
+        """
         if not self.count:
             return False
         has_many = self.count >= _MIN_CLIPPED_SHARE * self.total
@@ -69,8 +76,9 @@ def format_clipped_values(
 ) -> list[str]:
     """Format a note for each of the tensors whose values in `data` exceed the calibrated range.
 
-    Only the worst tensors are listed. Returns an empty list if the plan came from elsewhere, so
-    that the calibrated range is unknown, or if the data can be read only once.
+    At most `_MAX_LINES` tensors are listed, those with the largest fraction of such values first.
+    Returns an empty list if the plan came from elsewhere, so that the calibrated range is unknown,
+    or if the data can be read only once.
 
     Parameters
     ----------

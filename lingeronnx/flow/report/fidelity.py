@@ -84,7 +84,7 @@ class Fidelity:
 
     @property
     def min_measured_sqnr_db(self) -> float:
-        """The lowest SQNR of `select_measured_tensors` in dB."""
+        """The lowest SQNR of `select_measured_tensors` in dB; infinite without tensors."""
         noise, tiny = self.measured_errors.sum(axis=1), np.finfo(float).tiny
         sqnr_db = 10 * np.log10(np.maximum(self.measured_power, tiny) / np.maximum(noise, tiny))
         return float(sqnr_db.min(initial=math.inf))
@@ -235,7 +235,7 @@ class _OutputComparison:
 
     @property
     def parts(self) -> list[OutputPart]:
-        """Agreement of all parts."""
+        """Agreement of the parts of all outputs that consist of several."""
         return [part for parts in self._part_agreements.values() for part in parts.parts]
 
     def doubts(self, count: int, unit: str) -> dict[str, str]:
@@ -245,7 +245,10 @@ class _OutputComparison:
 
 
 def _format_low_sqnr(low_sqnr: Mapping[str, float]) -> str:
-    """Format the warning on outputs with a low SQNR in dB; only the worst is named."""
+    """Format the warning on outputs with a low SQNR in dB; only the worst is named.
+
+    `low_sqnr` is {output: SQNR}.
+    """
     worst = min(low_sqnr, key=lambda name: _sqnr_sort_key(low_sqnr[name]))
     others = len(low_sqnr) - 1
     others_text = f" (and {others} more below {_MIN_SQNR_DB:g} dB)" if others else ""
@@ -273,7 +276,10 @@ class _SquaredErrors:
         return np.hstack(self._batches)
 
     def add(self, expected: _Feed, actual: _Feed, count: int) -> None:
-        """Add a batch of `count` samples; it counts as one if a tensor has no batch axis."""
+        """Add a batch of `count` samples, {tensor: array} of both models.
+
+        It counts as one sample if a tensor does not have `count` elements on axis 0.
+        """
         has_batch_axis = all(expected[name].shape[:1] == (count,) for name in self._names)
         rows = count if has_batch_axis else 1
         errors = []
@@ -298,9 +304,9 @@ def _squared_error_per_row(expected: np.ndarray, actual: np.ndarray, rows: int) 
 
 
 def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, float]) -> list[str]:
-    """Format a warning for the worst part of each output that hides it in a good overall SQNR.
+    """Format a warning for the worst bad part of each output that has a good overall SQNR.
 
-    A part is bad below `_MIN_SQNR_DB`, the output good from that on (`output_sqnr`, in dB).
+    A part is bad below `_MIN_SQNR_DB` or NaN, the output good from that on (`output_sqnr`, in dB).
     """
     worst: dict[str, OutputPart] = {}
     for part in parts:
@@ -324,7 +330,10 @@ class _VariationCheck:
         self._varies = False
 
     def add(self, array: np.ndarray) -> None:
-        """Add a batch with samples on axis 0; note whether any differs from the first sample."""
+        """Add a batch with samples on axis 0.
+
+        Notes whether any of them differs from the first sample of all batches.
+        """
         samples = array if array.ndim else array[None]
         if self._varies or not len(samples):
             return
@@ -396,7 +405,7 @@ def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
 
 
 def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
-    """Return the number of samples in a feed."""
+    """Return the number of samples in a feed, the largest of its inputs; 1 for an empty feed."""
     return max(
         (prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1
     )
@@ -454,7 +463,8 @@ def _iter_stream_pairs(
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
     """Run both models call by call, feeding back the states of each.
 
-    States restart from zero, or from the feed, if a feed contains states or another batch size.
+    States restart from zero, or from the feed, if a feed contains states or another batch size than
+    the previous one.
 
     Yields
     ------
@@ -512,8 +522,9 @@ class _StateRanges:
     def warnings(self, name: str) -> list[str]:
         """Return a warning if elements that change in the float model are constant in integers.
 
-        An element changes by more than 1 % of the largest magnitude, or half of its own; the
-        warning needs a share of `_STUCK_SHARE` of such elements.
+        An element changes if its range over the calls exceeds 1 % of the largest magnitude of all,
+        or half of its own, and 1e-6. The warning needs a fraction of `_STUCK_SHARE` of such
+        elements; else the list is empty.
         """
         if not self._ranges:
             return []
@@ -538,7 +549,8 @@ def _locate_break(
 ) -> str:
     """Describe the node that loses the most SQNR against its inputs, in one batch.
 
-    States are those of the float model.
+    Only nodes whose output is below twice `_MIN_SQNR_DB` count; "" without one, or for a model with
+    states a note that the error accumulates. States are those of the float model.
     """
     feed = prepared.data.first(prepared.comparison_batch_size)
     sqnr_db = measure_tensor_sqnr(lowered, float_graph, session, feed)
@@ -566,7 +578,10 @@ def _locate_break(
 
 
 def _worst_input_db(node: ir.Node, sqnr_db: Mapping[str, float]) -> float:
-    """Return the lowest SQNR of the inputs of a node; unknown ones count as exact."""
+    """Return the lowest SQNR in dB of the inputs of a node; unknown ones count as exact.
+
+    Exact is _MAX_SQNR_DB.
+    """
     names = [str(value.name) for value in node.inputs if value is not None]
     return min((sqnr_db.get(name, _MAX_SQNR_DB) for name in names), default=_MAX_SQNR_DB)
 
@@ -576,7 +591,8 @@ def measure_tensor_sqnr(
 ) -> dict[str, float]:
     """Measure the SQNR in dB of the tensors of `float_graph` that the integer graph contains.
 
-    Returns it by the name in the float graph; `feed` are the inputs. Indices are left out.
+    Returns {name in the float graph: SQNR}; `feed` are the inputs, and `session` runs `lowered`.
+    Indices, tensors of another shape and those that are all zero in float are left out.
     """
     float_names = map_to_float_names(lowered)
     known = {str(value.name) for value in ir.iter_values(float_graph)}
@@ -613,7 +629,7 @@ def measure_agreement(
 ) -> Agreement:
     """Measure the agreement of integers, or of floats if `qparams` is None, with `expected`.
 
-    Compares in chunks of `_CHUNK_SIZE` elements to limit the memory.
+    Both have the same shape. Compares in chunks of `_CHUNK_SIZE` elements to limit the memory.
     """
     agreement = Agreement()
     if qparams is not None and qparams.scales.ndim:

@@ -61,7 +61,9 @@ class MergeOption:
 def find_merge_options(
     between: Collection[str], graph: ir.Model, target: Target
 ) -> list[MergeOption]:
-    """Find options to run float nodes between integer nodes on a chip.
+    """Find options to run float nodes between integer nodes on a chip, one per operator type.
+
+    Operators without any option are left out.
 
     Parameters
     ----------
@@ -105,7 +107,10 @@ def _computes(node: ir.Node) -> bool:
 
 
 def _can_run_as(op_type: str, nodes: Iterable[ir.Node], target: Target) -> bool:
-    """Whether `target` supports the activation `op_type` in place of all `nodes`."""
+    """Whether `target` can lower the activation `op_type`, without attributes, at all `nodes`.
+
+    False if the shape of an output is unknown.
+    """
     for node in nodes:
         shape = ir.get_shape(node.outputs[0])
         if shape is None:

@@ -127,14 +127,17 @@ def _keeps_elements_apart(node: ir.Node) -> bool:
 
 
 def _static_shape(value: ir.Value | None) -> list[int]:
-    """Return the shape of a value with 1 for unknown dimensions; empty if it is unknown."""
+    """Return the shape of a value with 1 for unknown dimensions; [] for an unknown rank."""
     return [1 if d is None else int(d) for d in ir.get_shape(value) or ()]
 
 
 def _trace_producer(
     node: ir.Node, value: ir.Value, placements: _AxisPlacements
 ) -> list[_TracedInput]:
-    """Trace `value` to the computed inputs of its producer `node`.
+    """Trace `value` to the computed inputs of its producer `node`; [] if it cannot be traced.
+
+    Traced are Concat, Transpose, Pad, ScatterND, operands of the shape of `value`, and single
+    operands of another shape.
 
     Parameters
     ----------
@@ -177,7 +180,8 @@ def _map_changed_shape(
 ) -> _AxisPlacements:
     """Map the placements of a result of shape `after` to its input of shape `before`.
 
-    A reshape maps axis by axis; a Slice or a reduction keeps the axes of equal size.
+    Equal numbers of elements count as a reshape, which maps axis by axis; otherwise, as for a Slice
+    or a reduction, the axes of equal size are kept, none if the ranks differ.
     """
     if math.prod(before) == math.prod(after):
         return _map_axes_through_reshape(after, before, placements)
@@ -308,7 +312,10 @@ class PartAgreement:
         self._agreements: dict[tuple[int, int, int], Agreement] = {}
 
     def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
-        """Add one batch of the output; an axis that is too short for its parts is skipped."""
+        """Add one batch of the output, as the float model and the integer graph give it.
+
+        An axis that is too short for its parts is skipped.
+        """
         for axis, ends in self._boundaries.items():
             size = expected.shape[axis] if axis < expected.ndim else 0
             if size <= ends[-1]:
@@ -320,7 +327,7 @@ class PartAgreement:
 
     @property
     def parts(self) -> list[OutputPart]:
-        """All parts that are not zero in the float model."""
+        """All parts that are not zero in the float model, by axis and position."""
         return [
             OutputPart(self._output, axis, first, end - 1, agreement.cosine, agreement.sqnr)
             for (axis, first, end), agreement in self._agreements.items()

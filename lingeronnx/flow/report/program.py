@@ -115,12 +115,12 @@ class ProgramReport:
 
     @property
     def runs_correctly(self) -> bool:
-        """Whether there is a chip part, and the chip runs all of them correctly."""
+        """Whether there is a chip part, and packer and chip accept all of them."""
         return bool(self.chip) and all(part.runs for part in self.chip)
 
     @property
     def host_chip_transfers(self) -> int:
-        """Number of transfers between host and chip in one call."""
+        """Number of changes between host and chip from one part to the next, in one call."""
         return sum(
             part.chip != successor.chip for part, successor in itertools.pairwise(self.parts)
         )
@@ -161,7 +161,7 @@ class ProgramReport:
         return f"{on_chip}, {on_host}{rejected_text}"
 
     def with_packer_calls(self, calls: Sequence[str]) -> ProgramReport:
-        """Return a copy with the packer command of each chip part."""
+        """Return a copy with the packer command of each chip part, in the order of `calls`."""
         remaining = iter(calls)
         parts = [
             replace(part, packer=next(remaining)) if part.chip else part for part in self.parts
@@ -170,7 +170,10 @@ class ProgramReport:
 
 
 def _format_count(count: int) -> str:
-    """Format a count with three significant digits and a unit prefix from 1,000 on."""
+    """Format a count with three significant digits and a unit prefix (k, M, G) from 1,000 on.
+
+    Smaller counts have no prefix and no space.
+    """
     for factor, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
         if count >= factor:
             return f"{count / factor:.3g}{unit}"
@@ -212,14 +215,14 @@ def build_program_report(
 
 
 def _describe_chip_part(part: ProgramPart, user_names: dict[str, str]) -> PartReport:
-    """Report on a chip part.
+    """Report on a chip part; one that is chip-ready has no findings.
 
     Parameters
     ----------
     part
         The part.
     user_names
-        The user's name by a node's name in the file, where they differ.
+        {node name in the file: user's name}, where they differ.
     """
     verdict, cost = part.choice.verdict, part.choice.verdict.cost
     findings: tuple[VerdictFinding, ...] = ()
@@ -292,8 +295,8 @@ def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartRepo
 def count_float_operations(nodes: Iterable[ir.Node]) -> int:
     """Estimate the float operations of `nodes` for one sample.
 
-    A multiply-accumulate counts as two operations, and each output element of another node as one.
-    Data movement costs nothing. All shapes must be known.
+    A multiply-accumulate counts as two operations, and each output element of a node without any as
+    one. Data movement costs nothing. Unknown dimensions count as 1.
     """
     return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
 

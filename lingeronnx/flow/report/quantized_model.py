@@ -193,8 +193,8 @@ class QuantizedModel:
     ) -> Report:
         """Return `report` with the packer command for its file, or for each of several parts.
 
-        `part_paths` are the files of the chip parts, empty for a single one; the command of a part
-        that does not run is "".
+        `part_paths` are the files of the chip parts, empty for a single one, which is
+        `packer_input`; the command of a part that does not run is "".
         """
         command = format_packer_command(self.platform, report.packer_args, packer_input)
         report = replace(report, packer=command)
@@ -231,8 +231,8 @@ class QuantizedModel:
     def _output_graphs(self, to: str) -> _OutputGraphs:
         """Convert the graph and its parts to dialect `to`, with names that the packer accepts.
 
-        Other dialects than "thinker" have the notes of the conversion; without a packer's dialect
-        there are no parts, and the names stay.
+        Dialects other than "thinker" have the notes of the conversion; those that the packer does
+        not read have no parts, and the names stay.
         """
         graph, part = self.graph, self.chip
         notes: tuple[str, ...] = ()

@@ -58,8 +58,9 @@ class RangeOutlier:
 def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[RangeOutlier]:
     """Find groups of 8-bit activations whose range is determined by a few values, worst first.
 
-    Each group is named by its last tensor in the user's graph, for `--override NAME=bits:16`.
-    Returns an empty list if the platform has no 16 bits or there are no statistics.
+    Their largest magnitude exceeds `_MIN_RATIO` times the 99th percentile. Each group is named by
+    its last tensor in the user's graph, for `--override NAME=bits:16`. Returns an empty list if the
+    platform has no 16 bits or there are no statistics.
     """
     target = planned.target
     if _WIDE_BITS not in target.bits:
@@ -78,7 +79,10 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
 
 
 def _percentile_99(stats: TensorStats) -> float:
-    """Return the 99th percentile of the nonzero magnitudes; the zeros of a ReLU need no steps."""
+    """Return the 99th percentile of the magnitudes above 1e-6 of the largest, 0 without any.
+
+    The zeros of a ReLU need no steps.
+    """
     centers, counts = stats.nonzero_bins()
     magnitudes = np.abs(centers)
     is_relevant = magnitudes > 1e-6 * magnitudes.max(initial=0.0)
@@ -92,7 +96,7 @@ def _percentile_99(stats: TensorStats) -> float:
 
 
 def _user_tensor_name(prepared: PreparedModel, tensors: tuple[str, ...]) -> str | None:
-    """Return the last of `tensors` that is in the user's graph, or None if there is none."""
+    """Return the last of `tensors` that has its name in the user's graph, or None."""
     selectors = prepared.selectors(prepared.graph)
     for name in reversed(tensors):
         try:

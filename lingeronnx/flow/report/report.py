@@ -163,7 +163,10 @@ class Report:
 
     @property
     def flash(self) -> int | None:
-        """Bytes of the constants in the packages of all chip parts, or None if unknown."""
+        """Bytes of the constants in the packages of all chip parts.
+
+        None if a part has no cost, or there is none.
+        """
         if self.program.parts:
             costs = [verdict.cost for verdict in self.program.verdicts]
         else:
@@ -210,7 +213,10 @@ class Report:
         return f"{text} of those known; at least {unknown} unknown: {operators}"
 
     def fidelity_text(self, name: str) -> str:
-        """Format the distance of output `name` from the float model, with its worst part."""
+        """Format the distance of output `name` from the float model.
+
+        With its worst part if it consists of several, and the reason for doubt if there is one.
+        """
         figures, doubt = self.outputs[name], self.doubts.get(name)
         text = (
             f"{name}: cosine {figures['cosine']:.6f}, SQNR {format_decibels(figures['sqnr'])} "
@@ -281,7 +287,8 @@ class Report:
 def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> list[str]:
     """Format findings, one line per level and rule with the worst case and the number of cases.
 
-    With `full`, one line per finding.
+    Rules that differ only in quoted names and numbers count as one. With `full`, one line per
+    finding.
     """
     if full:
         return [f"{LEVEL_TEXTS[finding.level]}: {finding}" for finding in findings]
@@ -300,7 +307,8 @@ def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> l
 def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
     """Format float nodes, one line per reason with the operators.
 
-    With `full`, one line per node.
+    Reasons that differ only in quoted names and numbers count as one. With `full`, one line per
+    node.
     """
     if full:
         groups = [[node] for node in nodes]
@@ -327,7 +335,11 @@ def _format_float_group(nodes: Sequence[FloatNode]) -> str:
 
 
 def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> list[str]:
-    """Format applied rewrites, one line per kind; with `full`, one line per node."""
+    """Format applied rewrites, one line per kind, named by the first node and the number of others.
+
+    Descriptions that differ only in quoted names and numbers are one kind; with `full`, one line
+    per node.
+    """
     if full:
         groups = [[rewrite] for rewrite in fitted]
     else:
@@ -347,7 +359,10 @@ def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> lis
 
 
 def format_packer_command(target: Target, arguments: str, path: Path) -> str:
-    """Format the packer command with `arguments` for the file `path`; empty without arguments."""
+    """Format the packer command with `arguments` for the file `path`; "" without arguments.
+
+    The package has the same name with the suffix .pkg.
+    """
     if not arguments:
         return ""
     package = str(path.with_suffix(".pkg"))

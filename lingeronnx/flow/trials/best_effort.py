@@ -35,11 +35,14 @@ _MIN_GAIN_DB = 0.02  # minimum gain of a method in dB
 def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> Candidate:
     """Apply the methods of `effort: best` that measurably reduce the output error of `candidate`.
 
+    They must also do so together, and on held-out samples if there are any.
+
     Returns
     -------
     Candidate
         A candidate with other output bit widths, scales or weights, or `candidate` if nothing was
-        selected; in both cases with one note on the gain of each method.
+        selected; in both cases with one note on the gain of each method. `candidate` itself,
+        without notes, if its weights are fixed.
     """
     prepared, planned = candidate.prepared, candidate.planned
     if planned.weights_fixed:  # weights quantized by another tool are not changed
@@ -75,7 +78,8 @@ def _select_methods(
 ) -> tuple[CrossValidatedPlan, list[str]]:
     """Try all methods in order, each on top of those selected so far; return the best and notes.
 
-    A method is kept if its gain is significant and at least its minimum in dB.
+    A method is kept if its gain is significant and at least its minimum in dB. The best is
+    `baseline` itself if none was kept; methods that do not apply get no note.
     """
     best = baseline
     notes = []
@@ -126,7 +130,7 @@ def _log_gain(gain: Gain, accepted: bool, min_gain_db: float, label: str) -> boo
 
 
 def _min_and_mean_sqnr(candidate: Candidate) -> tuple[float, float]:
-    """Return the minimum and the mean SQNR of the outputs in dB."""
+    """Return the minimum and the mean SQNR of the outputs in dB, each limited to MAX_SQNR_DB."""
     levels = [min(output["sqnr"], MAX_SQNR_DB) for output in candidate.fidelity.outputs.values()]
     return min(levels, default=MAX_SQNR_DB), sum(levels) / max(len(levels), 1)
 
@@ -167,8 +171,8 @@ def _try_scale_search(
 ) -> _TrialResult:
     """Search scales one step at a time by the output error, then refine the weights for them.
 
-    Scales of the user and of saturated clips stay. Returns None if a plan prescribes the scales,
-    and `best` with gain 0 if no step helps.
+    Scales of the user and of saturated clips stay. Returns the trial and its gain; None if a plan
+    prescribes the scales, and `best` with gain 0 if no step helps.
     """
     planned, target = best.planned, best.planned.target
     policy = planned.basis.policy

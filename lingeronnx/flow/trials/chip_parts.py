@@ -46,7 +46,7 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
     """Move layers that chip parts are rejected for, and unprofitable parts, to the host.
 
     The selection hardly depends on the weights, so it runs without refinement first, and then once
-    more from its result with the configured effort.
+    more from its result with the configured effort. Returns `best` if nothing moves.
     """
     draft = replace(best, prepared=best.prepared.without_effort)
     offloaded = _run_offload_rounds(draft, progress)
@@ -61,8 +61,9 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
 def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate:
     """Offload the layers selected by `HostPlacement` until no part is rejected.
 
-    Returns `best` unchanged if nothing is selected, or if nothing would be left for the chip; its
-    report then has the reasons.
+    At most MAX_ROUNDS rounds; the last one offloads rejected parts as a whole. Returns `best`
+    unchanged if nothing is selected, or if nothing would be left for the chip; its report then has
+    the reasons.
     """
     start = best
     host = dict(best.prepared.parts.floats)
@@ -121,12 +122,12 @@ def _make_host_placement(best: Candidate) -> HostPlacement:
 def _replan_with_host_nodes(
     best: Candidate, host: Mapping[str, str], progress: Progress | None
 ) -> Candidate:
-    """Plan, refine and measure the model again with exactly the nodes `host` in float.
+    """Plan, refine and measure the model again with the nodes `host` (and `skip`) in float.
 
     Parameters
     ----------
     host
-        Reason by node name.
+        {node: reason}.
     """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, progress, best.planned.calibration)
@@ -136,8 +137,9 @@ def _replan_with_host_nodes(
 def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candidate:
     """Return the layers of an offloaded front or tail to the chip if no output loses much.
 
-    A front or tail moves to the host as a whole, including its layers; the operators among them
-    that no chip supports stay there.
+    Much is more than `_MAX_LOSS_DB`; the chip must also accept all parts then, else `best` is
+    returned. A front or tail moves to the host as a whole, including its layers; the operators
+    among them that no chip supports stay there.
     """
     prepared = best.prepared
     required = select_required_host_nodes(prepared)

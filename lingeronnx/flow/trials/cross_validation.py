@@ -166,6 +166,8 @@ class CrossValidation:
     ) -> tuple[list[np.ndarray], Gain]:
         """Measure the refined weights of `best` under another plan; return its errors and the gain.
 
+        Errors are per fold, [tensors, n]; there are fewer folds if it stops early.
+
         Parameters
         ----------
         old
@@ -259,7 +261,10 @@ class CrossValidation:
 
 
 def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
-    """Return the number of samples in the `feeds` of a planned model."""
+    """Return the number of samples in the `feeds` of a planned model, 0 for empty feeds.
+
+    The largest number of any input counts.
+    """
     return max(
         (planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0
     )

@@ -31,12 +31,18 @@ _MIN_SOFTMAX_ROWS = 500  # minimum number of rows of a Softmax output
 
 
 def has_decisive_samples(candidate: Candidate) -> bool:
-    """Whether the samples are sufficient to choose between `candidate` and similar graphs."""
+    """Whether the samples are sufficient to choose between `candidate` and similar graphs.
+
+    `can_choose_by_samples` must hold, and a Softmax output must have enough rows.
+    """
     return can_choose_by_samples(candidate.prepared) and not _has_too_few_softmax_rows(candidate)
 
 
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
-    """Whether samples may decide: they are real and rereadable, and the settings allow a choice."""
+    """Whether samples may decide: they are real and rereadable, and the settings allow a choice.
+
+    That is, the effort is not "fast", and the weights are not fixed.
+    """
     return (
         prepared.conf.effort != "fast"
         and not prepared.synthetic
@@ -62,7 +68,8 @@ def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
 def is_better(old: Candidate, new: Candidate) -> bool:
     """Whether the outputs of `new` are clearly closer to float, and by more than chance.
 
-    The standard error is NaN if a graph is not finite; then only the gain decides.
+    The mean gain must be at least MIN_GAIN_DB and above SIGNIFICANCE_Z standard errors. The
+    standard error is NaN if a graph is not finite; then only the gain decides.
     """
     standard_error_db = compute_gain(
         old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0
@@ -72,7 +79,10 @@ def is_better(old: Candidate, new: Candidate) -> bool:
 
 
 def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
-    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the worst output got worse."""
+    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the worst output got worse.
+
+    Tensors that outputs concatenate count as outputs; 0 also without outputs.
+    """
     old_levels = output_sqnr_levels(old)
     new_levels = output_sqnr_levels(new)
     if not old_levels or min(new_levels) < min(old_levels):

@@ -123,7 +123,8 @@ def _build_offloaded(
 ) -> Candidate | None:
     """Plan, refine and measure `prepared` with the nodes `host` in float as well.
 
-    Returns None if the chip then lacks a scale, which is an error with `require_chip`.
+    `best` provides calibration and refined layers. Returns None if the chip then lacks a scale,
+    which is an error with `require_chip`.
     """
     # Float nodes stay in float: a node downstream of an offloaded end may look like work for the
     # chip again.
@@ -156,8 +157,8 @@ def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:
 def _runs_in_parts(prepared: PreparedModel) -> bool:
     """Whether float operators split the chip's work into parts, and layers may be offloaded.
 
-    Then offloading a little more costs no additional part. Float operators do not count if
-    offloading an end or the cells as well would leave a single part.
+    Then offloading a little more costs no additional part. False if offloading all candidate ends
+    and the cells would leave a single part.
     """
     if not prepared.allows_layer_offload or not _has_float_between_integers(prepared):
         return False
@@ -177,7 +178,7 @@ def _has_float_between_integers(prepared: PreparedModel) -> bool:
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: reason} of all nodes after the last layers.
+    """Return {node: reason} of all nodes that no layer depends on.
 
     With the setting `cells` "auto" the cell updates of recurrent states are added.
     """
@@ -212,7 +213,7 @@ def find_offload_candidates(
     Returns
     -------
     list of dict
-        {node: reason why it stays in float} for each candidate.
+        {node: reason why it stays in float} for each candidate, fronts first.
     """
     front_reason = "front of the model, up to a spectrum: measured to be better in float"
     tail_reason = "decodes the outputs of the last layers: measured to be better in float"
@@ -229,7 +230,8 @@ def find_offload_candidates(
 def _make_op_types_lookup(model: ir.Model) -> Callable[[ir.Node], set[str]]:
     """Return a function that returns the operator types of a node.
 
-    For a composed activation function these are the operators of its body, else its own type.
+    For a Curve, a composed activation function, these are the operators of its body, else its own
+    type.
     """
     body_op_types = {}
     for function_id, function in model.functions.items():
@@ -370,7 +372,7 @@ def _is_nonlinear(node: ir.Node, get_op_types: Callable[[ir.Node], set[str]]) ->
 
 
 def _is_square(node: ir.Node) -> bool:
-    """Whether `node` computes the square of its first input."""
+    """Whether `node` is a product of a tensor with itself, or a power with exponent 2."""
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return True
     exponent = ir.const_value(node.inputs[1]) if node.op_type == "Pow" else None
@@ -401,7 +403,8 @@ def _find_tail(model: ir.Model, any_operator: bool) -> list[str]:
     """Return the names of the nodes that no layer depends on, if some of them decode outputs.
 
     Decoding operators are `_TAIL_OPS` and an expectation, a layer after a Softmax: a distance
-    predicted as a distribution over distances. With `any_operator`, any node counts as decoding.
+    predicted as a distribution over distances. Expectations do not count as layers. With
+    `any_operator`, any node counts as decoding. Empty for a model without layers.
     """
     get_op_types = _make_op_types_lookup(model)
     nodes = list(model.graph)
@@ -423,7 +426,7 @@ def _find_tail(model: ir.Model, any_operator: bool) -> list[str]:
 def _nodes_feeding_layers(
     nodes: Collection[ir.Node], is_layer: Callable[[ir.Node], bool]
 ) -> set[int]:
-    """Collect the ids of layers, and of all nodes that a layer is computed from."""
+    """Collect the ids of layers (`is_layer`), and of all nodes that a layer is computed from."""
     feeding: set[int] = set()
     for node in reversed(list(nodes)):
         consumers = [use.node for value in node.outputs for use in value.uses()]
@@ -433,9 +436,10 @@ def _nodes_feeding_layers(
 
 
 def _is_expectation_over_softmax(node: ir.Node) -> bool:
-    """Whether `node` is a weighted sum of a Softmax output with constant weights.
+    """Whether the only computed input of `node` is a Softmax output, possibly rearranged.
 
-    Attention, which sums computed values, is not.
+    Such a layer is a weighted sum with constant weights. Attention, which sums computed values, is
+    not.
     """
     data = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
     producer = ir.producer(data[0]) if len(data) == 1 else None
@@ -481,7 +485,10 @@ def _output_gains(old: Candidate, new: Candidate) -> list[float]:
 
 
 def _clamp_part_sqnr_db(sqnr: float) -> float:
-    """Clamp the SQNR of an output part in dB, at `_MAX_PART_SQNR_DB` at most."""
+    """Clamp the SQNR of an output part in dB to [-MAX_SQNR_DB, _MAX_PART_SQNR_DB].
+
+    NaN counts as the worst value.
+    """
     return min(clamp_sqnr_db(sqnr), _MAX_PART_SQNR_DB)
 
 
@@ -495,7 +502,10 @@ def _keeps_chip(old: Candidate, new: Candidate) -> bool:
 
 
 def _rescues_unusable_output(old: Candidate, new: Candidate, gains: Sequence[float]) -> bool:
-    """Whether the worst output was unusable and gains `_MIN_GAIN_DB`, as do all on average."""
+    """Whether the worst output was unusable and gains `_MIN_GAIN_DB`, as do all on average.
+
+    Unusable is an SQNR below `_UNUSABLE_SQNR_DB`; `gains` are those of `_output_gains`.
+    """
     old_min_db, new_min_db = min(output_sqnr_levels(old)), min(output_sqnr_levels(new))
     return (
         old_min_db < _UNUSABLE_SQNR_DB

@@ -35,7 +35,10 @@ _MAC_SHARE_TOLERANCE = 0.02
 def _drop_smallest_parts(
     reasons: dict[str, str], part_macs: Mapping[str, int], max_parts: int
 ) -> None:
-    """Add the parts with the least MACs to `reasons` until `max_parts` others remain."""
+    """Add the parts with the least MACs to `reasons`, in place, until `max_parts` others remain.
+
+    `part_macs` is {part: MACs}, `reasons` {part: reason why it leaves}.
+    """
     remaining = [name for name in part_macs if name not in reasons]
     remaining.sort(key=lambda name: part_macs[name])
     for name in remaining[: len(remaining) - max_parts]:
@@ -87,7 +90,10 @@ class HostPlacement:
         return rejected or self._select_unprofitable_parts(max_parts)
 
     def float_nodes_of(self, members: Iterable[str]) -> list[str]:
-        """Return the float nodes that the integer nodes `members` implement, without duplicates."""
+        """Return the float nodes that the integer nodes `members` implement, without duplicates.
+
+        In the order of `members`; names without a float node are skipped.
+        """
         float_nodes = [self._float_node_of.get(name) for name in members]
         return list(dict.fromkeys(name for name in float_nodes if name is not None))
 
@@ -114,10 +120,13 @@ class HostPlacement:
     def _find_unprofitable_parts(self, part_macs: Mapping[str, int]) -> dict[str, str]:
         """Return {part: reason} of parts with too few MACs per transferred element.
 
+        Parts with the lowest ratio leave first. If the chip has about `_MIN_CHIP_MAC_SHARE` of all
+        MACs or more, no part leaves whose MACs would bring it below that.
+
         Parameters
         ----------
         part_macs
-            MACs of the chip parts as the packer counts them, by name.
+            {part: MACs as the packer counts them}.
         """
         node_macs = {str(node.name): count_macs(node) for node in self.parts.graph.graph}
         total_macs = sum(node_macs.values())

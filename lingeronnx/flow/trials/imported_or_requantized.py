@@ -41,6 +41,9 @@ def choose_import_or_requantize(
 ) -> Candidate:
     """Choose between the model's own scales and requantized weights, by measurement.
 
+    Returns `imported` without a note if no imported scale was changed, the user set `requantize`,
+    the data are synthetic, or the model has no imported scales.
+
     Parameters
     ----------
     imported
@@ -99,7 +102,10 @@ def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
 
 
 def _select_samples(feeds: _Feeds, mask: np.ndarray) -> dict[str, np.ndarray]:
-    """Select the samples of `mask` from the arrays that have as many samples as it."""
+    """Return the feeds with the samples of the boolean `mask` only.
+
+    Arrays with another number of samples than the mask are returned as they are.
+    """
     return {
         name: array[mask] if len(array) == len(mask) else array for name, array in feeds.items()
     }
@@ -136,7 +142,10 @@ def _choose_by_measurement(
 
 
 def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
-    """Return the mean SQNR in dB from squared errors [tensors, n] and tensor power [tensors]."""
+    """Return the mean SQNR in dB from squared errors [tensors, n] and tensor power [tensors].
+
+    Errors count as at least `_EPSILON` of the power; a tensor without power counts as 0 dB.
+    """
     floor = _EPSILON * power + np.finfo(float).tiny
     noise = np.maximum(errors.sum(axis=1), floor)
     levels = [10 * math.log10(p / e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
@@ -144,7 +153,7 @@ def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
 
 
 def _count_samples(candidate: Candidate, feeds: _Feeds) -> int:
-    """Return the number of samples in `feeds`."""
+    """Return the number of samples in `feeds`, the largest of all inputs; 1 for empty feeds."""
     inputs = candidate.prepared.data.inputs
     return max((inputs[name].count_samples(array) for name, array in feeds.items()), default=1)
 

@@ -105,11 +105,11 @@ def find_low_sqnr_nodes(
     parts
         Partition of the float graph.
     tensor_sqnr_db
-        SQNR of each node's outputs for exact inputs, by tensor.
+        SQNR of each node's outputs for exact inputs, by tensor; a missing one counts as infinite.
     threshold_db
-        Nodes below this are selected. Layers are selected by ascending SQNR up to
-        `_LAYER_SQNR_DB`, as long as 90 % of the MACs stay in integers. An infinite threshold
-        selects everything that is not a layer; an elementwise product is not a layer.
+        Nodes below this are selected. Layers are selected by ascending SQNR up to `_LAYER_SQNR_DB`,
+        as long as 90 % of the MACs stay in integers. An infinite threshold selects everything with
+        a known SQNR that is not a layer; an elementwise product is not a layer.
 
     Returns
     -------
@@ -150,12 +150,15 @@ def _worst_output_sqnr(parts: Partition, tensor_sqnr_db: Mapping[str, float]) ->
 
 
 def _is_layer(node: ir.Node) -> bool:
-    """Whether `node` sums several products per output element."""
+    """Whether `node` has more MACs than output elements: it sums several products per element."""
     return count_macs(node) > _count_written_elements(node)
 
 
 def _add_data_movements(selected: dict[str, str], parts: Partition) -> None:
-    """Add the data movement nodes directly or indirectly upstream of `selected` nodes."""
+    """Add the data movement nodes directly or indirectly upstream of `selected` nodes to it.
+
+    Only those connected through data movement alone; `selected` is {node: reason}.
+    """
     for node, op in reversed(parts.integer_nodes):
         consumers = {str(use.node.name) for value in node.outputs for use in value.uses()}
         if op.is_data_movement and not consumers.isdisjoint(selected):
@@ -231,7 +234,10 @@ def _list_comparable_tensors(
     float_names: Mapping[str, str],
     known: Collection[str],
 ) -> list[_StoredTensor]:
-    """Run `feeds` and list the quantized or float tensors whose float name is `known`."""
+    """Run `feeds` and list the quantized or float tensors whose float name is in `known`.
+
+    `float_names` maps names of the integer graph to those of the float graph, where they differ.
+    """
     tensors = []
     for name, array, qparams in session.tensors(feeds):
         float_name = float_names.get(name, name)

@@ -101,7 +101,7 @@ def _is_applicable(candidate: Candidate) -> bool:
 def _measured_gain(old: Candidate, new: Candidate) -> Gain:
     """Return the gain of `new` over `old` at the measured tensors.
 
-    These are the outputs, or the input of an output's final activation if that hides the error.
+    These are those of `select_measured_tensors`: outputs, or the inputs of their final activations.
     """
     old_errors, new_errors = old.fidelity.measured_errors, new.fidelity.measured_errors
     return compute_gain(old_errors, new_errors, new.fidelity.measured_power, old_errors.shape[1])
@@ -110,9 +110,10 @@ def _measured_gain(old: Candidate, new: Candidate) -> Gain:
 def _select_noisiest_scales(
     planned: PlannedModel, plan: Plan, shared_groups: tuple[SharedScaleGroup, ...]
 ) -> list[list[str]]:
-    """Return the tensors of each of the noisiest scales, worst first.
+    """Return the tensors of each of the `_MAX_SCALES` noisiest scales, worst first.
 
-    The noise is the quantization error relative to the power of the tensors.
+    The noise is the quantization error relative to the power of the tensors. Scales of the user, of
+    saturated Clips and of tensors without statistics are left out.
     """
     policy = planned.basis.policy
     assert policy is not None

@@ -30,7 +30,8 @@ _WIDTH_SETTINGS = frozenset({"out_bits", "bits", "scale"})  # overrides that pre
 def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with last outputs of the target's largest width, unless the user set them.
 
-    Returns None if there is no such output.
+    Returns None if there is no such output, the target is no chip or has one width only, or the
+    plan came from elsewhere.
     """
     target, policy = planned.target, planned.basis.policy
     bits = max(target.out_bits)
@@ -42,7 +43,8 @@ def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
 def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
     """Return `planned` with wide inputs of activation functions, unless the user set them.
 
-    Returns None if there is none, or if the scale of the accumulator is too coarse.
+    Returns None if there is none, if the scale of the accumulator is too coarse, or if the plan
+    came from elsewhere.
     """
     target = planned.target
     if planned.basis.policy is None or not target.curve_bits:

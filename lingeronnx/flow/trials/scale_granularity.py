@@ -85,7 +85,10 @@ def _is_applicable(candidate: Candidate) -> bool:
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
-    """Return the settings of finer scales that the target supports and the user did not set."""
+    """Return {setting: value} of finer scales that the target supports and the user did not set.
+
+    They are per-channel weight scales in place of one per tensor, and mode "max-value".
+    """
     target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}
     if (

@@ -132,7 +132,7 @@ def _plan_without_transforms(
 def _prefer_if_better(best: Candidate, alternative: Candidate, label: str) -> Candidate:
     """Return `alternative` with a note that begins with `label` if it is better, else `best`.
 
-    It must also not lose the chip.
+    `is_better` must hold, and a chip-ready model must remain so.
     """
     accepted = is_better(best, alternative) and not _loses_chip(best, alternative)
     gain_db = mean_sqnr_gain_db(best, alternative)
