@@ -391,7 +391,10 @@ class Target:
         )
 
     def _check_type(self, operator: str, value: object, expected_type: type[_Kind]) -> _Kind | None:
-        """Return `value`, which must be None or of the expected type."""
+        """Return `value` if it is None or of the expected type, else raise InternalError.
+
+        `operator` is the name of the operator for the message.
+        """
         if value is None or isinstance(value, expected_type):
             return value
         raise InternalError(

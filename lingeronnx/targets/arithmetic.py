@@ -71,7 +71,10 @@ class Requantization:
     bits: int | None = None
 
     def __str__(self) -> str:
-        """Describe the left shift or multiplication, unusual rounding and fixed bits."""
+        """Describe the left shift or multiplication, unusual rounding and fixed bits.
+
+        Rounding is unusual if it is not half up. The phrases are separated by commas.
+        """
         phrases = [self.left.value if self.shifts else "multiplies"]
         if self.rounding is None:
             phrases.append("rounds as the node specifies")
@@ -89,7 +92,11 @@ class Arithmetic:
     requantize: Requantization = Requantization()
 
     def __str__(self) -> str:
-        """Describe the fields that are set, separated by semicolons; "exact" without any."""
+        """Describe the fields that are set, separated by semicolons; "exact" without any.
+
+        Fields that are None or False are not set. The requantization comes first, except for this
+        class itself.
+        """
         phrases = [str(self.requantize)] if type(self) is not Arithmetic else []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -163,7 +170,7 @@ class AddArithmetic(Arithmetic):
     operands: AddOperandPrecision = AddOperandPrecision.FINE
 
     def __post_init__(self) -> None:
-        """Raise a ValueError if the operands are INT8 but the rounding is not half up."""
+        """Raise ValueError if the operands are INT8 but the rounding is not half up."""
         if (
             self.operands is AddOperandPrecision.INT8
             and self.requantize.rounding is not RoundingMode.HALF_UP

@@ -74,7 +74,10 @@ class BoardProfile:
         return median(errors) if errors else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON-ready values."""
+        """Return the profile as JSON values.
+
+        `off` are relative errors, `missing` the layers that the log does not have.
+        """
         return {
             "platform": self.platform,
             "base": self.base_platform,

@@ -53,7 +53,7 @@ class LatencyOptions:
         return target
 
     def _check_budget(self, target: Target) -> None:
-        """Raise ConfigError if the latency in milliseconds is unknown on `target`."""
+        """Raise ConfigError if `target` has no timing, or neither it nor the user gives a clock."""
         reason = target.vendor.explain_missing_timing(target)
         if not reason and self.clock_mhz is None and target.vendor.clock_mhz is None:
             reason = "no clock is published; pass the clock of the chip with --clock MHZ"
@@ -170,7 +170,10 @@ class CallLatency:
         return lines
 
     def format_breakdown(self) -> str:
-        """Return the percentages of the cycles by kind of work, as text."""
+        """Return the percentage of the cycles per kind of work, such as "80 % computing".
+
+        Kinds without cycles are omitted; "no work" if there are none. The latency must be known.
+        """
         latency = self.latency
         assert latency is not None
         cycles_by_kind = {
@@ -188,7 +191,10 @@ class CallLatency:
         return ", ".join(phrases) or "no work"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the latency as JSON-ready values."""
+        """Return the latency as JSON values.
+
+        Cycles are None if unknown; milliseconds also without a clock.
+        """
         latency, finding = self.latency, self.budget_finding
         milliseconds = None
         if latency is not None and self.clock_mhz is not None:

@@ -130,7 +130,7 @@ class Latency:
         return replace(self, layers=layers)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the latency as JSON-ready values."""
+        """Return the totals, layers and work without a known cost as JSON values, in cycles."""
         sums = {
             name: getattr(self, name)
             for name in ("luna", "overhead", "calls", "moved", "waits", "total", "low", "high")
@@ -144,7 +144,10 @@ class Latency:
 
 
 def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
-    """Return the latency of at least one run, each starting when the previous one ends."""
+    """Return the latency of at least one run, each starting when the previous one ends.
+
+    Start and fetch times of layers are shifted by the totals of the runs before.
+    """
     layers: list[LayerLatency] = []
     unpriced: list[UnmodeledWork] = []
     offset = 0.0
@@ -195,7 +198,10 @@ class CycleSavings:
 
     @classmethod
     def sum_parts(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
-        """Return the sum over parts that run one after the other; None without parts."""
+        """Return the sum over parts that run one after the other; None without parts.
+
+        Platform and `assumed` are those of the first part.
+        """
         savings = list(parts)
         if not savings:
             return None

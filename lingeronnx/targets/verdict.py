@@ -156,7 +156,10 @@ class GraphCost:
         return lines
 
     def _format_total_rows(self, total_cycles: float) -> list[tuple[str, ...]]:
-        """Format the total as one row per operand width; sizes are in the first row only."""
+        """Format the totals as one table row per operand width; sizes are in the first row only.
+
+        One row without MACs.
+        """
         totals = (self.weights, self.activations, self.dma, total_cycles)
         sizes = [f"{total:,.0f}" for total in totals]
         rows: list[tuple[str, ...]] = []
@@ -166,7 +169,7 @@ class GraphCost:
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cost as JSON-ready values."""
+        """Return the fields as JSON values, the layers as dictionaries."""
         return {
             **vars(self),
             "layers": [asdict(layer) for layer in self.layers],
@@ -176,7 +179,7 @@ class GraphCost:
 
 
 def _format_layer_row(layer: LayerCost, cycles: float) -> tuple[str, ...]:
-    """Format a layer as a row of the cost table."""
+    """Return the cells of a layer: name, operator, MACs, width, sizes in bytes, cycles."""
     sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles)
     return (
         layer.node,
@@ -188,7 +191,10 @@ def _format_layer_row(layer: LayerCost, cycles: float) -> tuple[str, ...]:
 
 
 def _align_rows(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Join the cells of each row: text columns are left-aligned, numbers right-aligned."""
+    """Return each row as an indented line; cells 0, 1 and 3 are left-aligned, others right.
+
+    These are the texts: layer, operator, width.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -262,7 +268,7 @@ class Verdict:
 
 
 def require_latency(verdict: Verdict) -> Latency:
-    """Return the latency of a verdict; raise ConfigError if the graph does not pack."""
+    """Return the latency of a verdict; raises ConfigError if the graph does not pack."""
     if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
         raise ConfigError(

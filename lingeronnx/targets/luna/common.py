@@ -181,7 +181,7 @@ def make_add_ops(
 
 
 def make_average_pool_ops(profile: PackerProfile) -> dict[str, OperatorSupport]:
-    """Build the support row of average pooling on arcs and venusA."""
+    """Return the support row of average pooling on arcs and venusA, by operator name."""
     return make_support_rows(
         AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA),
         "AvgPool2dInt",

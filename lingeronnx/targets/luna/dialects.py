@@ -114,7 +114,10 @@ def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[st
 
 
 def _convert_container(conversion: _Conversion, domain: str, ir_version: int) -> None:
-    """Set the opset imports and the IR version of the file, and note which arithmetic applies."""
+    """Replace our opset imports by `domain`, set the IR version, and note which arithmetic applies.
+
+    With functions, the IR version is not lowered. Works in place.
+    """
     model = conversion.model
     for known_domain in _DOMAINS:
         model.graph.opset_imports.pop(known_domain, None)
@@ -187,7 +190,10 @@ def _rename_to_v3(form: Format, attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_lut_widening(node: ir.Node) -> bool:
-    """Whether a Requant only widens int8 to int16 at 2^8 times the scale, as v3 LUTs do."""
+    """Whether a Requant only widens to int16 at 2^8 times the scale, as v3 LUTs do.
+
+    All its consumers must be LUT operators, and its output no graph output.
+    """
     if ir.get_attr(node, "o_bits", 8) != 16:
         return False
     if ir.get_attr(node, "scale_o") != 256 * ir.get_attr(node, "scale_x"):
@@ -255,7 +261,7 @@ def _convert_recurrent_to_v3(
 
 
 def _find_first_weight_index(node: ir.Node) -> int:
-    """Return the index of the first input that is a constant matrix, or 1 if there is none."""
+    """Return the index (>= 1) of the first input that is a constant matrix, or 1 without one."""
     for index, value in enumerate(node.inputs):
         constant = ir.const_value(value)
         if index and constant is not None and constant.ndim == 2:
@@ -289,7 +295,10 @@ def _set_batch_first(
 def _refine_beta(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    """Give the beta 15 fractional bits instead of 10; False if it is missing or overflows."""
+    """Give the beta (input 2) 15 fractional bits instead of 10, in place, and return True.
+
+    Returns False and adds an obstacle if it is missing or does not fit in 32 bits.
+    """
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         conversion.add_obstacle(node, "it has no beta")
@@ -346,7 +355,10 @@ def _convert_node_to_v1(conversion: _Conversion, form: Format, node: ir.Node) ->
 def _note_executor_differences(
     conversion: _Conversion, v1_format: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> None:
-    """Note a rounding mode and a pooling scale that the executor does not follow."""
+    """Add notes on a rounding mode and a pooling scale that the executor does not follow.
+
+    That is a `quant_mode` other than floor_add, and a changed scale of AvgPool2dInt.
+    """
     mode = ir.get_attr(node, "quant_mode", "floor_add")
     if mode != "floor_add":
         conversion.add_note(
@@ -360,7 +372,10 @@ def _note_executor_differences(
 
 
 def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
-    """Insert the empty input of sequence lengths that dialect v1 has before states, if any."""
+    """Insert the empty input of sequence lengths at index 1, which dialect v1 has before states.
+
+    Does nothing without `has_hidden` and `has_cell`.
+    """
     if not attributes.get("has_hidden", 0) and not attributes.get("has_cell", 0):
         return
     inputs = [node.inputs[0], None, *list(node.inputs)[1:]]
@@ -370,7 +385,7 @@ def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
 
 
 def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
-    """Round the beta to five fewer fractional bits (15 to 10), half up, and note the difference."""
+    """Round the beta (input 2) from 15 to 10 fractional bits, half up, in place; add notes."""
     conversion.add_note(
         f"{node.op_type} {node.name}: normalized values have 10 fractional bits, not 15: the last "
         "bits differ"
@@ -420,7 +435,7 @@ def _find_lut_widening(value: ir.Value) -> ir.Node | None:
 def _make_lut_widening(
     conversion: _Conversion, node: ir.Node, source: ir.Value, scale: float
 ) -> ir.Node:
-    """Create the Requant that widens `source` to int16 at 256 times `scale`; it is not inserted."""
+    """Return a new Requant of `source` at `scale` to int16 at 256 times `scale`; not inserted."""
     output = ir.unique_tensor_name(conversion.model, f"{source.name}_q16")
     requant = ir.make_node(
         REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"

@@ -71,7 +71,7 @@ def _count_rows(node: ir.Node) -> int:
 
 
 def find_triggered_faults(node: ir.Node, target: Target) -> tuple[LunaFault, ...]:
-    """Return the faults of `target` that a float node would trigger."""
+    """Return the faults of `target` that a float node would trigger, in order of `_TRIGGERS`."""
     return tuple(
         fault
         for fault, is_triggered in _TRIGGERS.items()

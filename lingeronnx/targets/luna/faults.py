@@ -235,7 +235,7 @@ _OPERATOR_DISABLED_BY = {
 
 
 def build_unsupported_reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
-    """Return the reasons by operator, of those that a chip with these faults does not support."""
+    """Return operator -> reason, for operators that a chip with these faults does not support."""
     reasons = {
         _OPERATOR_DISABLED_BY[fault]: fault.text
         for fault in faults

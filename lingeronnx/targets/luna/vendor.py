@@ -91,7 +91,10 @@ class LunaVendor(PackerVendor):
     def evaluate_packing(
         self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None
     ) -> PackerArguments:
-        """Evaluate the graph under `argv`, or under the fastest packer arguments if it is None."""
+        """Evaluate the graph under `argv`, or under the fastest packer arguments if it is None.
+
+        Returns arguments and verdict.
+        """
         from .packer.arguments.selection import select_fastest_arguments
         from .packer.evaluation import evaluate_graph
 
@@ -100,7 +103,7 @@ class LunaVendor(PackerVendor):
         return PackerArguments(tuple(argv), evaluate_graph(graph, target, argv))
 
     def explain_missing_timing(self, target: Target) -> str:
-        """Explain why the chip has no timing model; empty if it has one."""
+        """Return the reason why the chip has no timing model; empty if it has one."""
         if self.prices is not None:
             return ""
         return (
@@ -121,7 +124,10 @@ class LunaVendor(PackerVendor):
         log_text: str,
         clock_mhz: float | None,
     ) -> BoardProfile:
-        """Match the executor's profile lines with the graphs' nodes and calibrate their costs."""
+        """Match the executor's profile lines with the graphs' nodes and calibrate their costs.
+
+        `graphs` are the parts on the chip, evaluated under `argv`; `clock_mhz` is None if unknown.
+        """
         from .packer.evaluation import DetailedVerdict
         from .timing.board_log import analyze_board_log
 
@@ -139,7 +145,10 @@ class LunaVendor(PackerVendor):
         return None if self.prices is None else self.prices.clock_mhz
 
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
-        """Convert the graph to the dialect of `domain` in place; return notes for the user."""
+        """Convert the graph to the dialect of `domain` in place; return notes for the user.
+
+        A target without a training side converts as the base class does.
+        """
         from .dialects import convert_dialect
 
         if not target.training:

@@ -17,7 +17,10 @@ __all__ = ["Checkpoint", "read_value", "write_value"]
 
 
 def read_value(path: Path) -> Any:
-    """Read tensors and plain values from a file; raises DataError for any other content."""
+    """Return tensors and plain values of a file of torch.save, on the CPU.
+
+    Raises DataError for any other content; no code of the file is executed.
+    """
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for damaged files

@@ -160,7 +160,11 @@ def _check_layout_name(layout: str, known_layouts: Sequence[str]) -> None:
 
 
 def _make_notes(layers: Iterable[_ProjectedLayer], layout: str, target_layout: str) -> list[str]:
-    """Return remarks on added biases and on modules that become one layer."""
+    """Return remarks on added biases and on modules that become one layer.
+
+    The former for source `layout` "torch", the latter for each pair from "asr" or "plain" to
+    "torch" or "ub".
+    """
     notes = []
     if layout == "torch":
         notes.append("bias_ih and bias_hh are added: one bias remains")
@@ -279,7 +283,11 @@ def _make_layers(
 
 
 def _make_numbered_layer(path: str, weights_of: Mapping[str, _ProjectedWeights]) -> _ProjectedLayer:
-    """Return the layer of a module in a layout where the second direction has the suffix 2."""
+    """Return the layer of module `path`; in its layout the second direction has the suffix 2.
+
+    It is a pair, with `path` forward or backward, if the module of the other direction exists with
+    equal shapes; else a single one.
+    """
     weights = weights_of[path]
     forward = weights_of.get(path[:-1]) if path.endswith("2") else None
     if forward is not None and _have_equal_shapes(weights, forward):
@@ -362,7 +370,10 @@ def _check_shapes(weights: _ProjectedWeights, path: str, layout: str) -> None:
 def _get_tensors(
     state: Mapping[str, Tensor], keys: list[str], module: str, layout: str
 ) -> list[Tensor]:
-    """Return tensors of a module; raises ModelError if they are missing or not floats."""
+    """Return the tensors `keys` of the state_dict `state`, in order.
+
+    Raises ModelError if some are missing or not floats; `module` and `layout` are for the message.
+    """
     missing = [key for key in keys if key not in state]
     if missing:
         other_count = len(missing) - _MAX_LISTED_NAMES
@@ -429,7 +440,11 @@ def _get_target_module(layer: _ProjectedLayer, target_layout: str) -> tuple[str,
 
 
 def _get_ub_module(layer: _ProjectedLayer, prefix: str) -> str:
-    """Return the path of a module in layout ub; raises ModelError for a single direction."""
+    """Return the path of a module in layout ub, in which both directions have one parent.
+
+    A pair named "lstmp" goes to its parent, others to `prefix`. Raises ModelError for a single
+    direction.
+    """
     if layer.kind == "one":
         raise ModelError(
             f"'{layer.base}' has one direction, but layout ub has two: '{layer.base}2' does not "

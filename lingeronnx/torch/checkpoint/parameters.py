@@ -148,7 +148,10 @@ def state_dict(graph: ir.Model) -> dict[str, Tensor]:
 
 
 def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Write `state_dict(graph)` to a file with torch.save, atomically."""
+    """Write `state_dict(graph)` to a file with torch.save, atomically.
+
+    Raises ModelError if it has no entries.
+    """
     state = state_dict(graph)
     if not state:
         raise ModelError(
@@ -190,7 +193,10 @@ def _collect_slots(graph: ir.Model) -> tuple[dict[str, np.ndarray], dict[str, Pa
 
 
 def _find_packed(value: ir.Value, name: str, array: np.ndarray) -> PackedWeights | None:
-    """Return the packed weights that an initializer contains, or None if it is not packed."""
+    """Return the packed weights that initializer `value` contains, or None if it is not packed.
+
+    `name` and `array` are its name and contents; decided from the recurrent nodes that consume it.
+    """
     for node, index in value.uses():
         packed = match_packed_weights(node, index, name)
         if packed is not None and packed.name == name and packed.can_unpack(array):
@@ -388,7 +394,10 @@ def _count_prefixes(names: Sequence[str], keys: Iterable[str]) -> Counter[str]:
 
 
 def _is_shared_duplicate(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
-    """Return whether `tensor` equals a loaded tensor; shared weights are saved once per name."""
+    """Whether `tensor` equals one of `loaded` in shape, dtype and all values.
+
+    Shared weights are saved once per name.
+    """
     for other in loaded:
         is_same_type = tensor.shape == other.shape and tensor.dtype == other.dtype
         if is_same_type and torch.equal(tensor, other):

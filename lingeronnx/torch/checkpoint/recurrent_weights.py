@@ -51,7 +51,10 @@ class PackedWeights(NamedTuple):
     gate_order: tuple[int, ...]
 
     def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Convert torch's parameters by name to the array of ONNX, [D, ...]."""
+        """Return the array of ONNX, [D, ...], of torch's parameters (name -> array).
+
+        The gates of each parameter are reordered, and the parameters of a direction concatenated.
+        """
         directions = []
         for keys in self.keys:
             reordered = [_reorder_gates(arrays[key], self.gate_order) for key in keys]
@@ -59,7 +62,7 @@ class PackedWeights(NamedTuple):
         return np.stack(directions)
 
     def unpack(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Convert the array of ONNX to torch's parameters by name; the inverse of `pack`."""
+        """Return torch's parameters (name -> array) of the array of ONNX; the inverse of `pack`."""
         inverse_order = [self.gate_order.index(gate) for gate in range(len(self.gate_order))]
         arrays = {}
         for keys, direction in zip(self.keys, array, strict=True):

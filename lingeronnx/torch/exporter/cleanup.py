@@ -152,7 +152,10 @@ def _pack_recurrent(model: ir.Model) -> None:
 
 
 def _match_chain(node: ir.Node, index: int, chain: Sequence[ir.Node]) -> PackedWeights | None:
-    """Return the packed weights that `chain` computes for an input of `node`, or None."""
+    """Return the packed weights that `chain` computes for input `index` of `node`, or None.
+
+    All parameters of the packed weights must be initializers that nodes of `chain` read.
+    """
     names: list[str] = []
     for chain_node in chain:
         for value in chain_node.inputs:
@@ -233,7 +236,10 @@ def _drop_unused_initializers(model: ir.Model) -> None:
 
 
 def _insert_output_identity(model: ir.Model, index: int, output: ir.Value) -> None:
-    """Compute the constant graph output `index` by an Identity of a new initializer."""
+    """Compute graph output `index`, the constant `output`, by an Identity of a new initializer.
+
+    The output keeps its name.
+    """
     name = str(output.name)
     array = ir.const_value(output)
     assert array is not None
@@ -263,7 +269,10 @@ class _NameGenerator:
         self._counts: Counter[str] = Counter()
 
     def make_name(self, scope: str, kind: str) -> str:
-        """Return the next name of a node or constant of a `kind` in the module at path `scope`."""
+        """Return a new name of a node or constant of a `kind` in the module at path `scope`.
+
+        "/a/b/KIND", then "/a/b/KIND_1" ..., for scope "a.b"; without scopes "KIND_0", "KIND_1" ...
+        """
         steps = scope.split(".") if scope else []
         base = "/".join(["", *steps, kind]) if self._with_scopes else kind
         number = self._counts[base]
@@ -305,7 +314,7 @@ def _assign_names(model: ir.Model, parameters: set[str], with_scopes: bool) -> d
 
 
 def _packed_weight_names(nodes: Sequence[ir.Node]) -> set[str]:
-    """Return the names of the packed weights of recurrent layers."""
+    """Return the names of the packed weights at inputs 1 to 3 of recurrent layers among `nodes`."""
     names = set()
     for node in nodes:
         for index in (1, 2, 3):
@@ -343,7 +352,10 @@ def _find_scope(node: ir.Node) -> str:
 
 
 def _strip_metadata(model: ir.Model) -> None:
-    """Remove stack traces, doc strings, metadata of the exporting machine, and stale shapes."""
+    """Remove metadata and doc strings of model, nodes and values, and inner shapes, in place.
+
+    Shapes of graph inputs and outputs stay.
+    """
     io_values = {*model.graph.inputs, *model.graph.outputs}
     objects: list[Any] = [model, model.graph, *io_values, *model.graph.initializers.values()]
     for node in ir.iter_nodes_recursive(model.graph):
@@ -358,7 +370,10 @@ def _strip_metadata(model: ir.Model) -> None:
 
 
 def sort_initializers(model: ir.Model) -> None:
-    """Sort the initializers by the order in which the nodes read them."""
+    """Sort the initializers by the order in which the nodes first read them, in place.
+
+    Each must be read by a node.
+    """
     first_read: dict[ir.Value, int] = {}
     for node in ir.iter_nodes_recursive(model.graph):
         for value in node.inputs:

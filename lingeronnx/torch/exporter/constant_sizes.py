@@ -68,7 +68,7 @@ def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray
 
 
 def _find_shape_reads(model: ir.Model) -> list[_ShapeRead]:
-    """Return the inputs that depend on shapes alone of nodes that do not."""
+    """Return the inputs, of nodes that do not only compute shapes, that depend on shapes alone."""
     shape_tensors = _find_shape_tensors(model)
     reads = []
     for node in model.graph:
@@ -99,7 +99,7 @@ def _find_constant(read: _ShapeRead, runs: Sequence[Mapping[str, np.ndarray]]) -
 
 
 def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
-    """Return the numeric tensors that depend on nothing but shapes and constants."""
+    """Return the tensors computed from nothing but shapes and constants, without graph outputs."""
     shape_tensors: set[ir.Value] = set()
     for node in model.graph:
         is_query = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain

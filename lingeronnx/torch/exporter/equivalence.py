@@ -31,7 +31,10 @@ class TorchRun:
 
 
 def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run the model and return its results by name; raises ModelError if its code fails."""
+    """Run the model on `tensors`, in order of its inputs, and return result name -> tensor.
+
+    Raises ModelError if its code fails.
+    """
     try:
         return flat.run_by_name(*tensors)
     except LingerOnnxError:

@@ -238,7 +238,10 @@ def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError |
 
 
 def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int) -> ModelError:
-    """Return the error for an operator without an ONNX equivalent in the module at `path`."""
+    """Return the error for an operator without an ONNX equivalent in the module at `path`.
+
+    It suggests the other exporter. An empty `path` is the model's own forward.
+    """
     location = f"module '{path}'" if path else "the model's own forward"
     other_exporter = next(name for name in OPSETS if name != exporter)
     return ModelError(
@@ -260,7 +263,7 @@ def _get_root_cause(error: BaseException) -> BaseException:
 
 
 def _iterate_frame_locals(traceback: TracebackType | None, kind: type) -> Iterator[Any]:
-    """Yield the local variables of type `kind` in all frames of a traceback."""
+    """Yield the local variables of type `kind` in all frames of a traceback, outermost first."""
     while traceback is not None:
         for value in traceback.tb_frame.f_locals.values():
             if isinstance(value, kind):
@@ -345,7 +348,10 @@ def _make_torchscript_error(model: nn.Module, message: str, output: str, opset: 
 
 @contextlib.contextmanager
 def _capture_output(captured: list[str]) -> Iterator[None]:
-    """Append the stdout and stderr of the process, including C++ code, to `captured`."""
+    """Append the stdout and stderr of the process in the block, as one text, to `captured`.
+
+    Includes the output of C++ code.
+    """
     with tempfile.TemporaryFile() as file:
         original_descriptors = [os.dup(descriptor) for descriptor in (1, 2)]
         for descriptor in (1, 2):

@@ -175,7 +175,7 @@ class _VerifiedExport(NamedTuple):
     difference: float
 
     def to_exported(self, path: Path, exporter: str, opset: int) -> Exported:
-        """Return the result of `export` for the file `path`."""
+        """Return the result of `export` for the file `path`, with sizes and counts of the graph."""
         constants = _get_constant_arrays(self.graph)
         return Exported(
             path=path,
@@ -257,7 +257,7 @@ def _load_module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, An
 
 
 def _check_output_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path; raises ConfigError if it is a folder or its folder does not exist."""
+    """Return `path` as a Path; ConfigError if it is a folder or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
         raise ConfigError(f"cannot write {target}: it is a folder; pass a file name")
@@ -310,7 +310,7 @@ def _check_floats(model: nn.Module) -> None:
 
 
 def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
-    """Raise ModelError if an input has a float type other than float32."""
+    """Raise ModelError if an input (name -> tensor) has a float type other than float32."""
     for name, tensor in inputs.items():
         if _is_unsupported_float(tensor):
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -327,7 +327,7 @@ def _is_unsupported_float(tensor: Tensor) -> bool:
 
 
 def _map_shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Return for each name in the state_dict the first name of the same tensor."""
+    """Return name in the state_dict -> first name of the same tensor object."""
     first_names: dict[int, str] = {}
     shared: dict[str, str] = {}
     tensors = dict(model.named_parameters(remove_duplicate=False))
@@ -428,7 +428,7 @@ def _check_file(graph: ir.Model) -> None:
 
 
 def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
-    """Return the values of the initializers by name."""
+    """Return initializer name -> array."""
     arrays = {}
     for name, value in graph.graph.initializers.items():
         array = ir.const_value(value)
@@ -438,7 +438,7 @@ def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
 
 
 def _get_dims(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
-    """Return the shapes of graph inputs or outputs by name, with names for dynamic sizes."""
+    """Return tensor name -> shape, with the symbol's name for dynamic sizes."""
     dims_by_name: dict[str, list[int | str]] = {}
     for value in values:
         dims_by_name[str(value.name)] = [

@@ -60,7 +60,11 @@ def watch_outputs(
         """
 
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            """Pass each tensor of `output` to `watch`, as a NumPy array on the CPU."""
+            """Call ``watch(name, array, None)`` with each tensor of `output` as a NumPy array.
+
+            The name is the module's path, with ".0", ".1" ... if there are several; floats are
+            float32.
+            """
             tensors = list(_iterate_tensors(output))
             for index, tensor in enumerate(tensors):
                 array = tensor.detach().cpu()
@@ -78,7 +82,7 @@ def watch_outputs(
 
 
 def _iterate_tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the return value of a module, in order."""
+    """Yield the tensors in the return value of a module, in order, also inside dicts and lists."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, dict):
@@ -108,7 +112,7 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
     counts = dict.fromkeys(leaves, 0)
 
     def make_hook(path: str) -> Callable[..., None]:
-        """Make the forward hook that adds 1 to `counts[path]`."""
+        """Return the forward hook that adds 1 to `counts[path]`."""
 
         def hook(*_: Any) -> None:
             """Add 1 to the calls of the module `path`."""

@@ -62,7 +62,10 @@ def load_model(text: str) -> tuple[nn.Module, Any]:
 
 @contextlib.contextmanager
 def _importable(source: str) -> Iterator[None]:
-    """Put the folder of a file, or the current folder for a module, on the import path."""
+    """Put the folder of a .py file, or the current folder for a module, first on the import path.
+
+    Only within the block.
+    """
     folder = str(Path(source).resolve().parent) if source.endswith(".py") else str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -73,7 +76,11 @@ def _importable(source: str) -> Iterator[None]:
 
 
 def _load_attribute(source: str, name: str) -> Any:
-    """Return the attribute `name` of a file or module; raises ConfigError if there is none."""
+    """Return the attribute `name` of `source`, a .py file or a module name.
+
+    Raises ConfigError if the import fails, or, with the nearest model, if there is no such
+    attribute.
+    """
     with wrap_user_errors(f"importing {source} failed", ConfigError):
         if source.endswith(".py"):
             module = _import_file(Path(source))
@@ -93,7 +100,7 @@ def _is_model_source(value: Any) -> bool:
 
 
 def _import_file(path: Path) -> Any:
-    """Import a Python file as a module; raises ConfigError if it is missing or no Python file."""
+    """Import a Python file as a module; ConfigError if it is missing or no Python file."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     name = f"lingeronnx_source_{path.stem}"

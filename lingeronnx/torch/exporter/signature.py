@@ -149,7 +149,10 @@ class FlattenedModel(nn.Module):
     def choose_output_names(
         self, derived: Sequence[str], names: Sequence[str] | None
     ) -> tuple[str, ...]:
-        """Return `names`, or the derived names if there are none; raises ConfigError if invalid."""
+        """Return `names`, or the `derived` names if there are none.
+
+        Raises ConfigError if they are invalid or one is also the name of an input.
+        """
         output_names = _choose_names(names, derived, "output")
         conflicts = set(output_names) & set(self._call.names)
         if conflicts:
@@ -168,7 +171,7 @@ def _get_positional_parameters(model: nn.Module) -> list[str]:
 
 
 def _format_tree_path(path: Sequence[Any]) -> list[str]:
-    """Return the index, key or attribute name of each step of a tree path."""
+    """Return the index, key or attribute name of each step of a tree path, as text."""
     steps = []
     for step in path:
         keys = [getattr(step, attribute, None) for attribute in ("idx", "key", "name")]
@@ -256,7 +259,10 @@ def make_inputs(
 
 
 def _check_input_names(names: Sequence[str], input_count: int, parameters: Sequence[str]) -> None:
-    """Raise ConfigError if names of inputs are incomplete, duplicate or partly unknown."""
+    """Raise ConfigError if names of inputs are incomplete, duplicate or partly unknown.
+
+    All or none of the names may be parameters of forward.
+    """
     if len(names) not in (0, input_count):
         raise ConfigError("name every input or none: --input-shape NAME=1,3,224,224")
     if len(set(names)) < len(names):
@@ -376,7 +382,10 @@ def _name_input_axes(
 
 
 def _resolve_batch_axis(inputs: Mapping[str, Tensor]) -> DynamicAxes:
-    """Make axis 0 of all inputs dynamic if they agree on its size, else no axis."""
+    """Make axis 0 of all inputs dynamic if they agree on its size.
+
+    Otherwise no axis is dynamic, and the result has a note. Scalars are left out.
+    """
     sizes = {name: tensor.shape[0] for name, tensor in inputs.items() if tensor.dim()}
     if len(set(sizes.values())) == 1:
         return DynamicAxes({name: {0: BATCH_SYMBOL} for name in sizes}, {}, None)
@@ -410,7 +419,10 @@ def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
 
 
 def _check_axis(name: str, axis: Any, symbol: Any, rank: int) -> None:
-    """Raise ConfigError for an axis that does not exist, or an invalid name of its size."""
+    """Raise ConfigError for an axis outside [-rank, rank), or an invalid name of its size.
+
+    `symbol`, the name of the size, must be an identifier or None.
+    """
     if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise ConfigError(
             f"dynamic axes of '{name}': there is no axis {axis!r}; it has {rank} axes"

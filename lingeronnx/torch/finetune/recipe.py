@@ -77,7 +77,10 @@ class Recipe:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError if a choice, number or device of the recipe is not allowed."""
+        """Raise ConfigError if a choice, number or device of the recipe is not allowed.
+
+        Epochs must be at least 0, the batch size at least 1, step sizes finite and at least 0.
+        """
         choices = {
             "method": ("blocks", "whole", "both"),
             "scales": ("learned", "fixed", None),

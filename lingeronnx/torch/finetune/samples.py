@@ -87,7 +87,7 @@ class Teacher:
         self._runner, self._samples = FloatRunner(model, set(names)), samples
 
     def compute_targets(self, index: Any) -> dict[str, Any]:
-        """Return the target tensors of the samples at `index` by name."""
+        """Return target name -> tensor, on the samples' device, for the samples at `index`."""
         feeds = {name: array[index] for name, array in self._samples.arrays.items()}
         targets = {}
         for name, array, _ in self._runner.run(feeds):
@@ -95,7 +95,7 @@ class Teacher:
         return targets
 
     def all(self, names: Collection[str]) -> Mapping[str, Any]:
-        """Return the target tensors `names` of all samples."""
+        """Return target name -> tensor of all samples (axis 0), for the targets `names`."""
         batches = [
             self.compute_targets(index) for index in self._samples.iterate_slices(_BATCH_SIZE)
         ]

@@ -65,7 +65,7 @@ class SoftRounding:
         return groups
 
     def _make_rule(self, name: str) -> Any:
-        """Return the function that rounds a weight to counts in training."""
+        """Return the function that rounds a weight to counts in training: floor + soft fraction."""
 
         def rule(parameter: Any, source: Any) -> Any:
             """Round down to counts, add the soft fractions, and clip to the range of `source`."""

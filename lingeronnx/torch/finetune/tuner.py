@@ -107,7 +107,10 @@ class Tuner:
         self._clamp_parameters()
 
     def run(self) -> list[Epoch]:
-        """Train by the recipe and return the history; the result is in the module."""
+        """Train by the recipe, first blocks, then end to end, and return the history.
+
+        The trained parameters are in the module, which is set to evaluation.
+        """
         if self.recipe.method in ("blocks", "both"):
             self.reconstruct_blocks()
         if self.recipe.method in ("whole", "both"):
@@ -155,7 +158,7 @@ class Tuner:
         return ends
 
     def _get_sources(self, steps: Sequence[FakeQuantStep]) -> set[str]:
-        """Return the float initializers, and other tensors, that steps read."""
+        """Return the float initializers, and the names of other tensors, that `steps` read."""
         sources = set()
         for step in steps:
             for name in (*step.parameter_sources.values(), *step.inputs):
@@ -244,7 +247,10 @@ class Tuner:
         return counts if qparams is None else (counts - qparams.zero_point) / qparams.scale
 
     def _get_block_scales(self, names: Collection[str], start: str | None) -> dict[str, Any]:
-        """Return the scales to learn among those of `names`, without that of the block's input."""
+        """Return tensor name -> log2 scale to learn, for tensors among `names`.
+
+        Without scales that are also that of `start`, the block's input. Empty if scales are fixed.
+        """
         if self._scales is None:
             return {}
         input_scale = None if start is None else self._scales.log2_scales.get(start)
@@ -419,7 +425,10 @@ class Tuner:
     def _make_optimizer(
         self, groups: Sequence[dict[str, Any]], scales: Sequence[Any], total_steps: int
     ) -> tuple[Any, Any]:
-        """Return Adam for parameter groups and scales, and its cosine schedule."""
+        """Return Adam for parameter groups and scales, and its cosine schedule over `total_steps`.
+
+        Scales have a step size of their own.
+        """
         all_groups = list(groups)
         if len(scales):
             all_groups.append({"params": list(scales), "lr": self._scale_lr})
@@ -456,7 +465,7 @@ class Tuner:
     # ---- state ----------------------------------------------------------------------------------
 
     def _get_state(self) -> dict[str, Any]:
-        """Return copies of all parameters and learned scales."""
+        """Return copies of all parameters and learned scales, by "parameter NAME", "scale INDEX"."""
         state = {}
         for name, parameter in self.module.parameter_of.items():
             state[f"parameter {name}"] = parameter.detach().clone()
@@ -481,7 +490,10 @@ class Tuner:
         self.history = [Epoch(*entry) for entry in saved.get("history", [])] or self.history
 
     def _save_checkpoint(self, **entries: Any) -> None:
-        """Update entries of the saved state, and write it if there is a checkpoint file."""
+        """Update entries of the saved state; with a checkpoint file, write it.
+
+        The file also has the parameters, scales and history of now.
+        """
         self._saved = {**self._saved, **entries}
         if self._file is not None:
             history = [
@@ -514,7 +526,10 @@ def _get_scale_lr(module: QatModule, recipe: Recipe) -> float:
 
 
 def _get_loss_tensors(module: QatModule, model: ir.Model) -> list[str]:
-    """Return the tensors that the loss "distill" compares: the outputs, or inputs of a Softmax."""
+    """Return the tensors that the loss "distill" compares, one per output, in order.
+
+    For the output of a Softmax, that is its input if the plan has it; else the output.
+    """
     network, logits = module.network, map_outputs_to_logits(model)
     plan_names: set[str] = set()
     for step in network.steps:

@@ -37,7 +37,10 @@ __all__ = ["UNTRAINABLE_KERNELS", "FAKE_QUANTIZERS", "get_fake_quantizer", "map_
 
 
 def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
-    """Return the fake quantizer of a kernel; raises ModelError if there is none."""
+    """Return the fake quantizer of a kernel's class; raises ModelError if there is none.
+
+    Also those that users registered.
+    """
     kernel_type = type(kernel)
     if kernel_type in UNTRAINABLE_KERNELS:
         raise ModelError(
@@ -53,7 +56,10 @@ def get_fake_quantizer(kernel: Kernel) -> FakeQuantizer:
 
 
 def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
-    """Return the inputs of a kernel's node by their keys in `FakeQuantContext.parameters`."""
+    """Return key in `FakeQuantContext.parameters` -> input, for the inputs of `node`.
+
+    Keys are input indices, or names for recurrent layers; absent inputs are omitted.
+    """
     if isinstance(kernel, RecurrentKernel):
         index_by_key: Mapping[Any, int] = recurrent.input_indices(node)
     else:
@@ -69,7 +75,10 @@ def map_parameter_inputs(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Va
 def _zero_point_kernel(
     kernel: k.ZeroPointKernel, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Run the fake quantizer of the inner kernel on the inputs minus their zero points."""
+    """Run the fake quantizer of the inner kernel on the inputs minus their zero points.
+
+    An input with a zero point counts as int16, since the difference needs nine bits.
+    """
     # int8 minus a zero point needs nine bits.
     dtypes = [
         np.dtype(np.int16) if zero_point else dtype

@@ -205,7 +205,10 @@ def _quantize_state(kernel: Any, value: Any, fraction_bits: int, log2_scale: Any
 
 
 def _gru_step(kernel: Any, a: Any, h: Any, weights: _RecurrentWeights) -> Any:
-    """Compute a step of a GRU: new counts [N, H] from input sums `a` [N, 3H] and counts `h`."""
+    """Return the new counts [N, H] of a step of a GRU; gates: r, z, n.
+
+    `a` [N, 3H] are the input sums as real values, `h` [N, H] the counts of the state.
+    """
     units, scale = kernel.units, 2.0**31 * get_multiplier(kernel.rescale_o)
     wh, bh, sum_scale = weights.weight_h, weights.bias_h, weights.state_sum_scale
     gate_sums = F.linear(h, wh[: 2 * units], bh[: 2 * units]) * sum_scale

@@ -35,7 +35,7 @@ __all__ = ["SUM_FAKE_QUANTIZERS"]
 
 
 def _conv(kernel: k.Conv, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Convolve in exact arithmetic, and requantize."""
+    """Return (requantized counts,) of a convolution in exact arithmetic, with gradients."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)
@@ -83,7 +83,7 @@ def _conv_transpose(
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply by the weights in exact arithmetic, and requantize."""
+    """Return (requantized counts,) of a fully connected layer in exact arithmetic."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight, bias = _get_weight(kernel, x, context), context.get_parameter(2, kernel.bias, x)
@@ -103,7 +103,7 @@ def _get_weight(kernel: k.Linear | FloatLinear, x: Any, context: FakeQuantContex
 def _float_linear(
     kernel: FloatLinear, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Multiply by the weights in float64, and dequantize."""
+    """Return (real values in float32,) of a fully connected layer, computed in float64."""
     x = inputs[0].double() - kernel.zero
     weight, bias = _get_weight(kernel, x, context), context.get_parameter(2, kernel.bias, x)
     acc = F.linear(x, weight.double(), None if bias is None else bias.double())
@@ -116,7 +116,7 @@ def _float_linear(
 def _affine(
     kernel: k.ChannelAffine, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Scale and shift each channel (axis 1) in exact arithmetic, and requantize."""
+    """Return (requantized counts,) of factor and bias per channel (axis 1), exactly."""
     (x,) = subtract_zero_points(inputs, kernel.zero)
     max_input = context.max_abs() + abs(kernel.zero)
     weight = context.get_parameter(1, kernel.weight, x)
@@ -134,7 +134,7 @@ def _affine(
 def _add_shift(
     kernel: k.AddShift, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Requantize both operands by shifts, and add or subtract them, with saturation."""
+    """Return (counts,) of a sum or difference: both operands shifted, then added and saturated."""
     shifts = (kernel.shift_x, kernel.shift_y)
     operands = [
         requantize(x, Rescale.from_shift(shift, kernel.bits), context.max_abs(index))
@@ -148,7 +148,7 @@ def _add_shift(
 def _add_scaled(
     kernel: k.AddScaled, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Requantize both operands to a fine common scale, add or subtract, and requantize."""
+    """Return (counts,) of a sum or difference at a fine common scale, requantized at the end."""
     rules = (kernel.rescale_x, kernel.rescale_y)
     operands = [
         requantize(x.double(), rule, context.max_abs(index))

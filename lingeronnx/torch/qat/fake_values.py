@@ -102,7 +102,7 @@ def _clip(kernel: k.Clip, inputs: Sequence[Any], context: FakeQuantContext) -> t
 
 
 def _table(kernel: k.Table, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Look up a table by counts; the gradient is the estimated slope of the table."""
+    """Return (table values at the counts,); the gradient is the estimated slope of the table."""
     (x,) = inputs
     values = to_counts(kernel.values, x)
     index = x.detach().to(torch.int64) + len(values) // 2
@@ -144,7 +144,10 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], context: FakeQuantContext) -> tup
 
 
 def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[int]:
-    """Return how far the last windows extend beyond the padded image (ceil_mode), for both axes."""
+    """Return how far the last windows extend beyond the padded image, for (rows, columns).
+
+    In elements, at least 0; only ceil_mode gives more.
+    """
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
     input_size, output_size = image_size(x.shape[2:]), image_size(spec.shape[2:])
     overhang = []
@@ -183,7 +186,7 @@ def _max_pool(
 def _avg_pool(
     kernel: k.AvgPool, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Sum each window in exact arithmetic, and requantize."""
+    """Return (requantized counts,) of the sum of each window, exactly."""
     (x,) = inputs
     window = kernel._window()
     bound = window.kernel[0] * window.kernel[1] * context.max_abs()
@@ -192,7 +195,10 @@ def _avg_pool(
 
 
 def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: float = 0.0) -> Any:
-    """Return the sum of each window, with `padding_value` in the padding and zeros beyond it."""
+    """Return the sum of each window of x [N, C, *space], with `padding_value` in the padding.
+
+    Elements beyond the padding (ceil_mode) count as 0.
+    """
     axes = x.ndim - 2
     overhang = _get_ceil_mode_overhang(kernel, x, window)
     filled = F.pad(
@@ -284,7 +290,7 @@ def _pick(
 
 
 def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Select constant indices of an axis; the axes of the indices replace it."""
+    """Return (elements of x at constant indices of an axis,); the indices' axes replace it."""
     (x,) = inputs
     indices = torch.from_numpy(np.asarray(kernel.indices, np.int64)).to(x.device)
     axis = kernel.axis % x.ndim
@@ -293,7 +299,7 @@ def _gather(kernel: k.Gather, inputs: Sequence[Any], context: FakeQuantContext) 
 
 
 def _lookup(kernel: k.Lookup, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Select rows of a table by indices; raises ModelError for an index out of range."""
+    """Return (rows of the table at indices x,); ModelError for an index out of range."""
     (x,) = inputs
     index = x.to(torch.int64)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
@@ -355,7 +361,7 @@ def _softmax_rows(kernel: Any, x: Any, context: FakeQuantContext, function: Any)
 def _layer_norm(
     kernel: k.LayerNorm, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Normalize the last axes to the simulator's values, with the gradient of the formula."""
+    """Return (normalized last axes,): the simulator's counts, with the gradient of the formula."""
     (x,) = inputs
     gamma = context.get_parameter(1, kernel.gamma, x)
     beta = context.get_parameter(2, kernel.beta, x)
@@ -374,7 +380,7 @@ def _layer_norm(
 def _run_without_gradient(
     kernel: Any, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Run the simulator's kernel for a result without a gradient, such as an index."""
+    """Return the outputs of the simulator's kernel, without a gradient, such as indices."""
     with torch.no_grad():
         arrays = [
             to_integers(x, dtype) for x, dtype in zip(inputs, context.input_dtypes, strict=True)

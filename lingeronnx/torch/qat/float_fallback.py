@@ -36,7 +36,10 @@ class TorchFallback:
     """
 
     def __init__(self, fallback: FloatFallback) -> None:
-        """Read the graph, functions and initializers of `fallback`, and check each node."""
+        """Read the graph, functions and initializers of `fallback`.
+
+        Raises ModelError if a node has no implementation in torch.
+        """
         proto = fallback.proto
         self._graph = proto.graph
         self._version = _get_opset_version(proto.opset_import)
@@ -70,7 +73,7 @@ class TorchFallback:
     def __call__(
         self, kernel: FloatFallback, inputs: Sequence[Any], context: Any
     ) -> tuple[Any, ...]:
-        """Compute the outputs from real inputs, one sample at a time if nodes mix samples."""
+        """Return the outputs for real inputs, one sample at a time if nodes mix samples."""
         if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
             return self._run_samples(kernel, inputs, context.floats)
         samples = []

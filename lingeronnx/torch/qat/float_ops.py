@@ -159,7 +159,7 @@ def get_torch_dtype(a: Attributes, element_type: int) -> torch.dtype:
 
 
 def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable[..., Any]:
-    """Make a reduction operator from a function of tensor, axes and keepdims."""
+    """Return a reduction operator; `function` takes tensor, axes and keepdims."""
 
     def run(a: Attributes, x: Any, axes: Any = None) -> Any:
         """Reduce `x` over the axes of the attribute or the input `axes`.
@@ -188,10 +188,13 @@ def _reduce_prod(x: Any, axes: list[int], keep: bool) -> Any:
 
 
 def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
-    """Make ReduceMax or ReduceMin; `empty` is the result of an empty reduction."""
+    """Return ReduceMax or ReduceMin; `empty` is the result of an empty reduction."""
 
     def run(x: Any, axes: list[int], keep: bool) -> Any:
-        """Reduce `x` over `axes`; an empty axis gives `empty`, booleans become numbers."""
+        """Reduce `x` over `axes`; an axis of size 0 gives `empty`.
+
+        Booleans are reduced as numbers, and the result is boolean again.
+        """
         if x.dtype == torch.bool:
             return run(x.to(torch.float32), axes, keep) > 0
         if 0 in (x.shape[i] for i in axes):
@@ -202,7 +205,7 @@ def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Calla
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ArgMax or ArgMin, which select the first index, or on request the last."""
+    """Return ArgMax or ArgMin, which select the first index, or on request the last."""
 
     def run(a: Attributes, x: Any) -> Any:
         """Return the index of the extreme along `axis`; `select_last_index` takes the last."""
@@ -225,7 +228,7 @@ def _topk(a: Attributes, x: Any, count: Any) -> Any:
 
 
 def _make_softmax(function: Callable[[Any, int], Any]) -> Callable[..., Any]:
-    """Make a softmax operator: along one axis since version 13, before over all later axes too."""
+    """Return a softmax operator: along one axis since opset 13, before over all later axes too."""
 
     def run(a: Attributes, x: Any) -> Any:
         """Apply the function along `axis`; before opset 13 over all axes from it on."""
@@ -271,7 +274,10 @@ def _group_norm(a: Attributes, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _layer_norm(a: Attributes, x: Any, scale: Any, bias: Any = None) -> Any:
-    """Normalize the last axes; return also mean and reciprocal deviation."""
+    """Normalize the axes from `axis` on; return (y, mean, reciprocal deviation).
+
+    y = (x - mean) * root * scale + bias.
+    """
     axes = tuple(range(a.get("axis", -1) % x.ndim, x.ndim))
     mean = x.mean(axes, keepdim=True)
     root = torch.rsqrt((x - mean).square().mean(axes, keepdim=True) + a.get("epsilon", 1e-5))

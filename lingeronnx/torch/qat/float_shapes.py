@@ -39,7 +39,7 @@ def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
 
 
 def _unsqueeze(a: Attributes, x: Any, axes: Any = None) -> Any:
-    """Insert axes of size 1; `axes` count in the result."""
+    """Return `x` with axes of size 1 inserted; `axes` (attribute or input) count in the result."""
     inserted = get_int_list(a, "axes", axes) or []
     rank = x.ndim + len(inserted)
     for axis in sorted(axis % rank for axis in inserted):
@@ -147,7 +147,7 @@ def _depth_to_space(a: Attributes, x: Any) -> Any:
 
 
 def _constant_of_shape(a: Attributes, shape: Any) -> Any:
-    """Return a tensor of a shape that is filled with the attribute `value`, by default 0."""
+    """Return a tensor of `shape` (a 1-D tensor) filled with attribute `value`, by default 0.0."""
     value = a.get("value")
     fill = torch.zeros(1)
     if value is not None:
@@ -173,7 +173,10 @@ def _eye(a: Attributes, x: Any) -> Any:
 
 
 def _one_hot(a: Attributes, index: Any, depth: Any, values: Any) -> Any:
-    """Return one-hot encodings of indices; out of range gives the off value."""
+    """Return one-hot encodings of `index` along `axis`; `values` are (off, on).
+
+    Negative indices count from the end; out of [-depth, depth) all are off.
+    """
     (size,), axis = to_int_list(depth) or [0], a.get("axis", -1)
     axis = axis if axis >= 0 else axis + index.ndim + 1
     wrapped = torch.remainder(index.to(torch.int64), size).unsqueeze(axis)
@@ -189,7 +192,10 @@ def _trilu(a: Attributes, x: Any, diagonal: Any = None) -> Any:
 
 
 def _reverse_sequence(a: Attributes, x: Any, lengths: Any) -> Any:
-    """Reverse the first elements of each sequence, as many as `lengths` says; others stay."""
+    """Reverse the first ``lengths[n]`` steps of each sequence n; the other steps stay.
+
+    `time_axis` is 0 and `batch_axis` 1 by default.
+    """
     time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
     steps = torch.arange(x.shape[time], device=x.device)[:, None]
     source_steps = torch.where(steps < lengths, lengths - 1 - steps, steps)  # [time, batch]

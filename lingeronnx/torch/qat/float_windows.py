@@ -64,7 +64,10 @@ def _resolve_padding(a: Attributes, sizes: Sequence[int], kernel: Sequence[int])
 
 
 def _pad(x: Any, window: _PaddedWindow, value: float, with_overhang: bool = True) -> Any:
-    """Pad the spatial axes for a window, by default including the overhang."""
+    """Pad the spatial axes of `x` with `value` by the pads of a window.
+
+    By default including the overhang at the end.
+    """
     amounts: list[int] = []
     for axis in reversed(range(len(window.kernel))):
         overhang = window.overhang[axis] if with_overhang else 0
@@ -93,7 +96,7 @@ def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
 
 
 def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    """Convolve transposed, with output_padding, output_shape and auto_pad."""
+    """Return the transposed convolution, with output_padding, output_shape and auto_pad."""
     rank = w.ndim - 2
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
     convolve = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
@@ -278,7 +281,10 @@ def _resolve_resized_axes(
 
 
 def _resample_axis(a: Attributes, x: Any, axis: int, coordinates: np.ndarray, scale: float) -> Any:
-    """Sample an axis at real coordinates in the mode of the node."""
+    """Return `x` sampled along `axis` at real input `coordinates`, one per output element.
+
+    In the mode of the node: nearest (indices are clipped), else by interpolation weights.
+    """
     mode, size = a.get("mode", "nearest"), x.shape[axis]
     if mode == "nearest":
         rounded = _round_coordinates(coordinates, a.get("nearest_mode", "round_prefer_floor"))
@@ -324,7 +330,10 @@ def _get_source_coordinates(
 
 
 def _round_coordinates(coordinates: np.ndarray, mode: str) -> np.ndarray:
-    """Round coordinates in a nearest_mode of Resize; halves go up in "round_prefer_ceil"."""
+    """Return `coordinates` rounded by `mode`, a nearest_mode of Resize; still floats.
+
+    Halves go down in "round_prefer_floor" and up in "round_prefer_ceil".
+    """
     if mode == "floor":
         return np.floor(coordinates)
     if mode == "ceil":
@@ -357,7 +366,10 @@ def _make_resample_matrix(
 
 
 def _get_interpolation_weight(distance: np.ndarray, mode: str, a: float) -> np.ndarray:
-    """Return the linear or cubic weight of inputs at a signed distance; `a` is cubic_coeff_a."""
+    """Return the linear or cubic weight of inputs at a signed distance, elementwise.
+
+    0 from a distance of 1 (linear) or 2 (cubic) on; `a` is cubic_coeff_a.
+    """
     d = np.abs(distance)
     if mode == "linear":
         return np.maximum(1.0 - d, 0.0)

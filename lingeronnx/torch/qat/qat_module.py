@@ -268,7 +268,10 @@ class FakeQuantNetwork:
 
     @cached_property
     def single_tensor_cuts(self) -> list[tuple[int, str]]:
-        """The steps after which a single tensor is live, as step index and tensor."""
+        """(step index, tensor) for each step after which this is the only live tensor.
+
+        Live are tensors that later steps read, and outputs.
+        """
         last_reads = {**self._last_reads, **dict.fromkeys(self.outputs, len(self.steps))}
         live, cuts = {spec.name for spec in self.inputs}, []
         for index, step in enumerate(self.steps):
@@ -410,7 +413,7 @@ class QatModule(nn.Module):
         self._rearrangements: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _lower(self) -> None:
-        """Lower the graph under the current plan."""
+        """Lower the graph under the current plan; sets `network` and the constants' sources."""
         lowered = lower(self.partition, self.plan, self.target)
         self._sources = lowered.constant_sources
         self.network = FakeQuantNetwork(
@@ -450,7 +453,7 @@ class QatModule(nn.Module):
 
     @property
     def used_initializers(self) -> set[str]:
-        """The float initializers that integer initializers follow from or that float nodes read."""
+        """The float initializers from which integer ones follow, or that float nodes read."""
         names = {source.name for source in self._sources.values()}
         for step in self.network.steps:
             if isinstance(step.compute, TorchFallback):
@@ -476,7 +479,10 @@ class QatModule(nn.Module):
 
     @property
     def untrainable_initializers(self) -> list[str]:
-        """The float initializers, except for scalars, that no integer initializer follows from."""
+        """The names of float initializers that no integer initializer follows from.
+
+        Scalars are left out; in the order of the model.
+        """
         trainable = {source.name for source in self._sources.values()}
         names = []
         for name, value in self.model.graph.initializers.items():
@@ -541,7 +547,10 @@ class QatModule(nn.Module):
         )
 
     def _quantize_parameters(self, step_range: slice = _ALL) -> dict[str, Any]:
-        """Return the counts of the integer initializers with parameters that steps read."""
+        """Return integer initializer -> counts, for those that steps in `step_range` read.
+
+        Only initializers that follow from a trainable parameter.
+        """
         names: set[str] = set()
         for step in self.network.steps[step_range]:
             names.update(step.parameter_sources.values(), step.inputs)
@@ -588,7 +597,7 @@ class QatModule(nn.Module):
 
 
 def _get_sample_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
-    """Return the shapes of the inputs for a batch of 1."""
+    """Return input name -> shape, with size 1 on its batch axis, of the arrays in `feed`."""
     batch_axes = {spec.name: spec.axis for spec in get_input_specs(model)}
     shapes = {}
     for name, array in feed.items():

@@ -257,7 +257,11 @@ def _requantize_rounded_channels(form: ChannelScaleForms, acc: Any, shape: list[
 
 
 def _apply_form(form: Any, acc: Any, bound: int) -> Any:
-    """Apply a requantization elementwise, like `simulator.fixed_point.apply_rescale`."""
+    """Return accumulators `acc`, |acc| <= `bound`, requantized by `form`, elementwise.
+
+    Shifts are computed in the float type of `acc` where that is exact, all else in int64. Equals
+    `simulator.fixed_point.apply_rescale`.
+    """
     exact_limit = FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
     if isinstance(form, ShiftForm) and bound + abs(int(form.half)) <= exact_limit:
         shifted = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))

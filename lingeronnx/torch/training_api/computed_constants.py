@@ -82,7 +82,7 @@ class ComputedConstants:
 
 
 def _find_parameter(nodes: Sequence[ir.Node]) -> str | None:
-    """Return the name of the first parameter that `nodes` read, or None."""
+    """Return the name of the first initializer that `nodes` read and is a parameter, or None."""
     for node in nodes:
         for value in node.inputs:
             if value is not None and value.is_initializer() and is_parameter(str(value.name)):
@@ -91,7 +91,10 @@ def _find_parameter(nodes: Sequence[ir.Node]) -> str | None:
 
 
 def _matches_onnx(constant: _ComputedConstant, expected: np.ndarray) -> bool:
-    """Return whether torch computes a constant like ONNX, within 1e-4 relative."""
+    """Whether torch computes a constant of the shape and values of `expected`.
+
+    Within 1e-4 relative, or 1e-5 of the largest magnitude.
+    """
     with torch.no_grad():
         actual = constant.tensor({}).cpu().numpy()
     max_abs = float(np.abs(expected).max(initial=0))
@@ -124,7 +127,10 @@ def _find_constant_subgraphs(model: ir.Model) -> dict[str, list[ir.Node]]:
 
 
 def _collect_constant_subgraphs(model: ir.Model) -> dict[ir.Value, set[ir.Node]]:
-    """Return the tensors that are computed deterministically from constants, with their nodes."""
+    """Return tensor -> all nodes that compute it, for tensors computed from constants only.
+
+    Random operators and nodes with subgraphs are not followed.
+    """
     upstream_nodes: dict[ir.Value, set[ir.Node]] = {}
     for node in model.graph:
         if node.op_type in operators.RANDOM_OPS or ir.has_subgraphs(node):

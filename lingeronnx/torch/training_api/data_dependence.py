@@ -82,7 +82,7 @@ class DataDependenceTracker(TorchFunctionMode):
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        """Track the results of torch functions that depend on `tensors`, the data of a call."""
+        """Prepare to track results of torch functions that depend on `tensors`, a call's data."""
         super().__init__()
         self.locations: dict[str, str] = {}
         self._dependent: Any = WeakIdKeyDictionary()
@@ -91,7 +91,7 @@ class DataDependenceTracker(TorchFunctionMode):
             self._dependent[tensor] = True
 
     def lines(self) -> list[str]:
-        """Return a warning for each location."""
+        """Return a warning for each location of the user's code, in order of discovery."""
         return [
             f"{location}: this depends on the data ({function}); the graph keeps the result of the "
             "example inputs: use torch.where, or move it out of forward"

@@ -308,7 +308,10 @@ def _write_float(
 
 
 def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
-    """Write the float graph, the normalized graph with current weights, plan and integer graph."""
+    """Write 1_float.onnx, 2_normalised.onnx (current weights), 3_plan.json, 4_integer.onnx.
+
+    Into `folder`, which is created. The net must have been traced.
+    """
     assert state.traced is not None
     with created_folder(folder, parents=True):
         ir.save(state.traced.planned.original, folder / "1_float.onnx")
@@ -396,7 +399,10 @@ def _rename_graph(
 
 
 def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` with nodes and inner tensors named by operator and number."""
+    """Return `model` with nodes named "OP_N" and inner tensors "OP_N_output_I".
+
+    Names of graph inputs and outputs stay.
+    """
     io_names = _get_io_names(model)
     tensors: dict[str, str] = {}
     nodes: dict[str, str] = {}

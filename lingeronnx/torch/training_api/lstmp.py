@@ -226,7 +226,10 @@ class FastUBLSTMP(nn.Module):
 
 
 def _split_directions(states: States | None) -> tuple[States | None, States | None]:
-    """Split states and cells [2, N, ...] into those of the two directions, [1, N, ...]."""
+    """Split states and cells [2, N, ...] into those of the two directions, [1, N, ...].
+
+    (None, None) for None; raises DataError for other shapes.
+    """
     if states is None:
         return None, None
     if any(state.dim() != 3 or state.shape[0] != 2 for state in states):

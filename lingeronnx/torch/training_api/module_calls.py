@@ -118,7 +118,10 @@ def trace_layers(
 
 
 def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
-    """Raise ConfigError if `trace_layers` is not the first call for a net and a part of it."""
+    """Raise ConfigError if `trace_layers` is not the first call for a net and a part of it.
+
+    Also if `target_model` is not a module of `root_model`.
+    """
     if all(module is not target_model for module in root_model.modules()):
         raise ConfigError("trace_layers: the target model is not part of the root model")
     for path, module in root_model.named_modules():
@@ -286,7 +289,10 @@ def _list_leaf_types(net: nn.Module) -> list[str]:
 
 
 def _check_modules(net: nn.Module, target: Target) -> None:
-    """Raise ConfigError if a module has settings that `target` or training does not support."""
+    """Raise ConfigError if a module has settings that `target` or training does not support.
+
+    These are unsupported bit widths, and clamps at a percentile.
+    """
     for path, module in net.named_modules():
         annotations = get_annotations(module)
         _check_bits(f"quant_module of '{path}'", annotations.bits, target)
@@ -324,7 +330,10 @@ def _resolve_mode_and_target(
 
 
 def _check_bits(source: str, bits: LayerBits | None, target: Target) -> None:
-    """Raise ConfigError, naming `source`, if `target` does not support bit widths."""
+    """Raise ConfigError, naming `source`, if `target` does not support one of the bit widths.
+
+    `bits` None is supported.
+    """
     if bits is None:
         return
     _check_supported_bits(f"{source}: data_bits {bits.data}", bits.data, target.bits, target)
@@ -445,7 +454,10 @@ def disable_normalize(module: nn.Module) -> nn.Module:
 def _make_clamp(
     weight: float | None, bias: float | None, output: float | None, percent: float | None
 ) -> Clamp:
-    """Create a clamp; raises ConfigError if a value is out of range."""
+    """Create a clamp; ConfigError unless values are positive and finite, and percent in (0, 1].
+
+    None is no limit.
+    """
     for name, value in (("weight", weight), ("bias", bias), ("output", output)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(
@@ -462,7 +474,7 @@ def _make_clamp(
 
 
 def _check_uninitialised_net(net: nn.Module) -> None:
-    """Raise ConfigError if `net` is not a module, or if a part of it is already initialised."""
+    """Raise ConfigError if `net` is no module, or if a module in it is already initialised."""
     argument: Any = net
     if not isinstance(argument, nn.Module):
         raise ConfigError(
@@ -477,7 +489,10 @@ def _check_uninitialised_net(net: nn.Module) -> None:
 
 
 def _check_before_init(module: nn.Module, call: str) -> None:
-    """Raise ConfigError if `module` is not a module, or if a part of it is already initialised."""
+    """Raise ConfigError if `module` is no module, or if a part of it is already initialised.
+
+    `call` is the name of the call for the message.
+    """
     argument: Any = module
     if not isinstance(argument, nn.Module):
         raise ConfigError(f"{call}: a {type(module).__name__} is not a torch.nn.Module")

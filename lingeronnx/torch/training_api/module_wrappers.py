@@ -200,7 +200,10 @@ class WrappedModule(nn.Module):
         return annotations.clamp.apply(result, annotations.clamp.output)
 
     def extra_repr(self) -> str:
-        """Return the settings of the module for ``print(module)``."""
+        """Return the settings of the module for ``print(module)``, after those of its class.
+
+        Bits only if it is quantized, clamps, and whether a batch norm is folded in.
+        """
         annotations = get_annotations(self)
         settings = [super().extra_repr()]
         if annotations.is_quantized and annotations.bits is not None:
@@ -232,7 +235,10 @@ def _rebuild_wrapped(*recipe: Any) -> nn.Module:
 
 
 def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]:
-    """Return a subclass of `base` and `original`, named by `prefix` and `original`."""
+    """Return a subclass of `base` and `original`, in this order, with `prefix` in its name.
+
+    The name is `prefix` and that of `original`.
+    """
     return type(
         f"{prefix}{original.__name__}",
         (base, original),

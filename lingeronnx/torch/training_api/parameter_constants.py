@@ -57,7 +57,10 @@ class NetParameters:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        """Map the name of each parameter and buffer of `net` to its module and its name there."""
+        """Map the state_dict name of each parameter and buffer to (module, its name there).
+
+        Absent ones (None) are omitted.
+        """
         self.computed_constants: ComputedConstants | None = None
         self.owner_of_name: dict[str, tuple[nn.Module, str]] = {}
         for path, module in net.named_modules():
@@ -152,7 +155,10 @@ def _is_sole_consumer(node: ir.Node, index: int) -> bool:
 
 
 def _is_standard_linear(layer: ir.Node) -> bool:
-    """Return whether a layer is no Gemm, or a Gemm as exported from nn.Linear: x W^T + b."""
+    """Whether a layer is no Gemm, or a Gemm as exported from nn.Linear: x W^T + b.
+
+    That is alpha = beta = 1, transB = 1 and transA = 0.
+    """
     if layer.op_type != "Gemm":
         return True
     if ir.get_attr(layer, "alpha", 1.0) != 1 or ir.get_attr(layer, "beta", 1.0) != 1:
@@ -297,7 +303,7 @@ class ConstantOrigins:
         return list(dict.fromkeys(name for (name, _), origin in self.at.items() if origin is None))
 
     def get_parameter_names(self, node: ir.Node) -> set[str]:
-        """Return the names of the parameters that the constants of a node come from."""
+        """Return the names of the parameters that the constant inputs of `node` come from."""
         names: set[str] = set()
         for index in range(len(node.inputs)):
             origin = self.at.get((str(node.name), index))
@@ -360,7 +366,7 @@ class PlannedConstants:
         self._order, self._constants, self.frozen = order, constants, frozen
 
     def find_untrained_parameters(self, used_constants: Collection[str]) -> list[str]:
-        """Return the parameters that none of the `used_constants` depends on."""
+        """Return the parameters on which none of `used_constants` depends, in the net's order."""
         trained: set[str] = set()
         for name, (origin, _) in self._constants.items():
             if name in used_constants:
@@ -405,7 +411,11 @@ def _float_constant(node: ir.Node, index: int) -> np.ndarray | None:
 def _match_nodes(
     first: ir.Model, second: ir.Model, third: ir.Model
 ) -> Iterator[tuple[ir.Node, ir.Node, ir.Node]]:
-    """Yield corresponding nodes: by order if the graphs have the same operators, else by name."""
+    """Yield triples of corresponding nodes of three graphs.
+
+    By position if all have the same sequence of operators, else by name, without nodes that one of
+    them lacks.
+    """
     first_nodes, second_nodes, third_nodes = (list(graph.graph) for graph in (first, second, third))
     operator_lists = {
         tuple(node.op_type for node in nodes) for nodes in (first_nodes, second_nodes, third_nodes)

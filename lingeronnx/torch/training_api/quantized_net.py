@@ -236,7 +236,7 @@ class QatState:
 
 
 def _get_initial_ranges(traced: Traced) -> Ranges:
-    """Return the extremes of the activations in the statistics of the trace."""
+    """Return activation name -> clipped (low, high) in the statistics of the trace."""
     activations = traced.planned.partition.activations
     return {
         name: _clip_range(traced, name, stats.low, stats.high)

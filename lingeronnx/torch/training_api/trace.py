@@ -139,7 +139,7 @@ class Traced:
 
     @cached_property
     def input_shapes(self) -> dict[str, list[int | None]]:
-        """The shape of each input, with None on the batch axis."""
+        """Input name -> shape, with None on the batch axis."""
         shapes = {}
         for spec in get_input_specs(self.planned.graph):
             shape = list(spec.shape or ())
@@ -150,7 +150,7 @@ class Traced:
 
     @property
     def frozen_constants(self) -> dict[str, Tensor]:
-        """The constants that depend on parameters but cannot follow them."""
+        """Initializer name -> tensor, for constants that depend on parameters but cannot follow."""
         initializers = self.planned.graph.graph.initializers
         return {
             name: torch.from_numpy(np.array(ir.const_value(initializers[name])))
@@ -179,7 +179,10 @@ class Traced:
         return pytree.tree_unflatten(leaves, self.output_tree)
 
     def update_constants(self) -> dict[str, Tensor]:
-        """Recompute the constants of `qat_module` from the current parameters and return them."""
+        """Recompute the constants of `qat_module` from the current parameters, and return them.
+
+        The result maps initializer names to tensors with gradients to the parameters.
+        """
         tensors = self.constants.tensors(
             self.parameters.get_effective_tensors(), self.qat_module.used_initializers
         )
@@ -188,7 +191,7 @@ class Traced:
 
 
 def _check_shape(name: str, tensor: Tensor, traced_shape: Sequence[int | None]) -> None:
-    """Raise DataError if an input differs from the traced shape; None matches any size."""
+    """Raise DataError if an input differs from the traced shape; None there matches any size."""
     has_same_rank = len(traced_shape) == tensor.dim()
     if has_same_rank and all(
         expected in (None, size) for expected, size in zip(traced_shape, tensor.shape, strict=True)
@@ -307,7 +310,7 @@ def trace_net(
 
 
 def _get_planning_arrays(graph: ir.Model, parameters: NetParameters) -> dict[str, np.ndarray]:
-    """Return the effective values of the parameters in `graph` that it is planned with, by name."""
+    """Return parameter name -> effective value, for the parameters in `graph`, as planned with."""
     with torch.no_grad():
         effective = parameters.get_effective_tensors()
         return {
@@ -343,7 +346,10 @@ def _prepare_numbered_graphs(
 
 
 def _warn_untrained(constants: Sequence[str], unused: Sequence[str]) -> None:
-    """Warn of constants that cannot follow the parameters and of parameters that are not used."""
+    """Warn of constants that cannot follow the parameters and of parameters that are not used.
+
+    No warning for an empty sequence.
+    """
     if constants:
         warnings.warn(
             f"not trained, since the graph stores them in another form: {', '.join(constants)}",
@@ -497,7 +503,11 @@ class _ChosenLayers:
         return float_reasons, integer_nodes
 
     def _find_float_reason(self, node: ir.Node, has_integer_inputs: bool) -> str:
-        """Return the reason why a node stays in float, or an empty string if it does not."""
+        """Return the reason why a node stays in float, or "" if it becomes an integer node.
+
+        A layer with parameters needs bits. Others need `out_bits`, modules that allow quantization,
+        and integer inputs.
+        """
         module_chain = self._get_module_chain(node)
         if self._constants.depends_on_parameters(node):
             if self._get_bits(module_chain):

@@ -80,7 +80,10 @@ def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewr
 
 
 def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Remove unused graph inputs, in place, unless all are unused."""
+    """Remove the graph inputs without consumers, in place, unless all inputs are unused.
+
+    Returns one description per removed input.
+    """
     unused = [
         value
         for value in graph.graph.inputs
@@ -137,7 +140,10 @@ def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target
 
 
 def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Duplicate every iqPad with several uses, in place, so that each use reads its own."""
+    """Give each use of an iqPad but the first a copy of the node, in place.
+
+    Returns one description per duplicated node.
+    """
     rewrites = []
     for node in list(graph.graph):
         if node.op_type != PAD.name:
@@ -254,7 +260,10 @@ def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
 def _insert_reshape(
     graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str
 ) -> ir.Value:
-    """Insert a Reshape of `source` to `shape` before `node` and return its output, named `name`."""
+    """Insert a Reshape of `source` to `shape` before `node`; return its output.
+
+    It is named `name`, or after it if that is in use.
+    """
     name = ir.unique_tensor_name(graph, name)
     shape_constant = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64)
@@ -288,7 +297,10 @@ def _needs_rotation(node: ir.Node) -> bool:
 def _get_2d_conv_shapes(
     node: ir.Node,
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
-    """Return the shapes of the input and the weight of a Conv2dInt, both of rank 4, or None."""
+    """Return (input shape, weight shape) of a Conv2dInt, both of rank 4.
+
+    None for other nodes, unknown ranks and other ranks.
+    """
     if node.op_type != CONV2D.name:
         return None
     input_shape, weight_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.inputs[1])
@@ -371,7 +383,10 @@ _MAX_CONCAT_INPUTS = 5
 def _insert_partial_softmax(
     graph: ir.Model, node: ir.Node, source: ir.Value, axis: int, start: int, end: int
 ) -> ir.Value:
-    """Insert a copy of a SoftmaxInt on rows start .. end-1 of `source`; return its output."""
+    """Insert before `node`, a SoftmaxInt, a Slice start .. end-1 of `axis` of `source` and a copy.
+
+    The copy of `node` reads the Slice; returns its output.
+    """
     used_names, base_name = ir.get_tensor_names(graph), f"{node.outputs[0].name}"
     rows = make_slice(graph, source, axis, start, end, f"{base_name}_rows{start}", used_names)
     softmax = ir.make_node(
@@ -495,7 +510,10 @@ def _insert_after(
     suffix: str,
     shape: list[int | None] | list[int],
 ) -> ir.Value:
-    """Insert a node after `node` and return its output, a tensor of `shape` with batch 1."""
+    """Insert a node after `node` and return its output, of `shape` with axis 0 replaced by 1.
+
+    The output is named after the first of `inputs`, with `suffix`.
+    """
     name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{suffix}")
     inserted = ir.make_node(
         op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0]

@@ -94,7 +94,7 @@ class _ConvShape:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """The attributes of the convolution node."""
+        """The attributes of a convolution node of this geometry; the kernel is the weight's."""
         return {
             "kernel_shape": list(self.weight[2:]),
             "pads": list(self.pads),
@@ -180,7 +180,10 @@ _MISALIGNED_SIZE = (
 
 
 def _is_int4_linear_correct(outputs: int, inputs: int, target: Target) -> bool:
-    """Whether the chip computes a LinearInt with 4-bit weights [outputs, inputs] correctly."""
+    """Whether the chip computes a LinearInt with 4-bit weights [outputs, inputs] correctly.
+
+    It does if it supports them, `inputs` is not 1, and the packer writes as many bytes as it plans.
+    """
     if INT4_BITS not in target.get_weight_bits(LINEAR.name) or inputs == 1:
         return False
     step = PackerStep(LINEAR.name, "", (), (), {"parameter_bits": INT4_BITS})
@@ -263,7 +266,10 @@ def _legalize_linear(graph: ir.Model, node: ir.Node, target: Target) -> str:
 
 
 def _is_convertible_linear(node: ir.Node) -> bool:
-    """Whether a node is an 8-bit LinearInt over one sample that shares its weight with no other."""
+    """Whether `node` is a LinearInt with 8 output bits whose weight no other node uses.
+
+    Its input must have two or three axes, the first of size 1.
+    """
     if node.op_type != LINEAR.name or ir.get_attr(node, "o_bits") != 8:
         return False
     shape = get_dims(node.inputs[0])
@@ -310,7 +316,10 @@ def _replace_by_pointwise_conv(
 def _insert_transpose(
     graph: ir.Model, node: ir.Node, value: ir.Value, shape: Sequence[int]
 ) -> ir.Value:
-    """Insert a Transpose of the last two axes before `node`; return its output of `shape`."""
+    """Insert a swap of the last two axes of `value` before `node`; return its output.
+
+    The output has `shape`.
+    """
     name = ir.unique_tensor_name(graph, f"{value.name}_turned")
     transpose = ir.make_node(
         TRANSPOSE.name,
@@ -326,7 +335,10 @@ def _insert_transpose(
 
 
 def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
-    """Declare 8-bit weights of equal values; copy them if other nodes read them as 4-bit ones."""
+    """Declare the weights of `node` as 8-bit, with equal values; returns the description.
+
+    A weight that other nodes use too is copied first.
+    """
     ir.set_attr(node, "parameter_bits", 8)
     weight = ir.require_input(node, 1)
     array = ir.const_value(weight)
@@ -340,7 +352,10 @@ def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
 
 
 def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
-    """Replace a Conv1dInt, whose 4-bit weights do not pack, by a Conv2dInt of height 1."""
+    """Replace a Conv1dInt, whose 4-bit weights do not pack, by a Conv2dInt of height 1.
+
+    Inserts Unsqueeze and Squeeze of axis 2 around it; returns the new convolution.
+    """
     geometry, base_name = ConvGeometry.from_node_as_2d(node), str(node.outputs[0].name)
     source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
     unsqueeze = ir.make_node(

@@ -118,7 +118,10 @@ def split_linear_before_batch_norm(graph: ir.Model, target: Target) -> list[Appl
 
 
 def _collect_linears(graph: ir.Model) -> dict[ir.Node, LinearShape]:
-    """Return every LinearInt with its dimensions, in graph order."""
+    """Return LinearInt node -> its dimensions, in graph order.
+
+    Nodes whose shape is not known are omitted.
+    """
     linears = {}
     for node in graph.graph:
         shape = get_linear_shape(node)
@@ -141,7 +144,7 @@ def _find_part_count(shape: LinearShape, counts: range, area_bytes: int) -> int 
 
 
 def is_read_by_batch_norm(value: ir.Value) -> bool:
-    """Whether a BatchNorm2dInt reads `value`, directly or reshaped."""
+    """Whether a BatchNorm2dInt consumes `value`, directly or behind Reshapes."""
     for use in value.uses():
         if use.node.op_type == BATCH_NORM2D.name:
             return True
@@ -174,7 +177,10 @@ def convert_mean_linears_to_convs(graph: ir.Model, target: Target) -> list[Appli
 
 
 def _is_mean_conv_supported(node: ir.Node, shape: LinearShape, target: Target) -> bool:
-    """Whether the chip supports the 1x1 convolution that replaces a LinearInt with one output."""
+    """Whether the chip supports the 1x1 convolution that replaces a LinearInt with one output.
+
+    Its image is [1, inputs, 1, rows].
+    """
     weight = ir.require_const_value(node.inputs[1]).reshape(1, -1, 1, 1)
     image = make_detached_value([1, shape.inputs, 1, shape.rows])
     convolution = make_detached_node(
@@ -283,7 +289,10 @@ def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int
 
 
 def _insert_partial_linear(graph: ir.Model, node: ir.Node, start: int, end: int) -> ir.Value:
-    """Insert a LinearInt that computes the outputs start .. end-1 of `node`; return its output."""
+    """Insert, before `node`, a LinearInt of its outputs start .. end-1; return its output.
+
+    All constants of `node` are sliced along axis 0.
+    """
     result = node.outputs[0]
     constants = []
     for value in node.inputs[1:]:

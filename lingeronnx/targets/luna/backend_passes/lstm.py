@@ -51,7 +51,10 @@ def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 
 def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool) -> np.ndarray:
-    """Pad a weight [gates * units, inputs] or bias [gates * units] with zeros for one more unit."""
+    """Pad a weight [gates * units, inputs] or bias [gates * units] with zeros for one more unit.
+
+    The unit is added to each gate, and for a recurrent weight also to the inputs.
+    """
     gates = array.reshape(_GATES, units, *array.shape[1:])
     padded = np.pad(gates, [(0, 0), (0, 1), *[(0, 0)] * (array.ndim - 1)])
     padded = padded.reshape(-1, *array.shape[1:])
@@ -61,7 +64,10 @@ def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool)
 
 
 def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units: int) -> None:
-    """Widen an output of `node` by one unit; its consumers read the first `units` of a Slice."""
+    """Widen `value`, an output of `node`, by one unit on the last axis, in place.
+
+    Its consumers read the first `units` through a Slice, which takes over the name.
+    """
     name, shape, consumers = str(value.name), list(ir.get_shape(value) or ()), list(value.uses())
     value.name = ir.unique_tensor_name(graph, f"{name}_even")
     value.shape = ir.make_shape([*shape[:-1], units + 1])

@@ -220,7 +220,10 @@ def _insert_reshape(
     before: ir.Node,
     used_names: set[str],
 ) -> ir.Value:
-    """Insert a Reshape and return its output; return `value` if it has this shape already."""
+    """Insert a Reshape of `value` before node `before`, and return its output.
+
+    Returns `value` itself if it has this shape already.
+    """
     if list(shape) == list(ir.get_shape(value) or ()):
         return value
     constants = {"shape": np.array(shape, np.int64)}

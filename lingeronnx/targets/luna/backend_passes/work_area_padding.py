@@ -138,7 +138,10 @@ def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
 
 
 def _get_linear_concat_area(concat: ir.Node) -> int:
-    """Return the work area of an iqCat of parts of a multi-row LinearInt; 0 for other inputs."""
+    """Return the work area in bytes of an iqCat all of whose inputs are multi-row LinearInt.
+
+    0 if an input is anything else.
+    """
     for value in concat.inputs:
         producer = ir.producer(value)
         linear = None if producer is None else get_linear_shape(producer)
@@ -173,7 +176,7 @@ def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
 
 
 def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    """Return the demand of each LinearInt with several rows: the bytes it writes, on its input."""
+    """Return a demand per LinearInt with several rows: the bytes it writes, on its input."""
     demands = []
     for node in graph.graph:
         linear = get_linear_shape(node)
@@ -289,7 +292,10 @@ def _insert_dummy_batch_norm(
 
 
 def _split_concat_factor(copies: int) -> list[int]:
-    """Return the input counts of chained iqCat that give `copies` copies, or a few more."""
+    """Return the input counts of chained iqCat that give `copies` copies, or a few more.
+
+    Each is at most `_MAX_CONCAT_INPUTS`; their product is at least `copies`. Empty for one copy.
+    """
     if copies <= 1:
         return []
     if copies <= _MAX_CONCAT_INPUTS:

@@ -20,7 +20,10 @@ UNMEASURED_RULES: dict[str, str] = {}
 
 
 def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
-    """Mark a rule as not measured and register `assumption`, the statement that it relies on."""
+    """Return a decorator that registers `assumption`, on which the unmeasured rule relies.
+
+    The key in `UNMEASURED_RULES` is "module.function"; the rule is unchanged.
+    """
 
     def mark(rule: _Rule) -> _Rule:
         """Record the assumption under the rule's "module.function"; return the rule unchanged."""

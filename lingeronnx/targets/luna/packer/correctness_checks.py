@@ -159,7 +159,7 @@ _LAYOUT_OPERATORS = {LINEAR.name, BMM.name, CONV2D.name, CONV1D.name}
 
 
 def _map_constant_consumers(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
-    """Return the steps that read each stored constant, in execution order."""
+    """Return name of a stored constant -> steps that read it, in execution order."""
     consumers: dict[str, list[PackerStep]] = {}
     for step in plan.graph.steps:
         for tensor in plan.graph.get_constants(step):
@@ -188,7 +188,11 @@ def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on one step that do not depend on where its tensors are placed."""
+    """Yield the findings on one step that do not depend on where its tensors are placed.
+
+    Unsupported operators, input bits of LUTs, output bits of LinearInt, LayerNormInt, odd LSTM
+    units, batches of convolutions, and output scales.
+    """
     node = plan.get_placed_step(step)
     profile = get_packer_profile(plan.target)
     yield from _check_operator_support(plan, step)

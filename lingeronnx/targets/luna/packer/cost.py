@@ -93,7 +93,7 @@ def _get_accessed_bytes(net: PackerGraph, step: PackerStep) -> dict[str, int]:
 
 
 def _count_macs(net: PackerGraph, step: PackerStep) -> int:
-    """Count the multiply-accumulates of a step; 0 for an operator without products."""
+    """Return the multiply-accumulates of a step for the shapes of the graph; 0 without products."""
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
     if step.op in (CONV2D.name, CONV1D.name):

@@ -77,7 +77,7 @@ class DetailedVerdict(Verdict):
         return self.estimate_latency(get_kernel_costs(self.target) or ARCS)
 
     def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
-        """Estimate the latency with the given kernel costs; None without a memory plan."""
+        """Estimate the latency with the given kernel costs; None without graph or memory plan."""
         from ..timing import estimate_latency  # imports the packer's modules
 
         if self.graph is None or self.memory_plan is None:
@@ -219,7 +219,10 @@ def _make_verdict(
 def _check_capacity(
     net: PackerGraph, memory: MemoryPlan, target: Target
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each memory of the chip (shared, PSRAM) that the plan exceeds."""
+    """Yield a finding for each memory of the chip (shared, PSRAM) that the plan exceeds.
+
+    A chip without a known PSRAM size has no limit there.
+    """
     if not memory.fits:
         yield VerdictFinding(
             "packs",
@@ -240,7 +243,10 @@ def _check_capacity(
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
-    """Describe the required bytes, and node and three largest tensors at the peak of the plan."""
+    """Describe the plan: required bytes, and the live bytes at its peak with the node there.
+
+    Names the three largest tensors in shared memory at the first step with the most live bytes.
+    """
     live_bytes = memory.compute_live_bytes(len(net.steps))
     peak_index = live_bytes.index(max(live_bytes))
     live_sizes = [
@@ -282,7 +288,10 @@ class NodeLimitChecker:
         self._violations_by_key: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-        """Yield a finding for each limit that a step breaks; results are cached by its contents."""
+        """Yield a finding for each limit that a step breaks; results are cached by its contents.
+
+        Names do not belong to the contents; nothing for an operator without limits.
+        """
         if step.op not in PACKER_LIMITS and step.op not in CORRECTNESS_LIMITS:
             return
         key = _make_cache_key(net, step)
@@ -293,7 +302,10 @@ class NodeLimitChecker:
             yield VerdictFinding(level, step.origin, rule, value, remedy)
 
     def _evaluate_limits(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
-        """Yield (level, rule, value, remedy) of each limit that the node breaks."""
+        """Yield (level, rule, value, remedy) of each limit that the node breaks.
+
+        The level is "packs" for limits of the packer, "right" for those of correct results.
+        """
         for level, table in (("packs", PACKER_LIMITS), ("right", CORRECTNESS_LIMITS)):
             for limit in table.get(node.op_type, ()):
                 value = limit(node, self._target)
@@ -303,7 +315,10 @@ class NodeLimitChecker:
 
 
 def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
-    """Return everything about a step that the limits may depend on, which excludes its names."""
+    """Return all contents of a step that limits may depend on, hashable, without its names.
+
+    These are operator, attributes, shapes, values of constants, and which inputs are graph inputs.
+    """
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]

@@ -247,7 +247,10 @@ def _check_node_names(graph: onnx.GraphProto) -> Iterator[VerdictFinding]:
 
 
 def _check_order(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield a finding for each input that is used before the node that produces it."""
+    """Yield a finding for each input of a step that is neither available nor produced before it.
+
+    Available are graph inputs, initializers and outputs of Constant nodes.
+    """
     available = {v.name for v in graph.input} | {i.name for i in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
@@ -436,7 +439,7 @@ def _check_dequant_scales(
 
 
 def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    """Yield a finding for each operand without elements."""
+    """Yield a finding for each input or output of a step with a dimension of 0."""
     for name in (*step.inputs, *step.outputs):
         shape = net.tensors[name].shape if name in net.tensors else ()
         if 0 in shape:

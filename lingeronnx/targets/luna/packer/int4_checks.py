@@ -83,7 +83,10 @@ def _check_operator(
 
 
 def _check_linear(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if a LinearInt with 4-bit weights has one input or not 8 output bits."""
+    """Yield a finding if a LinearInt with 4-bit weights has one input or not 8 output bits.
+
+    At most one finding; that on the inputs takes precedence.
+    """
     if net.tensors[step.inputs[1]].shape[-1] == 1:
         rule = "a LinearInt with 4-bit weights must have at least two inputs per row"
         yield make_wrong_result_finding(step, rule, 1, _KEEP_8_BITS_REMEDY)

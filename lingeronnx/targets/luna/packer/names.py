@@ -31,7 +31,10 @@ def is_safe(name: str) -> bool:
 
 
 def _sanitize_name(name: str) -> str:
-    """Replace unsafe characters, reserved words and the reserved prefix of a name."""
+    """Return `name` without unsafe characters ("_" instead), reserved words and prefix.
+
+    Reserved words are replaced; a name with the reserved prefix gets a lower-case first letter.
+    """
     text = "".join(
         "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
     )
@@ -87,7 +90,10 @@ def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
 
 
 def _assign_node_names(graph: ir.Model) -> dict[str, str]:
-    """Assign a unique safe name to each node (old -> new); safe names are kept."""
+    """Return old -> new name for each node; names that are safe stay, others become safe ones.
+
+    New names are unique.
+    """
     original_names = [str(node.name) for node in graph.graph]
     node_names = {name: name for name in original_names if is_safe(name)}
     for name in original_names:

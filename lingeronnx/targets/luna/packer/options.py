@@ -123,7 +123,7 @@ def _make_options(values: dict[str, str]) -> PackerOptions:
 
 
 def _parse_bytes(option: str, text: str) -> int:
-    """Convert the value of an option to bytes; raise ConfigError if it is not an integer."""
+    """Return `text`, the value of `option`, as an integer; ConfigError if it is none."""
     try:
         return int(text)
     except ValueError:
@@ -133,7 +133,10 @@ def _parse_bytes(option: str, text: str) -> int:
 
 
 def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
-    """Parse ``tensor:memory,tensor:memory`` to a memory by tensor; others become findings."""
+    """Parse ``tensor:memory,tensor:memory`` to (tensor -> memory, findings).
+
+    Other entries and unknown memories become findings; memories are lower case.
+    """
     placements: dict[str, str] = {}
     findings: list[VerdictFinding] = []
     for entry in text.split(",") if text else []:
@@ -151,7 +154,10 @@ def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
 
 
 def _parse_symbol_sizes(text: str) -> dict[str, int]:
-    """Parse ``N=1`` or ``N=1:1:1`` entries separated by commas; the first size of each counts."""
+    """Parse ``N=1`` or ``N=1:2:3`` entries separated by commas to symbol -> first size.
+
+    Raises ConfigError for a size that is no integer.
+    """
     sizes: dict[str, int] = {}
     for entry in text.split(",") if text else []:
         name, _, value = entry.partition("=")

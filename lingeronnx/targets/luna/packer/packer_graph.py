@@ -104,7 +104,10 @@ class PackerGraph:
         return [tensor for tensor in inputs if not tensor.is_constant]
 
     def get_constants(self, step: PackerStep) -> list[PackerTensor]:
-        """Return the constants of a step that take memory, which excludes shapes and indices."""
+        """Return the constants of a step that take memory, which excludes shapes and indices.
+
+        In input order.
+        """
         stored_indices = STORED_CONSTANT_INPUTS.get(step.op)
         names: Sequence[str] = step.inputs
         if stored_indices is not None:
@@ -113,7 +116,7 @@ class PackerGraph:
         return [tensor for tensor in tensors if tensor.is_constant]
 
     def iterate_tensors(self) -> Iterator[PackerTensor]:
-        """Yield the tensors of a run: the graph inputs, then the outputs of each step."""
+        """Yield the graph inputs, then the outputs of each step in execution order."""
         for name in self.inputs:
             yield self.tensors[name]
         for step in self.steps:

@@ -184,7 +184,7 @@ def _to_operand(tensor: PackerTensor) -> Operand:
 
 
 def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) -> TimingNode:
-    """Convert a step to the node description that kernel calls are derived from."""
+    """Return the description of a step that its kernel calls are derived from."""
     inputs = [_to_operand(net.tensors[name]) for name in step.inputs]
     outputs = [_to_operand(net.tensors[name]) for name in step.outputs]
     return TimingNode(

@@ -172,7 +172,10 @@ def _select_logged_steps(
 def _make_board_layer(
     step: _LoggedStep, measured: float, calibration: TimingCalibration
 ) -> BoardLayer:
-    """Compare the measured cycles of a layer with the formulas and with the calibration."""
+    """Return the measured cycles of a layer with those of the formulas and of the calibration.
+
+    Both are None if no formula covers the work of the step.
+    """
     if step.work is None:
         return BoardLayer(step.name, step.operator, measured, None, None)
     modeled = sum(sum(cost) for cost in step.work.values())

@@ -35,7 +35,11 @@ class MeasuredNode:
     cycles_by_family: Mapping[str, CallCost]
 
     def predict_cycles(self, calibration: TimingCalibration) -> float:
-        """Return the node's cycles according to a calibration."""
+        """Return the node's cycles according to a calibration.
+
+        Its cycles per node, plus start and element cycles of each family times the family's factors
+        (1 for families without any).
+        """
         total = calibration.node
         for family, cost in self.cycles_by_family.items():
             factor = calibration.factors.get(family, FamilyFactor(start=1.0, rest=1.0))

@@ -292,7 +292,7 @@ def _list_average_window_calls(node: TimingNode) -> list[KernelCall]:
 
 
 def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    """Make the function that lists the call of an elementwise kernel."""
+    """Return the function that lists one call of `kernel` on all elements of a node's input."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
         """List one call of `kernel` on all elements, from the input's to the output's bits."""
@@ -303,7 +303,7 @@ def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[Kern
 
 
 def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List two rescalings to 32 bits, and the sigmoid of all elements."""
+    """List a rescaling to 32 bits, another one of 32 bits, and the sigmoid, of all elements."""
     n, in_bits, out_bits = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
     return [
         _vector_call("scale", n, in_bits, 32),
@@ -313,7 +313,10 @@ def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the tanh of all elements, after a rescaling unless its scale is `_NATIVE_TANH_SCALE`."""
+    """List the tanh of all elements, with a rescaling before unless scale is native.
+
+    The native scale is `_NATIVE_TANH_SCALE`.
+    """
     n = node.inputs[0].element_count
     calls = [_vector_call("tanh", n, 32, node.outputs[0].bits)]
     if node.scale("scale_x", node.inputs[0]) != _NATIVE_TANH_SCALE:
@@ -374,7 +377,7 @@ def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List a rescaling by the factor and an addition of the offset per batch item and channel."""
+    """List a rescaling to 32 bits and an addition of the offset per batch item and channel."""
     batch, channels, *size = node.inputs[0].shape
     count, n = batch * channels, math.prod(size)
     in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
@@ -424,7 +427,7 @@ def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    """Make the function that lists the calls of an addition or a subtraction by `kernel`."""
+    """Return the function that lists the calls of an addition or a subtraction by `kernel`."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
         """List a rescaling per operand of another scale than the output, and the kernel."""
@@ -489,7 +492,7 @@ def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one copy per output and position before the axis."""
+    """List one copy per output and position before the axis, of the bytes from the axis on."""
     axis = _get_axis(node)
     calls = []
     for output in node.outputs:
@@ -538,7 +541,7 @@ def _list_argmax_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    """List one rescaling of 8-bit values; a change of the bits is unmodeled work on the host."""
+    """List one rescaling of 8-bit values; for other widths, unmodeled work on the host."""
     source, output = node.inputs[0], node.outputs[0]
     if source.bits == output.bits == 8:
         return [_vector_call("scale", source.element_count, 8, 8)]

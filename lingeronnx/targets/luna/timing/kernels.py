@@ -251,7 +251,10 @@ def _estimate_matmul_cycles(
 def _estimate_transpose_cycles(
     prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int
 ) -> float | None:
-    """Estimate a matrix transpose, or return None unless both widths are equal and 8 or 32 bits."""
+    """Return the cycles of a transpose of [rows, columns]; None unless both widths are 8 or 32.
+
+    Input and output widths, in bits, must be equal.
+    """
     if bits != out_bits or bits not in (8, 32):
         return None
     row_cycles = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))

@@ -63,7 +63,7 @@ class Window:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the output, for an input width in full steps."""
+        """(height, width) of the output, for an input width rounded to full steps."""
         pad_top, pad_left, pad_bottom, pad_right = self.pads
         kernel_h, kernel_w = (
             d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)
@@ -255,7 +255,10 @@ def estimate_depthwise_cycles(window: Window) -> float | None:
 
 
 def estimate_pool_cycles(window: Window) -> float:
-    """Estimate the cycles of max or average pooling."""
+    """Return the estimated cycles of max or average pooling.
+
+    Start, loading the input, and the longer of storing and computing.
+    """
     out_h, out_w = window.size
     load = round_up(window.c_in, 2) * window.h * window.width / 8
     store = window.c_in * out_h * out_w / 16

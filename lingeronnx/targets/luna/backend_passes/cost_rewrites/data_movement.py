@@ -60,7 +60,7 @@ def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewritePr
     )
 
     def write() -> None:
-        """Write the proposed nodes."""
+        """Insert transposed parts, their iqCat on axis 0 and its transpose in place of `node`."""
         inputs = [
             editor.reshape(editor.transpose(part, node), part.shape[::-1], node) for part in parts
         ]
@@ -306,7 +306,10 @@ def _make_batched_transpose_move(
     """
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
-        """Append the Slices, transposes and iqCat before `node` and return the result."""
+        """Insert, before `node`, a Slice and a transpose per matrix of `value` and an iqCat.
+
+        Returns the output of the iqCat.
+        """
         matrix_size = element_count(value) // count
         flat = editor.reshape(value, [count, matrix_size], node)
         results = []

@@ -216,7 +216,7 @@ class RewriteEditor:
         return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
-        """Create, but do not insert, a Reshape of `value` to `shape`."""
+        """Return a new Reshape of `value` to `shape`; it is not inserted, its constant is added."""
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         shape_constant = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
         node = ir.make_node(
@@ -270,7 +270,10 @@ class RewriteEditor:
         return self.insert(node, before)
 
     def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
-        """Insert an iqCat on axis 0 of matrices with a common `scale`; return its output."""
+        """Insert an iqCat of `values` on axis 0 before `before`; return its output.
+
+        All have the same `scale`, which is also that of the output.
+        """
         output = self.name(f"{values[0].name}_joined")
         node = make_concat(values, 0, scale, before, output, output)
         node.name = self._make_node_name(str(node.name))
@@ -313,7 +316,10 @@ class RewriteEditor:
         return node.outputs[0]
 
     def _move_producer_before(self, value: ir.Value, before: ir.Node) -> None:
-        """Move the producers of `value` before `before`, which uses it as well."""
+        """Move the producers of `value` that come after node `before` to the place before it.
+
+        Follows first inputs upstream as long as their producer comes after.
+        """
         downstream = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
         while (producer := ir.producer(value)) is not None and producer in downstream:
             self.graph.graph.remove(producer)

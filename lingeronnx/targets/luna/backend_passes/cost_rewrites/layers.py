@@ -179,7 +179,7 @@ def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
 
 
 def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
-    """Estimate the cycles of the convolutions, Slices and iqCat of a view."""
+    """Return the estimated cycles of a view: convolutions, and Slices and iqCat if it is split."""
     area = math.prod(view.image)
     cycles = 0.0
     for start, end in view.channel_ranges:
@@ -207,7 +207,10 @@ def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
 def _is_conv_supported(
     editor: RewriteEditor, image_shape: Sequence[int], weight_shape: Sequence[int], group: int
 ) -> bool:
-    """Whether the chip supports a 1x1 convolution with these shapes and this group."""
+    """Whether the chip supports a 1x1 convolution with these shapes and `group`.
+
+    The output has the batch 1, the weight's outputs and the image's size.
+    """
     return editor.is_layer_supported(
         CONV2D.name,
         image_shape,
@@ -266,7 +269,7 @@ def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
-        """Write the proposed nodes."""
+        """Insert the reshaped weight and image and the 1x1 convolution in place of `node`."""
         new_weight = editor.reshape_constant(ir.require_input(node, 1), weight_shape, kernel)
         image = editor.reshape(ir.require_input(node), image_shape, node)
         constants = [new_weight, *(value for value in node.inputs[2:] if value is not None)]

@@ -58,7 +58,10 @@ def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
-        """Write the proposed nodes."""
+        """Insert a ConvTranspose2dInt with identity weights and zero biases in place of `node`.
+
+        The source is first reshaped to the image.
+        """
         identity = (np.eye(channels) * IDENTITY_WEIGHT).astype(np.int8)
         weight = np.broadcast_to(identity[:, :, None, None], weight_shape)
         name = node.outputs[0].name
@@ -109,7 +112,10 @@ def _match_repeating_concat(node: ir.Node | None) -> tuple[int, Matrix] | None:
 
 
 def _is_repeated_by_consumer(node: ir.Node) -> bool:
-    """Whether the only consumer is an iqCat that repeats the elements; both become one layer."""
+    """Whether the only consumer of `node`, Reshapes apart, is an iqCat that repeats each element.
+
+    Then both become one layer.
+    """
     value, consumer = node.outputs[0], ir.sole_consumer(node.outputs[0])
     while consumer is not None and consumer.op_type == RESHAPE.name:
         value = consumer.outputs[0]

@@ -76,7 +76,7 @@ class Cascade:
 
     @property
     def external_inputs(self) -> list[ir.Value]:
-        """The activations that are produced outside of the cascade."""
+        """The data inputs that no layer of the cascade produces, each once, in order of use."""
         produced = {node.outputs[0] for node in self.nodes}
         inputs: dict[ir.Value, None] = {}  # an ordered set
         for node in self.nodes:
@@ -85,7 +85,11 @@ class Cascade:
 
     @property
     def along_columns(self) -> Cascade | None:
-        """The same layers, to be tiled by columns; None if one of them moves rows or columns."""
+        """The same layers, to be tiled by columns (axis 3).
+
+        None if the result has fewer than two columns, or if an operator along an axis works on
+        another one than the channels.
+        """
         if axis_length(self.result, 3) < 2:
             return None
         for node in self.nodes:
@@ -212,7 +216,7 @@ def _has_scalar_constants(node: ir.Node) -> bool:
 
 
 def _is_2d_window(node: ir.Node) -> bool:
-    """Whether a sliding-window node has a 2-D kernel and rounds its output size down."""
+    """Whether a sliding-window node has a 2-D kernel and no `ceil_mode`."""
     if ir.get_attr(node, "ceil_mode", 0):
         return False
     if node.op_type == CONV2D.name:

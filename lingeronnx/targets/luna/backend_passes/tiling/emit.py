@@ -83,7 +83,11 @@ class _TileEmitter:
         return self.tile_values[run.result]
 
     def _get_rows(self, value: ir.Value, rows: RowRange) -> ir.Value:
-        """Return `rows` of a tensor: the tile's part of it, or a Slice of that."""
+        """Return `rows` of tensor `value`: the tile's rows of it, or a Slice of these.
+
+        A tensor from outside the cascade is first sliced to the rows that all consumers in the tile
+        need.
+        """
         held_rows = self.tile.held_rows[value]
         if value not in self.tile_values:  # from outside: a Slice for all consumers in the tile
             all_rows = (0, int((ir.get_shape(value) or ())[self.tile.axis] or 1))
@@ -93,7 +97,10 @@ class _TileEmitter:
     def _slice(
         self, nodes: list[ir.Node], value: ir.Value, value_rows: RowRange, rows: RowRange
     ) -> ir.Value:
-        """Return `rows` of a tensor that holds `value_rows`, by a Slice in `nodes` if needed."""
+        """Return `rows` of `value`, which holds `value_rows`; both count in the complete tensor.
+
+        Appends a Slice to `nodes`, unless both ranges are equal.
+        """
         if value_rows == rows:
             return value
         axis, offset = self.tile.axis, value_rows[0]

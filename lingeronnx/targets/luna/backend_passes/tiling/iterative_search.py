@@ -86,7 +86,10 @@ class TilingState:
         return cls(view, verdict, packer_names, names, memory_fraction, budget)
 
     def evaluate_with(self, schedule: TileSchedule) -> TilingState | None:
-        """Evaluate the graph with one more schedule; return None if it cannot be planned."""
+        """Evaluate the graph with one more schedule; return None if it cannot be planned.
+
+        Does not modify this state.
+        """
         view = apply_schedule(self.view, schedule)
         verdict = _evaluate(view, self.budget)
         if verdict is None:
@@ -130,7 +133,10 @@ class TilingState:
 
     @property
     def is_near_fit(self) -> bool:
-        """Whether all nodes are correct and the plan exceeds the memory only slightly."""
+        """Whether no node is incorrect and the plan needs at most 1.5 times the memory.
+
+        False also if external memory is missing. The factor is `_NEAR_FIT_RATIO`.
+        """
         plan = self.verdict.memory_plan
         assert plan is not None
         if self.incorrect_nodes or self.missing_external_bytes:
@@ -194,7 +200,7 @@ class TilingState:
                 yield layer_by_packer_name[name]
 
     def _map_untiled_layers(self) -> dict[str, ir.Node]:
-        """Return the tileable layers that no schedule has tiled, by the packer's name."""
+        """Return packer's name -> node, for tileable nodes that no schedule has tiled."""
         names = self.view.node_names
         return {
             names.get(str(node.name), str(node.name)): node

@@ -41,7 +41,10 @@ class TileSchedule:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """Most bytes of input and output of a layer of a tile, without other tiles' results."""
+        """The most bytes that the inputs and outputs of one layer need in its largest tile.
+
+        Tensors that are not tiled, and results of other tiles, are not counted.
+        """
         tiled = self.tiles[0].held_rows
         peak_bytes = 0
         for node in self.run.nodes:
@@ -59,7 +62,7 @@ class TileSchedule:
         return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
 
     def describe(self) -> AppliedRewrite:
-        """Describe the tiling and the part that is recomputed (from 0.5 % on) for the report."""
+        """Describe layers, tiles and, from 0.5 % on, the recomputed fraction, for the report."""
         names = [str(node.name) for node in self.run.nodes]
         layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
         max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
@@ -78,7 +81,7 @@ class TileSchedule:
         )
 
     def _measure_bytes(self, value: ir.Value, combine: Callable[[Iterable[int]], int]) -> int:
-        """Return the bytes of a tensor in the largest tile (`max`) or in all tiles (`sum`)."""
+        """Return the bytes of a tensor in its largest tile (`combine` = max) or all tiles (sum)."""
         row_bytes = sample_bytes(value) // axis_length(value, 2)
         tile_bytes = row_bytes * combine(tile.count_rows(value) for tile in self.tiles)
         if not self.strips:

@@ -79,7 +79,7 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
 def _tile_iteratively(
     view: PackerGraphView,
 ) -> tuple[PackerGraphView, list[AppliedRewrite]] | None:
-    """Return the result of the iterative search with the descriptions of all changes, or None."""
+    """Return (graph, descriptions of all changes) of the iterative search, or None if it fails."""
     result = search_iteratively(view)
     if result is None:
         return None
@@ -88,7 +88,7 @@ def _tile_iteratively(
 
 
 def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _TiledGraph | None:
-    """Tile around the first of `layers` for which there is a schedule; None if there is none."""
+    """Return the graph tiled around the first of `layers` that has a schedule; None without any."""
     for layer in layers:
         tiled = _find_schedule(view, layer)
         if tiled is not None:
@@ -110,7 +110,10 @@ def _select_layers_to_tile(
 
 
 def _has_unfittable_node(view: PackerGraphView) -> bool:
-    """Whether a node that cannot be tiled does not fit, wherever its tensors are placed."""
+    """Whether a node of an operator that cannot be tiled exceeds shared memory in any placement.
+
+    False if the graph could not be read.
+    """
     net, target, names = view.prepared.net, view.target, view.node_names
     if net is None:
         return False
@@ -156,7 +159,7 @@ def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
 
 
 def _measure_activation_bytes(node: ir.Node) -> int:
-    """Return the bytes of the inputs and outputs of a node that are not constant."""
+    """Return the bytes per sample of the distinct variable inputs and outputs of `node`."""
     activations = {
         value
         for value in (*node.inputs, *node.outputs)
@@ -193,7 +196,10 @@ def _find_crowded_layers(
 
 
 def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
-    """Return the node names in descending order of the shared memory in use while they run."""
+    """Return the node names in descending order of the shared memory in use while they run.
+
+    `verdict` must have a memory plan and a graph.
+    """
     assert verdict.memory_plan is not None
     assert verdict.graph is not None
     steps = verdict.graph.steps

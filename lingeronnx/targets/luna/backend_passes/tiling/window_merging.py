@@ -55,7 +55,10 @@ def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
 
 
 def _are_similar_windows(nodes: Sequence[ir.Node | None], axis: int) -> bool:
-    """Whether all nodes are windows over parts of one tensor that differ along `axis` only."""
+    """Whether all nodes are windows over parts of one tensor that differ along `axis` only.
+
+    None is no window.
+    """
     first = nodes[0]
     if first is None or first.op_type not in WINDOW_OPERATORS:
         return False
@@ -69,7 +72,10 @@ def _are_similar_windows(nodes: Sequence[ir.Node | None], axis: int) -> bool:
 
 
 def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: ir.Value) -> ir.Node:
-    """Create a window like `like` over all of `source`, to be inserted for an iqCat."""
+    """Return a new window like `like` over all of `source`, in place of the iqCat `concat`.
+
+    It has the name of `concat`; it is not inserted.
+    """
     window = ir.make_node(
         like.op_type,
         [source, *like.inputs[1:]],
@@ -83,7 +89,10 @@ def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: i
 
 
 def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
-    """Whether `tiles` read the parts of the input that tiles of `merged` would, with their pads."""
+    """Whether `tiles` read the rows that tiles of `merged` of these sizes would, with their pads.
+
+    `tiles` are in order along `axis`; their outputs give the sizes.
+    """
     cascade = Cascade((merged,), axis)
     bounds = itertools.accumulate((axis_length(tile.outputs[0], axis) for tile in tiles), initial=0)
     for node, rows in zip(tiles, itertools.pairwise(bounds), strict=True):
@@ -121,7 +130,10 @@ def _get_other_attributes(window: ir.Node) -> dict[str, object]:
 
 
 def _get_read_range(tile: ir.Node, axis: int) -> tuple[ir.Value, RowRange]:
-    """Return the tensor of which a window reads a part, and the range of its rows or columns."""
+    """Return (tensor, (start, end)) that a window reads along `axis`, of the tensor before a Slice.
+
+    Without a Slice of step 1 along `axis`, that is the complete input.
+    """
     source = ir.require_input(tile)
     producer = source.producer()
     positions = None if producer is None else sliced_positions(producer, axis)

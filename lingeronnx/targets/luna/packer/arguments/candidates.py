@@ -157,7 +157,7 @@ def is_valid_option_name(name: str) -> bool:
 
 
 def include_reshape_aliases(net: PackerGraph, names: Sequence[str]) -> list[str]:
-    """Return the names together with the tensors reshaped from them, which share their memory."""
+    """Return `names` and then all tensors reshaped from them, which share their memory."""
     aliases = dict.fromkeys(names)
     for step in net.steps:
         if step.op in RESHAPE_OPERATORS and step.inputs[0] in aliases:
@@ -174,7 +174,7 @@ def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 
 def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
-    """Return the inputs and outputs of all LayerNormInt."""
+    """Return the input and output names of all LayerNormInt, in execution order."""
     names: list[str] = []
     for step in net.steps:
         if step.op == LAYER_NORM.name:
@@ -193,7 +193,7 @@ def _find_softmax_stacks(net: PackerGraph) -> list[str]:
 
 
 def _find_global_average_outputs(net: PackerGraph) -> list[str]:
-    """Return the outputs of average pools over a whole map."""
+    """Return the outputs of AvgPool2dInt whose kernel is the complete map."""
     return [
         s.outputs[0]
         for s in net.steps
@@ -208,7 +208,7 @@ def _find_lstm_inputs(net: PackerGraph) -> list[str]:
 
 
 def find_reshape_source(net: PackerGraph, name: str) -> str:
-    """Trace a tensor back through reshapes to the tensor that it aliases."""
+    """Return the tensor that `name` aliases: its source before all reshapes, or itself."""
     while (producer := net.find_producer(name)) is not None:
         if producer.op not in RESHAPE_OPERATORS:
             break
@@ -232,7 +232,7 @@ def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
 
 
 def _find_concat_inputs(net: PackerGraph) -> set[str]:
-    """Return the inputs of all iqCat."""
+    """Return the names of all inputs of iqCat."""
     names: set[str] = set()
     for step in net.steps:
         if step.op == CONCAT.name:

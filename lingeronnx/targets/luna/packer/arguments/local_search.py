@@ -150,7 +150,10 @@ def get_blamed_nodes(verdict: DetailedVerdict) -> set[str]:
 
 
 def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
-    """Return the outputs, with names valid for -m, of some nodes of the user's graph."""
+    """Return the outputs of the steps that stem from `nodes`, names of nodes of the user's graph.
+
+    Names that -m does not accept are omitted.
+    """
     outputs: list[str] = []
     for step in net.steps:
         if step.origin in nodes:
@@ -216,7 +219,7 @@ class _BestFirstQueue:
     """Evaluated candidates, the best first; every candidate is evaluated once."""
 
     def __init__(self, prepared: PreparedGraph, target: Target, base: PackerOptions) -> None:
-        """Make an empty queue of the candidates for `prepared`; options are based on `base`."""
+        """Make an empty queue of candidates for `prepared`, whose options are based on `base`."""
         self._prepared = prepared
         self._target = target
         self._base = base

@@ -69,7 +69,10 @@ def move_back_to_shared(
     ]
 
     def evaluate(shared: set[str]) -> EvaluatedCandidate:
-        """Evaluate all large tensors in PSRAM except those in `shared`."""
+        """Return the verdict with all large tensors in PSRAM except those in `shared`.
+
+        Tensors whose names -m does not accept stay in shared memory too.
+        """
         names = include_reshape_aliases(net, [name for name in large if name not in shared])
         psram_tensors = tuple(name for name in names if is_valid_option_name(name))
         candidate = ArgumentCandidate(psram_tensors, prefetch=prefetch)

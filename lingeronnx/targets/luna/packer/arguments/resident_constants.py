@@ -72,7 +72,10 @@ def _find_next_part(
     selected: Sequence[int],
     capacity_bytes: int,
 ) -> int | None:
-    """Return the first index of `by_gain` that can be added to `selected`, or None."""
+    """Return the first index of `by_gain` that can be added to `selected`, or None.
+
+    It must save cycles, and all selected parts together must fit in `capacity_bytes`.
+    """
     for index in by_gain:
         if index in selected or demands[index].saved_cycles <= 0:
             continue

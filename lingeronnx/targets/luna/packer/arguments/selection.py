@@ -142,7 +142,7 @@ def select_safest_arguments(
 
 
 def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
-    """Make the options that every candidate has: the chip, and size 1 for symbolic dimensions."""
+    """Return the options that every candidate has: the chip, and size 1 for symbolic dimensions."""
     symbol_sizes: dict[str, int] = {}
     for value in proto.graph.input:
         for dimension in value.type.tensor_type.shape.dim:
@@ -256,7 +256,7 @@ def _evaluate_fitting_candidates(
 def _iterate_feasible_spills(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> Iterator[ArgumentCandidate]:
-    """Yield the spills, unless a node does not fit in shared memory with any placement."""
+    """Yield the spills, or nothing if a node does not fit in shared memory with any placement."""
     if prepared.net is not None:
         min_bytes = max(compute_min_shared_bytes(prepared.net, target).values(), default=0)
         if min_bytes > get_shared_memory_limit(target, base):

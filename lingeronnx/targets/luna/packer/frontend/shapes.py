@@ -146,7 +146,10 @@ def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) 
 
 
 def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, O, ...] of a 1-D or 2-D convolution; checks rank and channels."""
+    """Infer [N, O, ...] of a 1-D or 2-D convolution.
+
+    Raises UnknownShapeError if ranks or channels of input and weight do not match.
+    """
     source, weight = shapes[0], shapes[1]
     if len(source) != len(weight):
         raise UnknownShapeError(
@@ -162,7 +165,7 @@ def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, O, ...] of a transposed convolution; dilations are not regarded."""
+    """Infer [N, O, ...] of a transposed convolution; dilations are ignored, as by the packer."""
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
@@ -241,7 +244,10 @@ def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Remove the given axes (attribute or input), or all axes of size 1."""
+    """Return the shape without the given axes (attribute or input 1), or all axes of size 1.
+
+    Given axes are removed whatever their size.
+    """
     axes = _get_int_list(step, arrays, 1, "axes")
     shape = shapes[0]
     if axes is None:
@@ -276,7 +282,10 @@ def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer one shape per output of a Split: the sizes in `dims`, or equal parts."""
+    """Infer one shape per output of a Split along `axis` (default 0): the sizes in `dims`.
+
+    Without `dims`, size // number of outputs each.
+    """
     shape = shapes[0]
     axis = step.get("axis", 0) % len(shape)
     output_count = len(step.outputs)

@@ -54,7 +54,7 @@ def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
 
 
 def _decode_attribute(value: Any) -> Any:  # noqa: ANN401 - of any attribute
-    """Decode the strings of an attribute value."""
+    """Return an attribute value with bytes decoded as UTF-8, also in lists; tuples become lists."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, list | tuple):
@@ -90,7 +90,7 @@ def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFindin
 
 
 def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Return the arrays of the initializers and of Constant nodes by tensor name."""
+    """Return tensor name -> array, for the initializers and the outputs of Constant nodes."""
     arrays = {tensor.name: _decode_array(tensor, tensor.name) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.output:
@@ -102,7 +102,7 @@ def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
-    """Decode a tensor; raise ModelError if its data do not match its type and shape."""
+    """Return the array of `tensor`; ModelError if its data do not match its type and shape."""
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises several kinds
@@ -308,7 +308,7 @@ def _quantize_graph_input(
 
 
 def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding:
-    """Make the finding that a step uses graph input `name` as two operands."""
+    """Return the finding that a step uses graph input `name` as two operands."""
     return VerdictFinding(
         "packs",
         step.name,

@@ -44,7 +44,10 @@ def apply_packer_transforms(
 
 
 def _bypass_step(net: PackerGraph, step: PackerStep) -> None:
-    """Remove a step and connect its consumers to its input, unless it is a graph output."""
+    """Remove a step and connect the consumers of its first output to its first input, in place.
+
+    Does nothing if that output is a graph output.
+    """
     source, name = step.inputs[0], step.outputs[0]
     if name in net.outputs:
         return
@@ -59,7 +62,10 @@ def _replace_input(step: PackerStep, old_name: str, new_name: str) -> PackerStep
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
-    """Remove each Slice that covers its whole input."""
+    """Remove each Slice whose output has the shape of its input, in place.
+
+    One whose output is a graph output stays.
+    """
     for step in list(net.steps):
         if (
             step.op == "Slice"

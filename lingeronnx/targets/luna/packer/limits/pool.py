@@ -106,7 +106,10 @@ def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> object:
 
 
 def _find_line_buffer_excess(window: PackerWindow, target: Target) -> str | None:
-    """Return the line buffer size as text if it is too large along both axes, or None."""
+    """Return the line buffer size, "N bytes", if it exceeds the limit along both axes, else None.
+
+    N is the smaller of both.
+    """
     limits = get_packer_profile(target).pool
     required_bytes = min(
         window.get_line_buffer_bytes(limits.channel_align),
@@ -141,7 +144,10 @@ def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
 
 
 def _find_padded_line_buffer_excess(node: ir.Node, limit_bytes: int | None) -> str | None:
-    """Return the line buffer size, channels rounded up to 8, as text if it exceeds the limit."""
+    """Return the line buffer size, "N bytes", if it exceeds `limit_bytes`, else None.
+
+    Channels are rounded up to 8. None also without a limit or a known window.
+    """
     window = PackerWindow.from_node(node)
     if window is None or limit_bytes is None:
         return None

@@ -114,7 +114,7 @@ def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    """Return the padded bytes of depthwise Conv2dInt weights [O, 1, kh, kw]."""
+    """Return the bytes of depthwise Conv2dInt weights [O, 1, kh, kw], with O and kh rounded up."""
     limits = get_packer_profile(target).conv
     outputs, _, kh, kw = tensor.shape
     return (
@@ -125,7 +125,7 @@ def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSize]:
-    """Compute the stored size of every constant by name, in storage order, that of first use."""
+    """Return constant name -> stored size, in storage order, that of first use."""
     stored_sizes: dict[str, StoredSize] = {}
     for step in net.steps:
         constants = {t.name for t in net.get_constants(step)}

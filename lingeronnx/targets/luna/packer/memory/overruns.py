@@ -72,7 +72,10 @@ def _get_lstm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a LinearInt on venusA with several rows that writes to PSRAM."""
+    """Return the byte range that a LinearInt with several rows that writes to PSRAM writes.
+
+    On venusA; empty for one row and for an output in shared memory.
+    """
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
     if rows == 1 or not node.is_output_in_psram:

@@ -126,7 +126,10 @@ def _check_crashing_transpose(
 def _check_transpose_between_convolutions(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the permutation is wrong between two convolutions."""
+    """Yield a finding if a Transpose between two Conv2dInt has a perm that the chip gets wrong.
+
+    These are the target's ``wrong_between_convolutions``.
+    """
     limits = get_packer_profile(plan.target).transpose
     producer = plan.graph.find_producer(step.inputs[0])
     consumers = plan.graph.find_consumers(step.outputs[0])
@@ -292,7 +295,10 @@ def _get_used_bytes(plan: PlannedGraph, name: str) -> int:
 def _check_add_second_operand(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the second operand of a large iqAdd is in PSRAM."""
+    """Yield a finding if the second operand of an iqAdd of 65,536 bytes or more is in PSRAM.
+
+    The bytes are those of the first operand.
+    """
     if node.x.size_bytes >= MAX_COPY_BYTES and node.is_input_in_psram(1):
         yield make_wrong_result_finding(
             step,
@@ -345,7 +351,7 @@ def _check_sub_placement(
 def _check_squeeze_move(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a Squeeze or Unsqueeze would copy from PSRAM to shared memory."""
+    """Yield a finding if a Squeeze or Unsqueeze has its input in PSRAM, but not its output."""
     if node.is_input_in_psram() and not node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -399,7 +405,10 @@ def _check_lstm_prefetch(
 def _check_lstm_common_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the input of a used LSTMInt is in PSRAM but a state output is not."""
+    """Yield a finding if the input of a used LSTMInt is in PSRAM but a state output is not.
+
+    Used means that its sequence output has consumers or is a graph output.
+    """
     shared_states = [n for n in step.outputs[1:] if plan.placements[n] != PSRAM]
     has_consumers = (
         plan.graph.find_consumers(step.outputs[0]) or step.outputs[0] in plan.graph.outputs
@@ -420,7 +429,10 @@ def _check_lstm_common_placement(
 def _check_lstm_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the used output of an LSTMInt is in shared memory."""
+    """Yield a finding if the sequence output of an LSTMInt is used and in shared memory.
+
+    Used means that a step consumes it.
+    """
     if not node.is_output_in_psram and plan.graph.find_consumers(step.outputs[0]):
         yield make_wrong_result_finding(
             step,
@@ -447,7 +459,7 @@ def _check_softmax_placement(
 def _check_transposed_conv_weight(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the weight is in shared memory, but input or output is in PSRAM."""
+    """Yield a finding if constants are in shared memory, but input or output is in PSRAM."""
     if plan.options.constant_memory == SHARE and (
         node.is_input_in_psram() or node.is_output_in_psram
     ):

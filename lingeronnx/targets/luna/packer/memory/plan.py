@@ -102,7 +102,7 @@ class MemoryPlan:
         return self.psram_bytes + (0 if self.constant_memory == SHARE else self.constant_bytes)
 
     def compute_live_bytes(self, step_count: int) -> list[int]:
-        """Compute the bytes of shared memory in use at each of the `step_count` steps."""
+        """Return the bytes of shared memory in use at each of the `step_count` steps."""
         lifetimes = [
             (allocation.size, allocation.first_step, allocation.last_step)
             for allocation in self.allocations.values()
@@ -217,7 +217,7 @@ def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
 
 
 def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
-    """Return the maximum bytes of shared memory live at once, without tensors made in place."""
+    """Return the maximum bytes of shared memory live at one step, without tensors made in place."""
     lifetimes = [
         (item.size, item.first_step, item.last_step)
         for item in items
@@ -399,7 +399,7 @@ class _BlockLayout:
         return sum(self.pools[memory].sizes) if memory in self.pools else 0
 
     def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
-        """Return the allocation of each item by name; one made in place has its root's offset."""
+        """Return item name -> allocation; an item made in place has the offset of its root."""
         offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
         return {
             item.name: Allocation(
@@ -415,7 +415,7 @@ class _BlockLayout:
 
 
 def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
-    """Return the items not made in place, by name, with lifetimes that cover their aliases."""
+    """Return name -> item, for items not made in place, with lifetimes that cover their aliases."""
     roots = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
@@ -440,7 +440,10 @@ def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) 
 
 
 def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
-    """Allocate by step, the one with the most live bytes first, and by size within a step."""
+    """Allocate `roots` step by step, the step with the most live bytes first.
+
+    Within a step, larger items come first.
+    """
     live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
     for item in sorted(roots, key=lambda item: -item.size):
         for items in live_items[item.first_step : item.last_step + 1]:

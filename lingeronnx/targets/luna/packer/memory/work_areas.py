@@ -48,7 +48,7 @@ class PlacedStep(NamedTuple):
     def from_step(
         cls, net: PackerGraph, step: PackerStep, placements: Mapping[str, str]
     ) -> PlacedStep:
-        """Look up the tensors of a step."""
+        """Return `step` with its tensors of `net`; `placements` maps tensor names to memories."""
         tensors = net.tensors
         return cls(
             step,
@@ -184,7 +184,11 @@ def _get_linear_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_rows_per_pass(m: int, n: int) -> int:
-    """Return the rows of the left operand [m, n] that are processed at once, in equal passes."""
+    """Return the rows of the left operand [m, n] that are processed at once, in equal passes.
+
+    As few passes as possible for at most `_MAX_CHUNK_BYTES`, with rows rounded up to 4 and n to 8;
+    at least one row.
+    """
     pass_count = 1
     while (
         round_up(math.ceil(m / pass_count), 4) * round_up(n, 8) > _MAX_CHUNK_BYTES
@@ -226,7 +230,7 @@ def _get_bmm_area_venus(node: PlacedStep) -> int:
 
 
 def _get_padded_map_bytes(node: PlacedStep) -> int:
-    """Return the bytes of the map: channels rounded up to 8, width to 8 times the stride."""
+    """Return the bytes of the input map with channels rounded up to 8, width to 8 * stride."""
     _, channels, height, width = node.x.shape
     return (
         round_up(channels, 8)
