@@ -158,7 +158,7 @@ class _CheckedEvaluation:
 def _find_model_file(path: Path) -> Path:
     """Return `path`, or the only ``.onnx`` file in it if it is a folder.
 
-    Raises ConfigError if the folder has none or several.
+    Whether the file exists is not checked. Raises ConfigError if the folder has none or several.
     """
     if not path.is_dir():
         return path

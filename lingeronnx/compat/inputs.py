@@ -30,7 +30,7 @@ Model = OnnxModel | TorchModule
 
 
 def is_module(model: object) -> TypeGuard[TorchModule]:
-    """Return whether `model` is a torch module."""
+    """Whether `model` is a torch module: it has `named_modules`."""
     return hasattr(model, "named_modules")
 
 
@@ -41,6 +41,8 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     ----------
     example
         Inputs that the module is called with during the export.
+    path
+        File that is written.
     """
     if isinstance(model, OnnxModel):
         return model
@@ -55,8 +57,10 @@ def convert_inputs(example: object, names: Sequence[str]) -> object:
     Parameters
     ----------
     example
-        A tensor, a mapping of input names to values, or a tuple of values in the order of `names`.
-        Anything else is returned unchanged.
+        A torch tensor, a mapping of input names to values, or a tuple with a value for each of
+        `names`, in this order. Anything else is returned unchanged.
+    names
+        Names of the inputs.
     """
     if hasattr(example, "detach"):
         return _to_numpy(example)

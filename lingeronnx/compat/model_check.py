@@ -81,7 +81,10 @@ def _input_names(graph: ir.Model) -> list[str]:
 def _add_call_counts(
     structure: Structure, module: TorchModule, example_inputs: object
 ) -> Structure:
-    """Add to the use counts how often one call of a torch module calls each of its submodules."""
+    """Return `structure` with the calls of a torch module's submodules added to the use counts.
+
+    Each entry is (path, type, how often one call of the module calls it).
+    """
     from ..torch.exporter.hooks import count_module_calls
 
     call_counts = [

@@ -195,7 +195,10 @@ class ModelProfiler:
 
     @property
     def get_info_manager(self) -> InfoManager:
-        """The recorded profile; raises ConfigError if the model was not called."""
+        """The recorded profile; raises ConfigError if recording has not begun.
+
+        For a torch module it begins with its first call, otherwise on entering the block.
+        """
         if self._recorder is None:
             raise ConfigError("no data recorded; call the model first")
         modules = self.model.named_modules() if is_module(self.model) else ()

@@ -147,12 +147,18 @@ class QuantAnalysis:
         return dict(bad_case.feeds)
 
     def set_bad_case(self, data: object) -> None:
-        """Use `data` as the bad case: feeds by input name, an array, or a tuple of inputs."""
+        """Use `data` as the bad case: feeds by input name, an array, or a tuple of inputs.
+
+        A comparison made before is dropped. Raises DataError for anything else.
+        """
         self._bad_case = self._to_feeds(data)
         self._comparison = None
 
     def save_bad_case(self) -> Path:
-        """Write the bad case to ``{out_dir}/badcase.npz`` and return its path."""
+        """Write the bad case to ``{out_dir}/badcase.npz`` and return its path.
+
+        Raises ConfigError if there is no bad case.
+        """
         write_npz(self.out_dir / BAD_CASE_FILE, self._require_bad_case())
         return self.out_dir / BAD_CASE_FILE
 
@@ -309,8 +315,8 @@ class QuantAnalysis:
     def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
         """Convert a bad case to feeds by input name.
 
-        A mapping stays, and a single array is for the only input; raises DataError for anything
-        else.
+        A mapping stays, a tuple has one value per input, and a single array is for the only input;
+        raises DataError for anything else.
         """
         names = self._input_names()
         inputs = convert_inputs(data, names)
@@ -328,7 +334,10 @@ class QuantAnalysis:
         return [spec.name for spec in self._analysis_source().inputs]
 
     def _float_session(self) -> Session:
-        """Return a session on the float baseline; a torch module is exported with the bad case."""
+        """Return a session on the float baseline, opened once.
+
+        A torch module is exported with the bad case.
+        """
         if isinstance(self._baseline, Session):
             return self._baseline
         if self._exported is None:

@@ -146,7 +146,7 @@ def quantize_static(
 
 
 def _map_enum(argument: str, value: object, settings: Mapping[str, _Setting]) -> _Setting:
-    """Map a member of an enum, or its name, to a setting.
+    """Return the entry of `settings` for a member of an enum, or for its name.
 
     Raises ConfigError, naming `argument`, if the member is not supported.
     """
@@ -164,7 +164,8 @@ def _enum_name(value: object) -> str:
 def _map_types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
     """Return the settings of the bit widths and scales, on the platform generic.
 
-    The type QUInt8 of activations gives them zero points; None is the default setting.
+    The type QUInt8 of activations gives them zero points; None stands for the default setting.
+    Raises ConfigError for other types than those of `_BITS`.
     """
     return {
         "platform": GENERIC.name,
@@ -193,12 +194,12 @@ def _nodes_to_skip(
     included: Sequence[str] | None,
     excluded: Sequence[str] | None,
 ) -> list[str]:
-    """Return the names of the nodes that stay in float.
+    """Return the names of the nodes that stay in float, in graph order.
 
     Parameters
     ----------
     op_types, included
-        Operator types and nodes to quantize; all if empty.
+        Operator types and nodes to quantize; all if empty. With both, a node must be in both.
     excluded
         Nodes that stay in float in any case.
 

@@ -52,13 +52,16 @@ class LayerAccumulators:
         return products.reshape(len(self.weight), -1) + self.bias[:, None]
 
     def round_half_up(self, acc: np.ndarray) -> np.ndarray:
-        """Return accumulators shifted right and rounded half up, without saturation."""
+        """Return accumulators shifted right and rounded half up, without saturation.
+
+        A shift of 0 or less shifts left. `acc` is int64 of any shape.
+        """
         if self.shift <= 0:
             return acc << -self.shift
         return (acc + (1 << (self.shift - 1))) >> self.shift
 
     def saturate(self, values: np.ndarray) -> np.ndarray:
-        """Saturate to the output's type and apply the Relu."""
+        """Saturate `values` to the output's type, apply the Relu if there is one, and convert."""
         limits = np.iinfo(self.dtype)
         values = np.clip(values, limits.min, limits.max).astype(self.dtype)
         return np.maximum(values, 0) if self.relu else values
@@ -144,9 +147,9 @@ class LayerAccumulators:
             )
 
     def _find_unsaturated(self, expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
-        """Return the mask of positions where neither array is at a limit; all if there are none.
+        """Return the mask of positions where neither array is at a limit of the output's type.
 
-        The lower limit is 0 with a Relu.
+        The lower limit is 0 with a Relu. True everywhere if there is no such position.
         """
         limits = np.iinfo(self.dtype)
         low, high = (0 if self.relu else limits.min), limits.max
@@ -164,7 +167,9 @@ class LayerAccumulators:
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield the first change of a weight or bias near `estimate` that reproduces `actual_rows`.
 
-        acc : accumulators of the channel. x : factors of the term, [position].
+        It is (kind, text, output) like `iterate_corrupted_weights`; nothing if no change does. term
+        : index of the weight, or their number for the bias. acc : accumulators of the channel. x :
+        factors of the term, [position].
         """
         is_bias = term == self.weight.shape[1]
         old = int(self.bias[channel] if is_bias else self.weight[channel, term])
@@ -209,7 +214,8 @@ class LayerAccumulators:
 def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
     """Return the accumulators of a layer that ends in a convolution or fully connected layer.
 
-    A Relu may follow. Returns None for other layers, or if the result is not that of the simulator.
+    A Relu may follow. Returns None for other layers, without constant weights or an integer shift,
+    or if the result is not that of the simulator.
     """
     relu = layer.operators[-1] == "Relu"
     index = len(layer.nodes) - (2 if relu else 1)

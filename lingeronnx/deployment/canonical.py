@@ -62,7 +62,10 @@ def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
 
 
 def _list_tensors(part: ProgramPart, graph: onnx.GraphProto) -> list[str]:
-    """List all tensors once: inputs, outputs, then operands node by node."""
+    """List all tensors once: the part's inputs, its outputs, then operands node by node.
+
+    Of a node, inputs come before outputs; absent ones are skipped.
+    """
     order = dict.fromkeys([*part.inputs, *part.outputs])
     for node in graph.node:
         order.update(dict.fromkeys(name for name in (*node.input, *node.output) if name))
@@ -70,7 +73,10 @@ def _list_tensors(part: ProgramPart, graph: onnx.GraphProto) -> list[str]:
 
 
 def _has_known_shape(value: onnx.ValueInfoProto) -> bool:
-    """Whether every dimension is a number or a symbol, which has one value in a graph."""
+    """Whether every dimension is a number or a symbol, which has one value in a graph.
+
+    False for an unknown rank.
+    """
     tensor_type = value.type.tensor_type
     return tensor_type.HasField("shape") and all(
         dim.HasField("dim_value") or dim.dim_param for dim in tensor_type.shape.dim
@@ -79,6 +85,8 @@ def _has_known_shape(value: onnx.ValueInfoProto) -> bool:
 
 def find_equal_parts(parts: Sequence[ProgramPart]) -> dict[str, tuple[str, Mapping[str, str]]]:
     """Find for each part the first part that is equal to it but for names; possibly itself.
+
+    A part that cannot be canonicalized is equal to itself only, with an empty mapping.
 
     Returns
     -------

@@ -214,7 +214,8 @@ def _match_tensors(
 ) -> tuple[dict[str, DumpedTensor], list[DumpedTensor], list[str]]:
     """Match dumped tensors with those of the simulator by truncated name, and shape if it is known.
 
-    Returns the dump of each matched tensor in graph order, the unmatched dumps, and notes.
+    A shape that no candidate has does not count. Returns {tensor: its dump} in graph order, the
+    unmatched dumps, and notes on dumps with several candidates, which are in neither.
     """
     names_by_dump_name = _group_names_by_dump_name(graph, run)
     matched: dict[str, DumpedTensor] = {}
@@ -239,7 +240,7 @@ def _match_tensors(
 
 
 def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str, list[str]]:
-    """Group the integer tensors of a run by the truncated name that a dump may have.
+    """Return {truncated name that a dump may have: integer tensors of a run}.
 
     A quantized graph input may be dumped by the name of its Quant's output or of the input itself.
     """
@@ -254,7 +255,7 @@ def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str
 
 
 def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
-    """Return the runs of the previous and the next sample, if they exist, by label."""
+    """Return {label: run} of the samples before and after `sample`, if they exist."""
     labels = {sample - 1: "sample before", sample + 1: "sample after"}
     return {label: runs[index] for index, label in labels.items() if index in runs}
 
@@ -262,7 +263,7 @@ def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict
 def _find_missing_tensors(
     graph: SimulatedGraph, run: SampleRun, matched: Mapping[str, DumpedTensor]
 ) -> tuple[str, ...]:
-    """List integer tensors that the device could have dumped but did not.
+    """List the integer tensors that the device could have dumped but did not, in graph order.
 
     Outputs of Dequants and of Quants of graph inputs are not expected.
     """
@@ -360,8 +361,8 @@ def _explain_difference(
 def _read_values(device: DumpedTensor, expected: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
     """Return the device's integers in the simulator's shape, and remarks.
 
-    The integers are None if they are not known (a checksum), or of another number; another shape
-    of the same number is only remarked.
+    The integers are None if they are not known (a checksum), or of another number; another shape is
+    remarked in either case.
     """
     remarks = []
     if device.shape is not None and device.shape != expected.shape:
@@ -405,7 +406,8 @@ def _find_causes(
 ) -> list[Cause]:
     """Find faults that reproduce the device's tensor, at most one of a kind, or else its patterns.
 
-    actual : the device's integers in the simulator's shape, or None if they are not known.
+    At most _MAX_CAUSES faults, of the first _MAX_HYPOTHESES; only they are exact. actual : the
+    device's integers in the simulator's shape, or None if they are not known.
     """
     expected = run.integers[tensor]
     hypotheses = iterate_hypotheses(graph, layer, tensor, run, neighbors, actual)
@@ -443,7 +445,11 @@ def _find_packer_causes(
 
 
 def _locate_first_difference(expected: np.ndarray, actual: np.ndarray) -> dict[str, Any]:
-    """Return the fields of `TensorDifference` that describe the differing elements."""
+    """Return the fields of `TensorDifference` that describe the differing elements.
+
+    Both arrays have one shape and differ somewhere. Keys are index, expected and found (of the
+    first difference in C order), differing and largest.
+    """
     differing = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
     index = np.unravel_index(int(differing[0]), expected.shape)
     gap = np.abs(actual.astype(np.int64) - expected.astype(np.int64))

@@ -223,7 +223,7 @@ def deploy(
 
 
 def _write_manifest(folder: Path, body: Mapping[str, object]) -> None:
-    """Write the manifest: `body`, package versions, and size and hash of every other file."""
+    """Write the manifest: `body`, package versions, and size and hash of every file in `folder`."""
     manifest = {
         **DEPLOYMENT_VERSION.make_entry(),
         **body,
@@ -234,7 +234,11 @@ def _write_manifest(folder: Path, body: Mapping[str, object]) -> None:
 
 
 def _sanitize_stem(text: str) -> str:
-    """Replace characters that the packer's dump mode rejects, and avoid names reserved in C."""
+    """Return `text` with characters that the packer's dump mode rejects replaced by "_".
+
+    Accepted are letters, digits, "_" and "-", but "-" not at the begin; "model" if nothing is left.
+    "_model" is appended to a name of `_RESERVED_STEMS`.
+    """
     stem = re.sub(r"[^\w-]", "_", text).lstrip("-") or "model"
     return f"{stem}_model" if stem.lower() in _RESERVED_STEMS else stem
 
@@ -246,7 +250,7 @@ def _make_write_error(target: Path, error: OSError) -> ConfigError:
 
 
 def _resolve_stem(requested: str) -> tuple[str, list[str]]:
-    """Return the stem of files and prefix of C names, and notes.
+    """Return the stem of files and prefix of C names for `requested`, and notes.
 
     There is one note if `requested` is reserved, so that "_model" is appended.
     """
@@ -259,7 +263,10 @@ def _resolve_stem(requested: str) -> tuple[str, list[str]]:
 
 
 def is_valid_stem(text: str) -> bool:
-    """Whether files and C names can begin with `text` unchanged."""
+    """Whether `text` is both a valid stem (`_sanitize_stem`) and a lower-case C identifier.
+
+    Then files and C names can begin with it unchanged.
+    """
     return text == _sanitize_stem(text) == make_c_identifier(text)
 
 
@@ -269,7 +276,8 @@ def check_folder(target: Path) -> None:
     Raises
     ------
     ConfigError
-        If it is a file, contains files that `deploy` did not write, or has no parent directory.
+        If it is a symbolic link or a file, is not empty and has no manifest of `deploy`, or has no
+        parent directory.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ConfigError(f"cannot deploy to {target}: not a directory; choose another name")
@@ -285,6 +293,7 @@ def check_folder(target: Path) -> None:
 
 
 def _write(path: Path, text: str) -> Path:
+    """Write `text` to `path` as UTF-8, and return `path`."""
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -296,7 +305,7 @@ def _collect_file_sizes(folder: Path) -> dict[str, int]:
 
 
 def _collect_file_hashes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of all files of `folder`, by relative path."""
+    """Return {path relative to `folder`: size and SHA-256} of all its files."""
     return {
         name: {"bytes": size, "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()}
         for name, size in _collect_file_sizes(folder).items()
@@ -304,7 +313,7 @@ def _collect_file_hashes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _collect_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that results depend on."""
+    """Return {package: version} of the installed ones of `_PACKAGES`."""
     versions = {}
     for package in _PACKAGES:
         try:

@@ -68,7 +68,8 @@ class PartitionedGraph:
     def get_file_name(self, stem: str, part: ProgramPart) -> str:
         """Return the name of a part's ONNX file; equal parts share one file.
 
-        With one chip part these are STEM_chip, STEM_host_head and STEM_host_tail, else STEM_PART.
+        With one chip part these are STEM_chip, and STEM_host_head and STEM_host_tail for parts
+        before and after it, else STEM_PART.
         """
         first_name, _ = self.canonical_parts[part.name]
         first = next(unique for unique in self.unique_parts if unique.name == first_name)
@@ -202,7 +203,10 @@ class DeploymentContents:
         )
 
     def notes(self) -> list[str]:
-        """Return remarks on overruns of the memory plan, on PSRAM, and if there is no C program."""
+        """Return remarks on overruns of the memory plan, on PSRAM, and if there is no C program.
+
+        PSRAM is remarked if the program needs more than the target has.
+        """
         notes = []
         for name, choice in self.partition.arguments.items():
             if choice.verdict.has_overrun_warning:
@@ -228,7 +232,10 @@ class DeploymentContents:
         )
 
     def write_files(self, folder: Path) -> list[str]:
-        """Write graphs, program, script and golden vectors; return the packer commands."""
+        """Write graphs, program (without one: a header), script and golden vectors to `folder`.
+
+        Returns the packer command of each unique chip part.
+        """
         ir.save(self.partition.parts.graph, folder / f"{self.stem}.onnx")
         for part in self.partition.unique_parts:
             path = folder / self.partition.get_file_name(self.stem, part)
@@ -318,7 +325,10 @@ class DeploymentContents:
         return proof
 
     def _compute_absolute_tolerances(self, program: BoardProgram) -> dict[str, float]:
-        """Multiply the tolerance of each float of a host part by its range in the golden calls."""
+        """Return {tensor: absolute tolerance} of the floats that host parts output.
+
+        It is the relative tolerance times the largest magnitude in the golden calls.
+        """
         part_runs = list(itertools.chain.from_iterable(self.calls))
         tolerances = {}
         for name, relative_tolerance in program.host_tolerances.items():
@@ -379,6 +389,7 @@ class DeploymentContents:
 
 
 def _write(path: Path, text: str) -> Path:
+    """Write `text` to `path` as UTF-8, and return `path`."""
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -400,11 +411,15 @@ def ports_to_dict(ports: Ports) -> dict[str, object]:
 
 
 def _port_to_dict(port: Port) -> dict[str, object]:
+    """Return the fields of `port`, and its bytes, as JSON-ready values."""
     return {**vars(port), "shape": list(port.shape), "bytes": port.bytes}
 
 
 def _compute_program_tolerances(calls: Sequence[Sequence[PartRun]]) -> dict[str, float]:
-    """Return the relative tolerance of each float tensor that a host part outputs."""
+    """Return {tensor: relative tolerance} of each float tensor that a host part outputs.
+
+    `calls` has the runs of all parts, call by call.
+    """
     tolerances: dict[str, float] = {}
     for runs in zip(*calls, strict=True):
         if not runs[0].part.chip:

@@ -87,7 +87,7 @@ def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterato
 
 
 def _describe_unit_gap(gap: np.ndarray) -> str:
-    """Describe the sign of differences that are at most 1."""
+    """Describe the sign of differences that are at most 1: "-1", "+1" or "+1 or -1"."""
     if gap.min() < 0 <= -gap.max():
         return "-1"
     if gap.min() >= 0:
@@ -141,6 +141,6 @@ def _iterate_location_patterns(
 
 
 def _find_differing_indices(differs: np.ndarray, axis: int) -> np.ndarray:
-    """Return the indices along `axis` at which any element differs."""
+    """Return the indices along `axis` at which any element of the mask is set, ascending."""
     other_axes = tuple(a for a in range(differs.ndim) if a != axis)
     return np.flatnonzero(differs.any(axis=other_axes))

@@ -127,12 +127,18 @@ def to_raw_bytes(array: np.ndarray) -> bytes:
 
 
 def truncate_name(name: str) -> str:
-    """Return the beginning of a tensor's name as a dump's name contains it."""
+    """Return the beginning of a tensor's name as a dump's name contains it.
+
+    "/" becomes "_", and at most MAX_NAME_LENGTH characters are left.
+    """
     return name.replace("/", "_")[:MAX_NAME_LENGTH]
 
 
 def make_dump_name(name: str, shape: Sequence[int], suffix: str = ".txt") -> str:
-    """Return the file name that the executor gives to the dump of a tensor."""
+    """Return the file name of a tensor's dump: NAME##_1_32_4_4.txt for shape [1, 32, 4, 4].
+
+    The name is truncated.
+    """
     return f"{truncate_name(name)}##{''.join(f'_{size}' for size in shape)}{suffix}"
 
 
@@ -142,12 +148,14 @@ def format_dump(array: np.ndarray) -> str:
 
 
 def read_folder(folder: Path) -> list[DumpedTensor]:
-    """Read the dumps in `folder`, or in its data/ or workspace/data/.
+    """Read the dumps in `folder`, or else in its data/ or workspace/data/, sorted by file name.
+
+    The first of these folders with dumps counts.
 
     Raises
     ------
     DataError
-        If there are none.
+        If there are none, or one is malformed.
     """
     for dump_folder in (folder, folder / "data", folder / "workspace" / "data"):
         if not dump_folder.is_dir():
@@ -163,7 +171,10 @@ def read_folder(folder: Path) -> list[DumpedTensor]:
 
 
 def _parse_dump_stem(stem: str) -> tuple[str, tuple[int, ...] | None]:
-    """Split a dump's file name, without its suffix, into the tensor's name and shape."""
+    """Split a dump's file name, without its suffix, into the tensor's name and shape.
+
+    The shape is None, and the name all of `stem`, if it does not end in ##_1_32...
+    """
     name, separator, dims = stem.rpartition("##")
     if not separator or not _DIMS.fullmatch(dims):
         return stem, None
@@ -204,6 +215,8 @@ def _read_integers(path: Path) -> np.ndarray:
 def read_log(path: Path) -> list[DumpedTensor]:
     """Read the tensors whose checksums a device's log prints; of a repeated name, the last.
 
+    They are in the order in which a name is first printed.
+
     Raises
     ------
     DataError
@@ -230,6 +243,8 @@ def read_log(path: Path) -> list[DumpedTensor]:
 
 def read_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[DumpedTensor]:
     """Read all outputs from one file: raw bytes, or text with one integer per line.
+
+    The outputs follow each other in the order of `outputs`.
 
     Parameters
     ----------

@@ -93,7 +93,11 @@ def iterate_hypotheses(
 def _compute_changes(
     changes: Iterable[LayerChange], expected: np.ndarray
 ) -> Iterator[FaultHypothesis]:
-    """Compute changed layers; skip those that fail or produce the expected result."""
+    """Yield the result of each changed layer as a hypothesis.
+
+    Skipped are layers that cannot be computed, have another number of elements, or produce the
+    `expected` result.
+    """
     for kind, text, layer in changes:
         result = layer.compute()
         if (
@@ -110,8 +114,9 @@ def _compute_changes(
 def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """Yield axis orders that change the flat order of `array`, with the array stored in that order.
 
-    Orders that move the fewest axes come first. For each, both directions are yielded: the array
-    transposed, and the array misread as if it were transposed; both in the shape of `array`.
+    Only up to four axes. Orders that move the fewest axes come first. For each, both directions are
+    yielded: the array transposed, and the array misread as if it were transposed; both in the shape
+    of `array`.
     """
     axes = tuple(range(array.ndim))
 

@@ -71,5 +71,5 @@ def write_golden(
 
 
 def _get_array(run: SampleRun, port: Port) -> np.ndarray:
-    """Return the values of a port: integers, or else floats."""
+    """Return the values of a port in `run`: its integers, or else its floats."""
     return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]

@@ -16,7 +16,11 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
 def make_c_identifier(stem: str) -> str:
-    """Convert a file name to a lower-case C identifier."""
+    """Convert a file name to a lower-case C identifier.
+
+    Runs of other characters than letters and digits become "_"; "m_" precedes a name that does not
+    begin with a letter.
+    """
     text = re.sub(r"[^A-Za-z0-9]+", "_", stem).strip("_").lower()
     return text if text[:1].isalpha() else f"m_{text}".rstrip("_")
 
@@ -52,7 +56,7 @@ def make_header(stem: str, platform: str, ports: Ports) -> str:
 
 
 def make_constant_lines(stem: str, ports: Ports) -> list[str]:
-    """Return the header's lines without its comment, guard and includes."""
+    """Return the header's lines without its comment, guard and includes: ports and states."""
     prefix = make_c_identifier(stem)
     upper = prefix.upper()
     return [
@@ -119,7 +123,10 @@ def _format_c_string(text: str) -> str:
 
 
 def _escape_comment(text: str) -> str:
-    """Replace characters that are not ASCII, and comment delimiters."""
+    """Return `text` with characters that are not ASCII replaced, and without comment delimiters.
+
+    Other characters become "?"; a blank splits the delimiters.
+    """
     return (
         "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
         .replace("*/", "* /")

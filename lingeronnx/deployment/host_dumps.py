@@ -67,7 +67,7 @@ class HostDump:
 
 
 def read_manifest_tolerances(model: object) -> dict[str, float]:
-    """Return the absolute tolerances in the manifest next to the file `model`.
+    """Return {tensor: absolute tolerance} of the manifest in the folder of the file `model`.
 
     The result is empty for a model in memory, or if there is no manifest of `deploy`.
     """
@@ -88,7 +88,7 @@ def match_host_dumps(
     dumped: Sequence[DumpedTensor],
     tolerances: Mapping[str, float],
 ) -> list[HostDump]:
-    """Match dumps with the tensors of the graph's host parts; dumps of other tensors are skipped.
+    """Match dumps with the tensors of the graph's host parts; other dumps are skipped.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def match_host_dumps(
 def _find_port_dumps(
     dumped: Sequence[DumpedTensor],
 ) -> list[tuple[DumpedTensor, re.Match[str]]]:
-    """Return the raw dumps that are named as ports of host parts, with the match of the name."""
+    """Return (dump, match of its name) of the raw dumps named as ports of host parts."""
     port_dumps = []
     for device in dumped:
         match = _PORT.match(device.name)
@@ -152,7 +152,8 @@ def _make_host_dump(
 def widen_tolerance(graph: SimulatedGraph, run: SampleRun, host_dump: HostDump) -> HostDump:
     """Widen the tolerance of a mismatching host output to the one that `host_tolerances` computes.
 
-    Other dumps, and tolerances that are already larger, are returned unchanged.
+    Returns `host_dump` itself if it has no values or no mismatch, or if the tensors of its part are
+    not known; a tolerance never shrinks.
     """
     if host_dump.actual is None or not host_dump.mismatches.any():
         return host_dump

@@ -109,7 +109,8 @@ def run_in_double_precision(
 ) -> dict[str, np.ndarray]:
     """Run a double-precision copy of `model` with ONNX's reference implementation.
 
-    Returns the outputs by name, or an empty dict if the reference implementation fails.
+    float32 inputs are converted to double. Returns the outputs by name, or an empty dict if the
+    reference implementation fails.
     """
     double_model = _make_double_model(model)
     double_inputs = {
@@ -128,7 +129,7 @@ def run_in_double_precision(
 
 
 def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy the model with float constants and Casts to float as double, functions inlined."""
+    """Copy the model with float32 constants and Casts to float32 as double, functions inlined."""
     if model.functions:
         double_model = inline_local_functions(model)
     else:
@@ -146,7 +147,7 @@ def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _convert_to_double(tensor: onnx.TensorProto) -> None:
-    """Convert a float tensor in place."""
+    """Convert a float32 tensor to double in place; tensors of other types are unchanged."""
     if tensor.data_type == onnx.TensorProto.FLOAT:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))

@@ -111,7 +111,10 @@ class LayerSubgraph:
         return replace(self, constants={**self.constants, name: array}, _runners={})
 
     def without(self, index: int) -> LayerSubgraph | None:
-        """Return a copy with node `index` bypassed to its first input; None if no node remains."""
+        """Return a copy without node `index`, whose first input replaces its first output.
+
+        None if no node remains.
+        """
         removed = self.nodes[index]
         if len(self.nodes) == 1:
             return None
@@ -129,7 +132,10 @@ class LayerSubgraph:
         )
 
     def for_platform(self, platform: str) -> LayerSubgraph:
-        """Make a copy with another chip's arithmetic, also in the nodes' attribute `platform`."""
+        """Return a copy with another chip's arithmetic, also in the nodes' attribute `platform`.
+
+        Nodes without that attribute do not get it.
+        """
         layer = replace(self, platform=platform, _runners={})
         for index in range(len(self.nodes)):
             if "platform" in self.attributes(index):
@@ -149,8 +155,8 @@ def extract_layer(
 ) -> LayerSubgraph | None:
     """Extract the nodes that compute `output` from tensors in `known_tensors`.
 
-    Returns None if there are more than `max_nodes`, or if a node depends on floats or on an unknown
-    output of a Quant.
+    Returns None if there are more than `max_nodes`, or if a node depends on a graph input or an
+    output of a Quant that is not known.
     """
     full_graph = graph.proto.graph
     producers = {name: node for node in full_graph.node for name in node.output}
@@ -180,7 +186,7 @@ def extract_layer(
 
 
 def _collect_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Return the initializers and the outputs of Constant nodes by name."""
+    """Return {name: array} of the initializers and the Constant nodes with attribute `value`."""
     constants = {c.name: onnx.numpy_helper.to_array(c) for c in graph.initializer}
     for node in graph.node:
         if node.op_type != "Constant" or node.domain:

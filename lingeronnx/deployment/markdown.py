@@ -12,7 +12,10 @@ _MARKS = re.compile("[" + re.escape("".join(_ENTITIES)) + "]")
 
 
 def escape_markdown(text: str) -> str:
-    """Escape `text` so that Markdown shows it verbatim, in a line or a table cell."""
+    """Escape `text` so that Markdown shows it verbatim, in a line or a table cell.
+
+    Characters that are not printable, such as newlines, become Python escapes.
+    """
     escaped = _MARKS.sub(lambda match: _ENTITIES[match[0]], text)
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in escaped

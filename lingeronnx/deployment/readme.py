@@ -139,7 +139,7 @@ def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
 
 
 def _iterate_states(ports: Ports) -> Iterator[str]:
-    """Yield a line for each state that is fed back."""
+    """Yield a line for each state that is fed back, by the chip's ports or through a host part."""
     for state in ports.states:
         source = escape_markdown(ports.outputs[state.output].name)
         fed_input = escape_markdown(ports.inputs[state.input].name)
@@ -188,7 +188,7 @@ _MAX_LISTED_LAYERS = 12
 
 
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
-    """Yield the planned cost of each chip part."""
+    """Yield the planned cost of each chip part; nothing for parts without a plan."""
     for name, cost in costs.items():
         if cost is not None:
             yield (

@@ -70,7 +70,7 @@ class SampleRun:
         return {name: array.shape for name, array in {**self.integers, **self.floats}.items()}
 
     def with_names(self, names: Mapping[str, str]) -> SampleRun:
-        """Make a copy with tensors renamed by {old: new}; others keep their names."""
+        """Return a copy with tensors renamed by {old: new}; others keep their names."""
 
         def rename(items: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): item for name, item in items.items()}
@@ -123,7 +123,7 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
 
 
 def _list_integer_outputs(graph: ir.Model) -> tuple[str, ...]:
-    """Return the inputs of Dequants, then the graph outputs that are integers."""
+    """Return the inputs of Dequants, then the graph outputs that are integers, each once."""
     outputs = [ir.input_name(node) for node in graph.graph if find_integer_op(node) is DEQUANT]
     for value in graph.graph.outputs:
         if value.dtype is not None and value.dtype.name.startswith("INT"):
@@ -207,7 +207,10 @@ def _to_real_feeds(
 def _make_sample_run(
     tensors: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
 ) -> SampleRun:
-    """Make a `SampleRun` of (name, array, qparams or None)."""
+    """Make a `SampleRun` of (name, array, qparams or None) and the real-valued `feeds`.
+
+    Arrays that are neither integers nor floats are left out.
+    """
     integers = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "i"}
     floats = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "f"}
     scales = {name: qparams.scale for name, _, qparams in tensors if qparams is not None}

@@ -39,7 +39,10 @@ _SIZE = re.compile(r" *const \w+ (\w+) = (\d+);")
 
 
 def block_long_sums(text: str) -> str:
-    """Return C in which loops that add more than 64 terms to a float variable do so in blocks."""
+    """Return C in which loops that add many terms to a float variable do so in blocks.
+
+    Many are more than _MAX_UNBLOCKED_TERMS; nests of an unknown form are not changed.
+    """
     lines, output, sizes = text.split("\n"), list[str](), dict[str, int]()
     index = 0
     while index < len(lines):
@@ -53,7 +56,10 @@ def block_long_sums(text: str) -> str:
 
 
 def _find_block_end(lines: Sequence[str], start: int) -> int:
-    """Return the line that closes the block of line `start` by its indentation, or 0."""
+    """Return the index of the line that closes the block of line `start`, or 0.
+
+    It is the next line with "}" at the same indentation.
+    """
     indent = len(lines[start]) - len(lines[start].lstrip())
     closing = f"{' ' * indent}}}"
     return next((index for index in range(start, len(lines)) if lines[index] == closing), 0)
@@ -64,10 +70,9 @@ def _block_nest(
 ) -> list[str] | None:
     """Return a nest of loops with its sums in blocks, or None if it is not changed.
 
-    It is changed if it adds to a float variable more than _MAX_UNBLOCKED_TERMS times. A block has
-    about the square root of that number of terms.
-
-    preceding : lines of the file before the nest. sizes : values of named loop bounds.
+    It is changed if it adds to float variables only and more than _MAX_UNBLOCKED_TERMS times. A
+    block has about the square root of that number of terms. preceding : lines of the file before
+    the nest. sizes : values of named loop bounds; without one, the nest is not changed.
     """
     sums, loops = _find_float_sums(nest, preceding), _find_nested_loops(nest)
     if not sums or not loops:
@@ -124,7 +129,7 @@ def _format_blocks(
 
 
 def _find_float_sums(nest: Sequence[str], preceding: Sequence[str]) -> list[str]:
-    """Return the variables that the nest adds to.
+    """Return the variables that the nest adds to, each once.
 
     The list is empty if one of them is not a float or is also used otherwise.
     """
@@ -166,4 +171,5 @@ def _is_float_variable(name: str, preceding: Sequence[str]) -> bool:
 
 
 def _count_uses(name: str, nest: Sequence[str]) -> int:
+    """Count the occurrences of the word `name` in the lines of `nest`."""
     return sum(len(re.findall(rf"\b{name}\b", line)) for line in nest)

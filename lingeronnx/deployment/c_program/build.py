@@ -39,7 +39,7 @@ SANITIZER_FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-r
 
 
 def find_compiler() -> list[str]:
-    """Return the command of the C compiler, $CC or cc.
+    """Return the command of the C compiler as a list of arguments: $CC, or else cc.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def compile_program(
     flags: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> str:
-    """Compile and link C files.
+    """Compile and link C files; object files are removed afterwards.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def compile_program(
     flags
         Flags for all files and for linking.
     libraries
-        Linker arguments.
+        Linker arguments; -lm is always added.
 
     Returns
     -------
@@ -105,12 +105,12 @@ def compile_program(
 
 
 def run_compiler(argv: Sequence[str]) -> str:
-    """Run a compiler and return its messages.
+    """Run a compiler and return the text that it writes to stderr.
 
     Raises
     ------
     ConfigError
-        With the first error, if it fails.
+        With the first error, if its exit status is not 0.
     """
     process = subprocess.run(list(argv), capture_output=True, text=True, check=False)
     if process.returncode:
@@ -178,7 +178,10 @@ def build_stub_containers(
 
 
 def _pack_port(port: Port) -> bytes:
-    """Pack type, rank, seven dimensions and shift of a port; the shift is -1 if it has none."""
+    """Pack type code, rank, seven dimensions and shift of a port, little-endian.
+
+    Missing dimensions are 0; the shift is a float32, -1 if there is none.
+    """
     scale = -1.0 if port.shift is None else float(port.shift)
     dims = [*port.shape, *([0] * (7 - len(port.shape)))]
     return struct.pack("<II7If", _DTYPE_CODES[port.dtype], len(port.shape), *dims, scale)

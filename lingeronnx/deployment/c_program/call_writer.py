@@ -28,7 +28,10 @@ __all__ = [
 
 
 def make_c_names(arrays: Sequence[ProgramTensor], prefix: str) -> dict[str, str]:
-    """Return a unique C name that begins with `prefix` for each tensor."""
+    """Return {tensor name: C name} with a unique name "<prefix>_<tensor>" for each tensor.
+
+    A name that is taken gets a number.
+    """
     names: dict[str, str] = {}
     for array in arrays:
         name = f"{prefix}_{sanitize_c_name(array.tensor)}"
@@ -56,7 +59,7 @@ class CallWriter:
         Returns
         -------
         dict
-            (integer type, shift) by the name of the input; these may be passed as integers.
+            {input: (integer type, shift)}; these may be passed as integers.
         """
         consumers: dict[str, set[tuple[str, int] | None]] = {
             array.tensor: set() for array in self.program.inputs
@@ -88,7 +91,10 @@ class CallWriter:
         return f"({'const ' if const else ''}{c_type} *)AT({self.program.arena_offsets[array.key]})"
 
     def format_parameters(self, quantized: bool) -> list[str]:
-        """Return the C parameters of `run`, or of `run_q` if `quantized`."""
+        """Return the C parameters of `run`, or of `run_q` if `quantized`: inputs, then outputs.
+
+        In `run_q`, inputs that may be passed as integers have their integer type.
+        """
         parameters = []
         for array in self.program.inputs:
             c_type = get_c_type(array.dtype)
@@ -191,7 +197,10 @@ class CallWriter:
                 yield f"    memcpy({destination}, found, {port.bytes});"
 
     def _iterate_host_lines(self, part_index: int, part: HostPart) -> Iterator[str]:
-        """Yield the C lines of a host part: its function's call, SHOW of inputs and outputs."""
+        """Yield the C lines of a host part: SHOW of inputs, its function's call, SHOW of outputs.
+
+        Its arguments are inputs, outputs and scratch memory.
+        """
         for index, array in enumerate(part.sources):
             pointer = self.format_pointer(array)
             yield f"    SHOW({part_index}, 0, {index}, {pointer}, {array.bytes});"
@@ -209,7 +218,7 @@ class CallWriter:
 def _get_quantized_type(part: ChipPart | HostPart, index: int) -> tuple[str, int] | None:
     """Return (integer type, shift) of input `index` of a part; None if it is not quantized there.
 
-    Host parts quantize nothing.
+    None too for a host part, and for a port without a shift.
     """
     if not isinstance(part, ChipPart) or not part.quantized[index]:
         return None
@@ -224,7 +233,7 @@ def format_scratch_pointer(program: BoardProgram, part: HostPart) -> str:
 
 
 def format_scale(shift: int) -> str:
-    """Return 2^shift as a C literal."""
+    """Return 2^shift as a C literal of type float in hexadecimal, such as 0x1p+7f."""
     return f"0x1p{shift:+d}f"
 
 

@@ -104,7 +104,11 @@ class CallGraph:
     unbounded: set[str] = field(default_factory=set)
 
     def add_callgraph_info(self, text: str) -> None:
-        """Add gcc's report on one file. Names of static functions are prefixed by the file."""
+        """Add the functions and calls of gcc's report on one file (.ci).
+
+        Names of static functions are prefixed by the file. A function whose stack is neither static
+        nor bounded goes to `unbounded`.
+        """
         for title, label in _NODE.findall(text):
             if match := re.search(r"(\d+) bytes \(([\w,]+)\)", label):
                 self.stack_bytes[title] = int(match[1])
@@ -117,6 +121,9 @@ class CallGraph:
         self, name: str, callers: tuple[str, ...] = ()
     ) -> tuple[int, tuple[str, ...]]:
         """Return the stack bytes and the functions of the deepest chain of calls from `name`.
+
+        `name` comes first, and its own stack counts; functions of unknown stack size count nothing.
+        `callers` are the functions already on the chain.
 
         Raises
         ------
@@ -135,7 +142,7 @@ class CallGraph:
         return self.stack_bytes[name] + max_bytes, (name.rpartition(":")[2], *chain)
 
     def find_external_functions(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the functions that `names` call, also indirectly, with unknown stack size."""
+        """Return the functions of unknown stack size that `names` call, also indirectly, sorted."""
         visited: set[str] = set()
         pending = list(names)
         while pending:
@@ -194,7 +201,7 @@ def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footpri
 
 
 def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
-    """Return a line of figures for each core, or the reason why there are none."""
+    """Return a line of figures for each core of `CORES`, or the reason why there are none."""
     lines = []
     for core in CORES:
         try:
@@ -205,7 +212,10 @@ def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
 
 
 def _iterate_sources(program: BoardProgram, folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the program's C files with their flags, without main.c."""
+    """Yield the program's C files with their flags: program, self-test, unique host parts.
+
+    main.c is not among them.
+    """
     for suffix in ("", "_selftest"):
         yield folder / f"{program.stem}{suffix}.c", (*PROGRAM_FLAGS, f"-I{get_stub_folder()}")
     for part in program.unique_host_parts:
@@ -213,7 +223,10 @@ def _iterate_sources(program: BoardProgram, folder: Path) -> Iterator[tuple[Path
 
 
 def _parse_sections(text: str) -> Counter[str]:
-    """Return the bytes of code, constants and RAM from the output of `size -A`."""
+    """Return the bytes of "code", "constants" and "ram" from the output of `size -A`.
+
+    Other sections are left out.
+    """
     kinds = {"text": "code", "rodata": "constants", "srodata": "constants"}
     kinds |= dict.fromkeys(("data", "bss", "sdata", "sbss"), "ram")
     bytes_by_kind: Counter[str] = Counter()
@@ -225,7 +238,10 @@ def _parse_sections(text: str) -> Counter[str]:
 
 
 def count_host_warnings(program: BoardProgram, folder: Path) -> Mapping[str, int]:
-    """Count the compiler's warnings of the generated host parts under the program's flags."""
+    """Count the compiler's warnings of the generated host parts under the program's flags.
+
+    Returns {warning option: count}; ConfigError if compilation fails.
+    """
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-warnings-") as name:
         object_path = Path(name) / "host_part.o"

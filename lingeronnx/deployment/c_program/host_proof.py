@@ -99,7 +99,7 @@ class LoadedProgram:
         self.executor = int(self._get_function("executor_status")())
 
     def _get_function(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
-        """Return a function of the program by its name without prefix."""
+        """Return the C function "<prefix>_<name>" of the program."""
         return getattr(self._library, f"{self.program.prefix}_{name}")
 
     def _compute(self, package_index: int, inputs: Any, outputs: Any) -> int:  # noqa: ANN401
@@ -125,12 +125,19 @@ class LoadedProgram:
         return 0
 
     def _record(self, part: int, output: int, port: int, data: int, size: int) -> int:
-        """Store a tensor in `observed`; called by the program. Returns 0 to continue."""
+        """Store a tensor in `observed`; called by the program. Always returns 0, to continue.
+
+        `data` is the address of its `size` bytes.
+        """
         self.observed.append((part, output, port, ctypes.string_at(data, size) if size else b""))
         return 0
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Compute one call; return its code and outputs. Its tensors are then in `observed`."""
+        """Compute one call on `feeds` by input name; return its code and outputs by name.
+
+        A code of 0 is success. Its tensors are then in `observed`. Exceptions of the simulator are
+        raised.
+        """
         self.observed.clear()
         inputs = [
             np.ascontiguousarray(np.asarray(feeds[tensor.tensor], tensor.dtype))
@@ -153,7 +160,10 @@ class LoadedProgram:
 
 
 def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
-    """Return the program's C files with their flags, without main.c."""
+    """Return the program's C files with their flags, without main.c.
+
+    The first `_PROGRAM_SOURCE_COUNT` are the program and its self-test, then unique host parts.
+    """
     include, prefix = f"-I{get_stub_folder()}", program.prefix.upper()
     program_flags = (*PROGRAM_FLAGS, include, f"-D{prefix}_WATCH")
     sources: list[tuple[Path, tuple[str, ...]]] = [
@@ -275,7 +285,8 @@ def build_stub_packages(
 ) -> list[bytes]:
     """Build the stand-in's packages; `folder` gives CRCs, and whether parts are joined.
 
-    Returns one blob, or one package for each unique chip part.
+    Returns one package for each unique chip part, or all of them in one blob if the header in
+    `folder` does not declare so many. `vectors` are the calls that the stand-in replays.
     """
     packages = list(build_stub_containers(program, compute_crcs(folder, program), vectors).values())
     header = (folder / f"{program.stem}.h").read_text(encoding="utf-8")
@@ -292,7 +303,7 @@ def run_known_answer_test(
 ) -> str:
     """Compile the known-answer test and run it on packages that replay `vectors`.
 
-    Returns the last line that it prints, or else its exit code.
+    Returns the last line that it prints (of stdout, else of stderr), or else its exit code as text.
     """
     sources = list_sources(program, folder)
     main_source = (folder / "main.c", sources[0][1])
@@ -378,8 +389,8 @@ def make_border_inputs(
 ) -> list[dict[str, np.ndarray]]:
     """Make three calls from the first of `feeds`, with float inputs that are hard to quantize.
 
-    These are 16 times the values, values rounded down to a power of two of about 1/512 of the
-    largest (ties), and zeros. Other inputs are unchanged.
+    These are 16 times the values, values rounded down to a multiple of a power of two of about
+    1/512 of the largest (ties), and zeros. Other inputs are unchanged.
     """
     names = {tensor.tensor for tensor in program.inputs if tensor.dtype == "float32"}
     units = {}
@@ -402,7 +413,7 @@ def make_border_inputs(
 
 
 def _collect_outputs(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
-    """Return the outputs of all parts by name."""
+    """Return {tensor: array} of the outputs of all parts."""
     outputs: dict[str, np.ndarray] = {}
     for run in runs:
         outputs.update(run.outputs)
@@ -415,9 +426,9 @@ def _find_call_errors(
     expected: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
 ) -> list[str]:
-    """Compare a call's tensors with `vectors` and its outputs with `expected`.
+    """Compare a call's tensors with `vectors` and its outputs with `expected`, bit by bit.
 
-    Returns the first error of a part, or else all errors of outputs.
+    Returns the first error of a part, or else all errors of outputs; empty if all are equal.
     """
     program = loaded.program
     observed = {(part, output, port): raw for part, output, port, raw in loaded.observed}
@@ -493,10 +504,9 @@ def _compare_host_output(
 ) -> str | None:
     """Compare an output in all calls; return an error, or None if it is within its tolerance.
 
-    The relative error of a float is also noted in `proof.host`.
-
-    tolerance : of a float as a fraction of its range in all calls; None for types that must be
-    equal.
+    The relative error of a float is also noted in `proof.host` if it is the largest so far.
+    tolerance : of a float as a fraction of its range (largest magnitude) in all calls, inclusive;
+    None for types that must be equal.
     """
     if tolerance is None:
         if all(map(np.array_equal, expected, actual)):
@@ -512,7 +522,7 @@ def _compare_host_output(
 
 
 def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
-    """Return the absolute difference of each integer tensor of a chip part, by name.
+    """Return {tensor: absolute difference, int64} of the integer tensors of a chip part.
 
     Empty for a host part.
     """
@@ -528,7 +538,10 @@ def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
 def _count_differences(
     proof: Proof, runs: Sequence[PartRun], references: Sequence[PartRun]
 ) -> None:
-    """Count in `proof` the integers that differ from a run with onnxruntime as the host."""
+    """Count in `proof` the integers that differ from a run with onnxruntime as the host.
+
+    Also the number of all integers, and the largest difference.
+    """
     for run, reference in zip(runs, references, strict=True):
         for difference in _diff_integers(run, reference).values():
             proof.integers += difference.size
@@ -542,9 +555,10 @@ def _count_same_state_differences(
     runs: Sequence[PartRun],
     references: Sequence[PartRun],
 ) -> None:
-    """Count the integers that differ in a call with equal states.
+    """Count the integers that differ in a call with equal states, in `proof.fallen`.
 
-    Also measure how far from a tie the values of the first differing input are.
+    If the first differing input of a chip part in the call has a Quant, `proof.tie` is raised to
+    the distance of its differing values from a tie.
     """
     differences = [
         _diff_integers(run, reference) for run, reference in zip(runs, references, strict=True)
@@ -566,7 +580,8 @@ def _count_same_state_differences(
 def _measure_tie_distance(run: PartRun, reference: PartRun, part: ChipPart, index: int) -> float:
     """Return the largest distance from a tie, in LSBs, of input values with different integers.
 
-    Of the two runs, the value that is nearer to the tie counts.
+    Of the two runs, the value that is nearer to the tie counts. `index` is that of a quantized
+    input of `part`.
     """
     port, name = part.inputs[index], part.sources[index].tensor
     scaled = [

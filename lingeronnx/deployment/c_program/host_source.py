@@ -154,7 +154,10 @@ def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:
 
 
 def _has_static_shape(value: onnx.ValueInfoProto | None) -> bool:
-    """Whether the type of a tensor is known with a number for every dimension."""
+    """Whether the type of a tensor is known with a number for every dimension.
+
+    False for None. True for a tensor without a shape.
+    """
     if value is None:
         return False
     return all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
@@ -207,7 +210,8 @@ def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
 def _clear_unused_resize_inputs(node: onnx.NodeProto, empty: Collection[str]) -> None:
     """Clear inputs of a Resize that are in `empty`, and regions that it does not read, in place.
 
-    Regions (input 1) are read with tf_crop_and_resize only.
+    `empty` has the names of constants without elements. Regions (input 1) are read with
+    tf_crop_and_resize only.
     """
     uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
     for index, name in enumerate(node.input):
@@ -251,7 +255,7 @@ class _Parameter(NamedTuple):
         return f"{'const ' if self.is_const else ''}{self.c_type} *{self.name}"
 
     def format_cast(self) -> str:
-        """Return the flat pointer, cast to a pointer to rows."""
+        """Return the flat pointer cast to a pointer to rows, the type of the generated function."""
         const = "const " if self.is_const else ""
         row_pointer = _format_pointer(f"{const}{self.c_type}", "", self.dims)
         return f"({row_pointer})({const}void *){self.name}"
@@ -314,7 +318,10 @@ def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
 
 
 def _parse_parameters(signature: str, name: str) -> list[_Parameter]:
-    """Parse the parameter list of the generated function."""
+    """Parse the parameter list of the generated function; ConstraintError for an unknown form.
+
+    `name` names the function in the message.
+    """
     return [_parse_parameter(item.strip(), name) for item in signature.split(",") if item.strip()]
 
 
@@ -333,7 +340,10 @@ def _parse_dims(dims: str) -> list[int]:
 
 
 def _format_pointer(c_type: str, name: str, dims: Sequence[int]) -> str:
-    """Return the C declaration of a pointer to the rows of an array."""
+    """Return the C declaration of a pointer `name` to the rows of an array of shape `dims`.
+
+    That is "c_type *name" for one dimension, else "c_type (*name)[...]".
+    """
     row = "".join(f"[{size}]" for size in dims[1:])
     return f"{c_type} (*{name}){row}" if row else f"{c_type} *{name}"
 

@@ -147,7 +147,10 @@ def _collect_outputs(runs: Iterable[PartRun]) -> dict[str, np.ndarray]:
 
 
 def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
-    """Return the folder of a part's golden vectors, relative to that of a call."""
+    """Return the folder of a part's golden vectors, relative to that of a call.
+
+    It is "<part>/", or "" for the only chip part.
+    """
     return "" if isinstance(part, ChipPart) and len(program.chip) == 1 else f"{part.name}/"
 
 
@@ -299,7 +302,10 @@ def _get_tolerance(
 
 
 def _format_all_reads(tensors: Sequence[ProgramTensor], names: Mapping[str, str], call: str) -> str:
-    """Return a C condition that reads all tensors. call : a format with {i} index and {n} name."""
+    """Return a C condition that reads all tensors, "call == 0" without tensors.
+
+    call : a format with {i} index and {n} C name; `names` has the C names by tensor.
+    """
     calls = [call.format(i=i, n=names[tensor.tensor]) for i, tensor in enumerate(tensors)]
     return " &&\n           ".join(calls) or "call == 0"
 
@@ -338,7 +344,10 @@ def _get_named_ports(
 def _name_host_ports(
     part: HostPart, direction: str, tensors: Sequence[ProgramTensor]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return (name in dumps, shape) of a host part's inputs or outputs."""
+    """Return (name in dumps, shape) of a host part's inputs or outputs.
+
+    direction : "in" or "out", part of the names.
+    """
     return [
         (f"{make_host_port_prefix(part.name, direction, index)}{tensor.tensor}", tensor.shape)
         for index, tensor in enumerate(tensors)

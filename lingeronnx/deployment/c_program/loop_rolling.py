@@ -19,7 +19,8 @@ MIN_REPEATS = 3
 def roll_loops(steps: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the lines of all steps, with equal consecutive ones as a loop.
 
-    steps : (name, lines of C) of each step.
+    Steps are equal if they differ only in arena offsets and part numbers; a loop needs MIN_REPEATS
+    iterations. steps : (name, lines of C) of each step.
     """
     shapes = [
         _VARIABLE.sub(lambda match: "AT" if match[1] else "SHOW", "\n".join(lines))

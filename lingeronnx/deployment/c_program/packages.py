@@ -42,7 +42,7 @@ class PackedPart(NamedTuple):
 
 
 def compute_arguments_crc(argv: Sequence[str]) -> int:
-    """Return the CRC-32 of the packer's arguments."""
+    """Return the CRC-32 of the packer's arguments, joined by NUL."""
     return zlib.crc32("\0".join(argv).encode())
 
 
@@ -66,7 +66,10 @@ def make_package(header: bytes, package: bytes) -> bytes:
 
 
 def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[PackedPart]) -> str:
-    """Return pack.sh. blob_file : output with all packages; None for one file per part."""
+    """Return pack.sh, which packs `parts` in order and adds their headers.
+
+    blob_file : output with all packages; None for one file per part.
+    """
     graphs = ", ".join(part.graph for part in parts)
     packages = [part.package for part in parts]
     lines = [

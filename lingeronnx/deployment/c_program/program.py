@@ -44,12 +44,15 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
 
 
 def get_c_type(dtype: str) -> str:
-    """Return the C type for the name of a NumPy dtype."""
+    """Return the C type for the name of a NumPy dtype: float, double, bool or, e.g., int8_t."""
     return _TYPES.get(dtype, f"{dtype}_t")
 
 
 def sanitize_c_name(name: str) -> str:
-    """Return the characters of a tensor's name that are valid in C, at most 40."""
+    """Return `name` with runs of characters other than letters and digits replaced by "_".
+
+    At most 40 characters, without "_" at its ends before that; "x" if nothing is left.
+    """
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "x"
 
 
@@ -257,7 +260,7 @@ def build_program(
 
 
 def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
-    """Return the inputs and outputs of all parts, by name."""
+    """Return {name: tensor} of the inputs and outputs of all parts."""
     tensors: dict[str, ProgramTensor] = {}
     for run in runs:
         for name, array in (*run.inputs.items(), *run.outputs.items()):
@@ -268,7 +271,7 @@ def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
 
 
 def _count_packages(parts: Sequence[ChipPart | HostPart]) -> int:
-    """Return the number of unique chip parts."""
+    """Return the number of unique chip parts in `parts`."""
     return sum(isinstance(part, ChipPart) and part.first == part.name for part in parts)
 
 
@@ -359,7 +362,10 @@ def _make_host_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
-    """Generate the C of a host part, with the shapes of one run."""
+    """Generate the C of a host part, with the shapes of one run.
+
+    Raises the errors of `generate_host_source`.
+    """
     model, name = ir.to_proto(run.part.graph), run.part.name
     inputs, outputs = list(run.inputs.values()), list(run.outputs.values())
     source = generate_host_source(model, function_name, inputs, outputs)
@@ -386,7 +392,7 @@ def _count_operations(model: onnx.ModelProto) -> int:
 
 
 def get_integer_buffer_key(part: ChipPart, index: int) -> str:
-    """Return the buffer of the quantized input `index` of a chip part."""
+    """Return the key of the buffer for quantized input `index` of a chip part."""
     return f"{part.name}.{index}"
 
 

@@ -36,7 +36,10 @@ __all__ = [
 
 
 def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
-    """List the package files that `init` takes: one, or one per unique chip part if separate."""
+    """List the package files that `init` takes: one, or one per unique chip part if separate.
+
+    Names are "<stem>.pkg" or "<stem>_<part>.pkg".
+    """
     if separate_packages and len(program.unique_chip_parts) > 1:
         return [f"{program.stem}_{part.name}.pkg" for part in program.unique_chip_parts]
     return [f"{program.stem}.pkg"]
@@ -45,9 +48,9 @@ def list_package_files(program: BoardProgram, separate_packages: bool) -> list[s
 def make_pack_script(
     folder: Path, program: BoardProgram, target: Target, separate_packages: bool
 ) -> tuple[str, list[str]]:
-    """Return pack.sh and the packer commands.
+    """Return the text of pack.sh and the packer command of each unique chip part.
 
-    folder : contains the ONNX files of the chip parts.
+    folder : contains the ONNX files of the chip parts. `separate_packages`: do not join them.
     """
     has_one_package = len(program.unique_chip_parts) == 1
     parts = []
@@ -74,7 +77,7 @@ def _compute_crc(folder: Path, part: ChipPart) -> int:
 
 
 def compute_crcs(folder: Path, program: BoardProgram) -> dict[str, int]:
-    """Return the CRC-32 of the chip parts' ONNX files, by part name."""
+    """Return {part: CRC-32 of its ONNX file in `folder`} of the unique chip parts."""
     return {part.name: _compute_crc(folder, part) for part in program.unique_chip_parts}
 
 
@@ -161,7 +164,7 @@ def _write_arrays(folder: Path, prefix: str, arrays: Iterable[np.ndarray]) -> No
 
 
 def describe_program(program: BoardProgram) -> dict[str, Any]:
-    """Return the manifest's entry of a program: prefix, bytes of memory, operations, and its parts.
+    """Return the manifest's entry of a program: prefix, memory in bytes, operations, and parts.
 
     `Session(path, host=DIR)` reads the host parts from it.
     """
@@ -179,7 +182,7 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
 
 
 def _describe_part(program: BoardProgram, part: ChipPart | HostPart) -> dict[str, Any]:
-    """Return the manifest's entry of one part."""
+    """Return the manifest's entry of one part; a host part also has its C file and function."""
     entry: dict[str, Any] = {
         "name": part.name,
         "chip": isinstance(part, ChipPart),

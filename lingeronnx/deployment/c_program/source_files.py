@@ -71,7 +71,7 @@ class StaticMemory:
 
 
 def _count_tensors(part: ChipPart) -> int:
-    """Return an upper estimate of the tensors in a part's package."""
+    """Return an upper estimate of the tensors in a part's package: outputs + constants + 4."""
     output_count = sum(len(node.outputs) for node in part.graph.graph)
     return output_count + len(part.graph.graph.initializers) + 4
 
@@ -137,7 +137,7 @@ def _make_quantize_function(name: str, dtype: str) -> str:
 
 
 def _make_dequantize_function(dtype: str) -> str:
-    """Return the C of a function that dequantizes an array of `dtype`."""
+    """Return the C of a function that multiplies integers of type `dtype` by a float unit."""
     signature = f"dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float unit)"
     lines = [
         f"static void {signature}",
@@ -275,7 +275,10 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
 
 
 def _escape_comment(text: str) -> str:
-    """Replace characters that are not ASCII, and comment delimiters."""
+    """Return `text` with characters that are not ASCII replaced, and without comment delimiters.
+
+    Other characters become "?"; a blank splits the delimiters.
+    """
     return (
         "".join(char if 32 <= ord(char) < 127 else "?" for char in text)
         .replace("*/", "* /")
@@ -284,7 +287,7 @@ def _escape_comment(text: str) -> str:
 
 
 def get_template_values(program: BoardProgram) -> dict[str, object]:
-    """Return the values that all templates use."""
+    """Return {placeholder: value} of the values that all templates use."""
     return {
         "p": program.prefix,
         "UP": program.prefix.upper(),

@@ -53,7 +53,10 @@ class StreamTestResult:
 
     @property
     def is_error_growing(self) -> bool:
-        """Whether the last error exceeds the first by more than rounding explains."""
+        """Whether the last error exceeds twice the first by more than 1e-6.
+
+        False with fewer than two errors.
+        """
         return len(self.errors) > 1 and self.errors[-1] > 2 * self.errors[0] + 1e-6
 
 

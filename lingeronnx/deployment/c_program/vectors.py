@@ -48,9 +48,10 @@ def collect_vectors(program: BoardProgram, runs: Sequence[PartRun]) -> list[Part
 
 
 def _compute_tolerance(arrays: Sequence[np.ndarray], relative_tolerance: float) -> float:
-    """Return the absolute tolerance of a host part's output; 0 if it is not a float.
+    """Return the absolute tolerance of a host part's output; 0 if it is not float32 or empty.
 
-    arrays : the output in all calls, whose range the tolerance is relative to.
+    arrays : the output in all calls, whose largest magnitude `relative_tolerance` multiplies. At
+    least 1e-30.
     """
     if arrays[0].dtype != np.float32 or not arrays[0].size:
         return 0.0
@@ -141,7 +142,7 @@ def _format_integer(value: int, suffix: str) -> str:
 
 
 def _format_float(value: float) -> str:
-    """Return a C literal of a float32."""
+    """Return a C literal of a float32 with 9 significant digits, or NAN or (-)INFINITY."""
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
