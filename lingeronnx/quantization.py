@@ -185,8 +185,11 @@ def quantize(
     best = _find_best_candidate(prepared, plan, goal is not None, progress)
 
     def requantize(samples: Mapping[str, np.ndarray] | None) -> Candidate:
-        """Return the best candidate for the float model, calibrated with `samples`, or `calib`."""
-        data = calib if samples is None else samples
+        """Return the best candidate for the float model, calibrated with `samples`.
+
+        With None, `calib` is used, as it was read.
+        """
+        data = prepared.data.source if samples is None else samples
         requantize_options = {**arguments, **settings, "requantize": True}
         unquantized = prepare_model(model, data, config, requantize_options)
         return _find_best_candidate(place_required_host_nodes(unquantized), None, False, progress)

@@ -497,4 +497,6 @@ def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object
     if config.state:
         calls = unroll_calls(planned.original, source, config.state, fixed, limit=config.limit)
         source, fixed = calls.items, {}
-    return Data(source, specs, limit=config.limit, label="evaluation data", fixed=fixed)
+    return Data(
+        source, specs, limit=config.limit, label="evaluation data", fixed=fixed, record=True
+    )

@@ -68,6 +68,7 @@ def load_calibration_data(
         fixed=fixed,
         hold_out=hold_out,
         max_samples=MAX_UNBOUNDED_SAMPLES,
+        record=True,
         advice=partial(suggest_missing_input_fix, model),
     )
     if calib is None and (scalar_inputs := find_scalar_inputs(model)):

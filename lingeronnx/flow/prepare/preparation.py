@@ -423,13 +423,7 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
 
 
 def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield all samples in batches, or a single batch if the data can be read only once.
-
-    Held-out batches come last, except in that case.
-    """
-    if not data.is_rereadable:
-        yield data.first(batch_size)
-        return
+    """Yield all samples in batches, held-out ones last."""
     for feed, _ in data.batches(batch_size):
         yield feed
     yield from data.held_out_batches()

@@ -90,7 +90,7 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     `_MAX_LOSS_DB`. Does nothing with effort "fast" or without real calibration data.
     """
     prepared = best.prepared
-    if prepared.conf.effort == "fast" or prepared.synthetic or not prepared.data.is_rereadable:
+    if prepared.conf.effort == "fast" or prepared.synthetic:
         return best
     chip_parts = best.result.report.program.chip
     max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)

@@ -44,15 +44,16 @@ _MIN_SQNR_DB = 30.0  # more candidates are tried if an output or a part of it is
 _UNUSABLE_SQNR_DB = 10.0  # an output below that is useless
 _MAX_PART_SQNR_DB = 60.0  # the SQNR of a part above that counts as this
 
-_NOT_TRIED_NOTE = "host offload of the graph's ends was not evaluated: {}; pass {}"
+_NOT_TRIED_NOTE = (
+    "host offload of the graph's ends was not evaluated: effort is fast; pass --effort normal"
+)
 
 
 def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candidate:
     """Move the front, tail or cells of a model to the host if the outputs measurably improve.
 
     Returns `best` unchanged for synthetic data and for models that another tool has quantized. If
-    the data cannot be read repeatedly or the effort is "fast", returns `best` with a note if there
-    was a candidate to try.
+    the effort is "fast", returns `best` with a note if there was a candidate to try.
     """
     prepared, conf = best.prepared, best.prepared.conf
     if prepared.read is not None or prepared.synthetic:
@@ -65,8 +66,8 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         for nodes, min_gain_db in _list_trials(best, in_parts, has_poor_output)
         if nodes.keys() - host_by_default
     ]
-    if conf.effort == "fast" or not prepared.data.is_rereadable:
-        return best.with_notes([_format_untried(prepared)] if trials else ())
+    if conf.effort == "fast":
+        return best.with_notes([_NOT_TRIED_NOTE] if trials else ())
     required = select_required_host_nodes(prepared)
     if (
         in_parts and has_poor_output
@@ -81,15 +82,6 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         if offloaded is not None and _is_better_placement(best, offloaded, min_gain_db):
             best, required = offloaded, host
     return best
-
-
-def _format_untried(prepared: PreparedModel) -> str:
-    """Format the note that candidates were not tried, with the reason."""
-    if prepared.conf.effort == "fast":
-        return _NOT_TRIED_NOTE.format("effort is fast", "--effort normal")
-    return _NOT_TRIED_NOTE.format(
-        "the data can be read only once", "data that can be read repeatedly"
-    )
 
 
 def _list_trials(

@@ -57,6 +57,10 @@ class Data:
     max_samples
         Maximum number of samples from a source of unknown length without `limit`; default no
         maximum.
+    record
+        Read a source that may yield other samples when it is read again (a shuffled or augmenting
+        data loader, a function, a generator) only once; every pass then gets the same samples. See
+        `RecordedItems`.
     advice
         Called with the inputs that a feed lacks; returns a remedy for the message.
 
@@ -77,6 +81,7 @@ class Data:
         fixed: Mapping[str, np.ndarray] | None = None,
         hold_out: bool = False,
         max_samples: int | None = None,
+        record: bool = False,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         """Open the source and store the options; items are read and checked later.
@@ -100,7 +105,14 @@ class Data:
         if len(by_row) < sum(spec.axis is not None for spec in inputs):
             by_row = []
         self._open = open_items(source, label, list(self.inputs), by_row)
+        if record:
+            self._open = self._open.record()
         self._used = False
+
+    @property
+    def source(self) -> object:
+        """The opened source, for another `Data` that must get the same samples."""
+        return self._open
 
     @property
     def is_rereadable(self) -> bool:

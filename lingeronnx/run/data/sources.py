@@ -17,7 +17,8 @@ import numpy as np
 from ...errors import DataError, wrap_user_errors
 from .archives import find_labels, iter_file_items
 from .functions import import_function
-from .pictures import is_picture
+from .pictures import Pictures, is_picture
+from .recording import RecordedItems
 
 __all__ = ["Item", "ItemSource", "open_items", "resolve_source_path"]
 
@@ -40,15 +41,16 @@ class ItemSource:
     """A source of items.
 
     create_iterator : returns an iterator over all items, a fresh one if `is_rereadable`. label :
-    description for messages. is_open_ended : whether the number of items is not known. head,
-    remaining : of a source that can be read only once, the items read ahead, and the iterator of
-    the others.
+    description for messages. is_open_ended : whether the number of items is not known. is_stable :
+    whether every pass yields the same items, as files and arrays do. head, remaining : of a source
+    that can be read only once, the items read ahead, and the iterator of the others.
     """
 
     create_iterator: Callable[[], Iterator[Item]]
     is_rereadable: bool
     label: str
     is_open_ended: bool = False
+    is_stable: bool = False
     head: list[Item] = field(default_factory=list)
     remaining: Iterator[Item] | None = None
 
@@ -78,6 +80,16 @@ class ItemSource:
             self.head.append(item)
             yield item
 
+    def record(self) -> ItemSource:
+        """Return a source that reads this one once and yields the same items in every pass.
+
+        Returns this source itself if its items are the same in every pass anyway.
+        """
+        if self.is_stable:
+            return self
+        recorded = RecordedItems(self.iter_items, self.label)
+        return ItemSource(recorded.__iter__, True, self.label, self.is_open_ended, is_stable=True)
+
     def _items(self) -> Iterator[Item]:
         """Yield all items of a fresh iterator; exceptions of the user's code become a DataError."""
         with wrap_user_errors(f"{self.label}: reading it failed", DataError):
@@ -92,7 +104,7 @@ def open_items(
     Parameters
     ----------
     source
-        A path, arrays, or an iterable; see `Data`.
+        A path, arrays, or an iterable; see `Data`. An `ItemSource` is returned unchanged.
     label
         Description of the data, for messages.
     names, by_row
@@ -104,12 +116,16 @@ def open_items(
         If the form is not supported.
     """
     split = partial(_split_item, names=names)
+    if isinstance(source, ItemSource):
+        return source
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source), label, names, by_row)
     if isinstance(source, np.ndarray):
-        return ItemSource(lambda: iter([(source, None)]), True, label)
+        return ItemSource(lambda: iter([(source, None)]), True, label, is_stable=True)
     if isinstance(source, Mapping):
-        return ItemSource(lambda: iter([_separate_labels(source, names)]), True, label)
+        return ItemSource(
+            lambda: iter([_separate_labels(source, names)]), True, label, is_stable=True
+        )
     if hasattr(source, "get_next"):
         return ItemSource(
             lambda: map(split, _iter_calibration_reader(source)),
@@ -124,7 +140,10 @@ def open_items(
     if isinstance(source, Iterable):
         is_rereadable = not isinstance(source, Iterator)
         is_open_ended = not hasattr(source, "__len__")
-        return ItemSource(lambda: map(split, source), is_rereadable, label, is_open_ended)
+        is_stable = isinstance(source, list | tuple | Pictures)
+        return ItemSource(
+            lambda: map(split, source), is_rereadable, label, is_open_ended, is_stable
+        )
     raise DataError(
         f"{label}: cannot read a {type(source).__name__}; pass a path, arrays or an iterable of "
         "feeds"
@@ -155,9 +174,13 @@ def _open_path(
         raise DataError(f"{label}: {text!r} is not a path; a file name cannot contain NUL")
     if path.is_dir():
         files = _list_folder(path, label)
-        return ItemSource(lambda: _iter_files(files, label, names, by_row), True, label)
+        return ItemSource(
+            lambda: _iter_files(files, label, names, by_row), True, label, is_stable=True
+        )
     if path.suffix in (".npz", ".npy"):
-        return ItemSource(lambda: iter_file_items(path, label, names, by_row), True, label)
+        return ItemSource(
+            lambda: iter_file_items(path, label, names, by_row), True, label, is_stable=True
+        )
     module, separator, name = text.rpartition(":")
     if separator and module and name.isidentifier():
         function = import_function(module, name, label)

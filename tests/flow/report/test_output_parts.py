@@ -154,5 +154,3 @@ def test_a_part_that_is_lost_is_said_and_what_would_be_tried() -> None:
         line,
     )
     assert any("effort is fast" in note and "--effort normal" in note for note in report.notes)
-    once = lo.quantize(model, iter([x]), platform="generic").report
-    assert any("the data can be read only once" in note for note in once.notes)
