@@ -279,7 +279,7 @@ def deploy(
 
 
 def _reject_float_settings(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError for settings that a quantized graph does not take."""
+    """Raise ConfigError if a setting other than `progress` is true, for a quantized graph."""
     for key, value in settings.items():
         if value and key != "progress":
             raise ConfigError(f"'{key}' is for float models; this one is quantized already")

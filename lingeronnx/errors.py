@@ -65,6 +65,7 @@ class RepairError(LingerOnnxError):
     """
 
     def __init__(self, message: str, report: Any = None) -> None:  # noqa: ANN401 - of a part above this file
+        """Store the message, and the `RepairReport` of the graph, if there is one."""
         super().__init__(message)
         self.report = report
 

@@ -220,7 +220,10 @@ def part_file_path(path: Path, number: int) -> Path:
 
 
 def find_stale_part_files(path: Path, written: Collection[Path]) -> list[str]:
-    """Return the sorted names of part files of `path` that were not `written` by this run."""
+    """Return the sorted names of part files of `path` that are not among `written`.
+
+    Part files are named ``STEM_chipN.SUFFIX`` and lie in the same folder.
+    """
     part = re.compile(rf"{re.escape(path.stem)}_chip\d*{re.escape(path.suffix)}")
     written_names = {file.name for file in written}
     names = [file.name for file in path.absolute().parent.iterdir()]
@@ -464,12 +467,13 @@ def _acquire_lock(path: Path, wait: bool = True) -> int | None:
 
 
 def _release_lock(lock: int | None) -> None:
+    """Close the descriptor of a lock; None is no lock."""
     if lock is not None:
         os.close(lock)
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` is the open file."""
+    """Whether `path`, links not followed, is the file open as `descriptor`; False if it is gone."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except OSError:

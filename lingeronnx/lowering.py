@@ -172,7 +172,10 @@ class LoweringContext:
         return known or self._requantize(name, value, planned, qparams)
 
     def get_input_at_qparams(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
-        """Return input `index` of `node` with qparams `q`, which the operator defines."""
+        """Return input `index` of `node` as integers with qparams `q`, quantized if needed.
+
+        The operator defines `q`; the plan's parameters are not regarded.
+        """
         name = ir.input_name(node, index)
         return self._integers.get((name, q)) or self._quantize(name, q)
 
@@ -416,7 +419,10 @@ class LoweringContext:
             self._intermediates[name, suffix] = value
 
     def _make_integer_name(self, name: str, q: Affine, suffix: str = "q") -> str:
-        """Reserve a name for the float tensor `name` in integers, and record the relation."""
+        """Reserve a name for the float tensor `name` in integers, and record the relation.
+
+        It is ``NAME_SUFFIX``, with the bits unless they are 8.
+        """
         bits = "" if q.bits == 8 else q.bits
         integer_name = self._reserve_name(f"{name}_{suffix}{bits}")
         self._float_names[integer_name] = name

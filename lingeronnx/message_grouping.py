@@ -82,7 +82,10 @@ def _find_worst(rule: str, values: Sequence[str]) -> int | None:
 
 
 def merge_similar_lines(texts: Iterable[str]) -> list[str]:
-    """Return one line per group of similar texts, with the number of the others."""
+    """Return one line per group of similar texts: the first, with the number of the others.
+
+    Similar are texts that differ in quoted parts and numbers only; equal ones count once.
+    """
     lines = []
     for group in group_by_key(dict.fromkeys(texts), mask_quotes_and_numbers):
         lines.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")

@@ -276,7 +276,10 @@ class _SearchStart:
 def _min_weight_bits(
     config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the initial weight_bits of a search over bit widths, or {} if the user set them."""
+    """Return {"weight_bits": lowest width of the target}, where a search over widths begins.
+
+    {} if the user set the widths.
+    """
     conf = resolve_config(config, settings)
     if conf.weight_bits != AUTO_WEIGHT_BITS:
         return {}

@@ -304,7 +304,7 @@ def _render_quantize_section(report: Report) -> PageSection:
 
 
 def _titled_list(head: str, lines: Sequence[str]) -> list[str]:
-    """Render a heading and a list of lines; nothing without lines."""
+    """Render a heading and a list of lines; [] without lines."""
     if not lines:
         return []
     items = map(components.escape_text, lines)

@@ -96,7 +96,7 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
         """Queue the declaration of `implementation`, and return it unchanged."""
 
         def declare() -> None:
-            """Declare the implementation to Numba."""
+            """Declare the implementation to Numba; called once Numba is imported."""
             from numba.extending import overload as numba_overload
 
             numba_overload(function, jit_options=_INLINE_OPTIONS)(implementation)

@@ -83,7 +83,10 @@ def saturate(v: Any, bits: Any) -> Any:
 
 
 def integer_dtype(bits: int) -> np.dtype:
-    """Return the narrowest of int8, int16, int32 and int64 with at least `bits` bits."""
+    """Return the narrowest of int8, int16, int32 and int64 with at least `bits` bits.
+
+    Raises ValueError above 64.
+    """
     for width in (8, 16, 32, 64):
         if bits <= width:
             return np.dtype(f"int{width}")
@@ -561,7 +564,10 @@ class ChainedRescale:
 
 @register_inline
 def _apply_shift(rescale: Any, acc: Any) -> Any:
-    """Apply a `ShiftForm`."""
+    """Return accumulator `acc` requantized by a `ShiftForm`: add half, shift right, clamp.
+
+    The sum must fit in int32.
+    """
     # int32() and the mask let LLVM use 32 bits: 16 lanes instead of 8
     rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
     return min(max(np.int32(rounded), rescale.low), rescale.high)
@@ -569,7 +575,10 @@ def _apply_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_scale(rescale: Any, acc: Any) -> Any:
-    """Apply a `ScaleForm`."""
+    """Return accumulator `acc` requantized by a `ScaleForm`, in int64.
+
+    Clamped to the limit, multiplied, half added, shifted right, clamped to low and high.
+    """
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     return min(
         max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high
@@ -578,7 +587,10 @@ def _apply_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
-    """Apply a `NarrowScaleForm`."""
+    """Return accumulator `acc` (int32) requantized by a `NarrowScaleForm`.
+
+    As for a `ScaleForm`; the product has 64 bits.
+    """
     narrow = min(max(np.int32(acc), rescale.negative_limit), rescale.limit)
     product = np.int64(narrow) * np.int64(rescale.multiplier)
     return min(max((product + rescale.half) >> rescale.shift, rescale.low), rescale.high)
@@ -640,7 +652,7 @@ def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branc
 
 @register_inline
 def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
-    """Apply a `ReciprocalForm`."""
+    """Return accumulator `acc` multiplied by a `ReciprocalForm`, clamped to low and high."""
     result = luna_multiply_reciprocal(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
 

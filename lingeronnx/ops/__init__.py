@@ -135,7 +135,11 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
 
 
 def can_lower(node: ir.Node, target: Target) -> bool:
-    """Whether `target` can compute the float `node` in integers, within its limits."""
+    """Whether `target` can compute the float `node` in integers, within its limits.
+
+    There must be a lowering rule that accepts the node, the target must have its operators, and no
+    limit may be violated.
+    """
     op, _ = find_lowering_rule(node, target)
     return op is not None and op.is_available(target) and not op.find_violations(node, target)
 

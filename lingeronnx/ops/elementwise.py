@@ -90,14 +90,14 @@ class BinaryOp(Op):
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer operator with three scales."""
+        """Emit the integer operator on inputs 0 and 1, with both scales and that of the output."""
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         context.emit(self.integer_op, node, inputs, self.make_integer_attributes(node, context))
 
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the scale attributes of both inputs and the output."""
+        """Return the scale attributes of inputs 0 and 1 and of the output."""
         return self.integer_op.make_qparams_attributes(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
@@ -181,7 +181,10 @@ class Add(BinaryOp):
     constraints = (check_equal_shapes,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject constant operands and masks computed at run time, whose range is too large."""
+        """Return why the sum has no integer form, or None if it has one.
+
+        Reasons: a mask computed at run time, whose range is too large, and a constant operand.
+        """
         if is_masked_at_run_time(node.outputs[0]):
             return RUN_TIME_MASK_REASON
         return super().explain_rejection(node)

@@ -138,7 +138,7 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
     """
 
     def count(node: ir.Node) -> int | None:
-        """Count output elements times the elements of a filter."""
+        """Return the output elements of a sample times those of a filter; None if unknown."""
         output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
         if output is None or weight is None:
             return None
@@ -148,7 +148,7 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
 
 
 def _count_conv_transpose(node: ir.Node) -> int | None:
-    """Count input elements times the elements of a filter; None if a shape is unknown."""
+    """Return the input elements of a sample times the elements of a filter; None if unknown."""
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     return None if source is None or weight is None else math.prod(source) * math.prod(weight[1:])
 
@@ -167,7 +167,10 @@ def _count_matmul(node: ir.Node) -> int | None:
 
 
 def _count_packed_matmul(node: ir.Node) -> int | None:
-    """Count a product with a packed low-bit weight, whose shape is in the attributes."""
+    """Return the output elements times K, of a product with a packed low-bit weight.
+
+    The shape of the weight is in the attributes; None if it or that of the output is unknown.
+    """
     output, inner = _sample_shape(node.outputs[0]), ir.get_attr(node, "K")
     return None if output is None or inner is None else math.prod(output) * int(inner)
 

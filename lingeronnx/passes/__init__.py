@@ -439,7 +439,10 @@ def run_entry_passes(
 
 
 def _format_notes(changes: Mapping[str, int], failed_passes: Mapping[str, str]) -> list[str]:
-    """Return the notes of entry passes that changed something, or failed."""
+    """Return the notes of entry passes that changed something, then one per failed pass.
+
+    `changes` and `failed_passes` map pass names to numbers of changes and to reasons.
+    """
     notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
     notes += [format_skipped_pass(step, reason) for step, reason in failed_passes.items()]
     return notes

@@ -35,6 +35,7 @@ class PassError(InternalError):
     """The pass named `step` failed, or a condition that it requires or ensures does not hold."""
 
     def __init__(self, step: str, message: str) -> None:
+        """Store the message, and the name of the pass as `step`."""
         super().__init__(message)
         self.step = step
 
@@ -268,7 +269,10 @@ _NON_TENSOR_CONSTANT_ATTRIBUTES = frozenset(("sparse_value", "value_string", "va
 
 
 def _must_stay_node(node: ir.Node) -> bool:
-    """Whether a Constant node cannot become an initializer."""
+    """Whether a Constant node cannot become an initializer.
+
+    It has no tensor (`_NON_TENSOR_CONSTANT_ATTRIBUTES`), or is a graph output.
+    """
     if _NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes):
         return True
     return any(value.is_graph_output() for value in node.outputs)

@@ -32,6 +32,7 @@ class PassLog:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        """Start an empty log; with `folder`, models and texts are written there."""
         self.steps: list[PassRun] = []
         self._folder = None if folder is None else Path(folder)
 

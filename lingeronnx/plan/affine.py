@@ -234,7 +234,7 @@ class Affine:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The smallest and the largest float that any element can represent."""
+        """(smallest, largest) float that any element can represent, over all scales."""
         low = (self.low - self.zero_points) / self.scales
         return float(low.min()), float(((self.high - self.zero_points) / self.scales).max())
 

@@ -177,7 +177,7 @@ class QuantConfig(BaseModel):
     @field_validator("max_parts")
     @classmethod
     def _check_max_parts(cls, value: int | None, info: ValidationInfo) -> int | None:
-        """Raise ValueError if parts is 1 as well."""
+        """Return `value`; raises ValueError if it is set and `parts` is 1 as well."""
         if value is not None and info.data.get("parts") == 1:
             raise ValueError("it cannot be combined with parts 1; pass one of the two")
         return value

@@ -282,7 +282,7 @@ class _EncodingsFile:
         return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.source_name)
 
     def _read_aimet_list(self, key: str, read_entry: Callable[[str, dict[str, Any]], None]) -> None:
-        """Read the list of named entries under `key` of the body."""
+        """Call `read_entry` with (name, entry) for each entry of the list `key` of the body."""
         for entry in self._check_list(self.body.get(key, []), key):
             read_entry(self._get_text(entry, "name", key), entry)
 
@@ -431,7 +431,10 @@ class _EncodingsFile:
     # ---- both formats ----------------------------------------------------------------------------
 
     def _add_entry(self, entry: Encoding) -> None:
-        """Add an entry, except for a bias, whose scale is the product of others."""
+        """Append `entry` to `entries`, unless it is a bias, whose scale is a product of others.
+
+        Entries of at least `_BIAS_BITS` bits count as biases.
+        """
         if entry.qparams is None or entry.qparams.bits < _BIAS_BITS:
             self.entries.append(entry)
 
@@ -530,6 +533,9 @@ class _EncodingsFile:
         return list(value)
 
     def _raise_malformed(self, location: str, actual: str, expected: str) -> NoReturn:
-        """Raise ConfigError for a malformed tensor or section of the file."""
+        """Raise ConfigError: found `actual`, expected `expected`.
+
+        `location` is the tensor or section of the file, "" for the file.
+        """
         at = f", '{location}'" if location else ""
         raise ConfigError(f"{self.source_name}{at}: found {actual}; expected {expected}")

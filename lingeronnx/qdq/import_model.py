@@ -526,7 +526,7 @@ def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | Non
 
 
 def _parse_exact_scales(value: object) -> np.ndarray:
-    """Convert scales of the metadata to an array; an empty one if they are malformed."""
+    """Return scales of the metadata as float32; an empty array if they are malformed."""
     try:
         return np.asarray(value, np.float32)
     except (ValueError, TypeError, OverflowError):

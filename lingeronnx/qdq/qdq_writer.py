@@ -51,7 +51,7 @@ _IR_VERSIONS = {13: 7, 17: 8, 21: 10}
 
 
 def scale_from_step(step: np.ndarray) -> np.ndarray:
-    """Return the scale of a y_scale, in integer steps per unit, float32."""
+    """Return 1 / y_scale in float32: integer steps per unit; no warning for invalid values."""
     with np.errstate(all="ignore"):  # invalid values are rejected when they are read
         return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
 

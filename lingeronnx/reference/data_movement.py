@@ -105,7 +105,10 @@ class Split(StandardOpRun):
         return "dims" in attributes
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Split x along `axis`."""
+        """Split x along `axis` (default 0) into slices of the sizes `split` or `dims`.
+
+        A number instead of sizes means equal slices, one per output.
+        """
         x, axis, count = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
         sizes = [x.shape[axis] // count] * count if isinstance(sizes, int) else list(sizes)
@@ -129,7 +132,7 @@ class ShuffleChannel(Integer):
     names: tuple[str, ...] = ("ShuffleChannel",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Reorder the channels along `axis`."""
+        """Reorder the channels along `axis` (default 1): [groups, C/groups] is transposed."""
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
         order = np.arange(x.shape[axis]).reshape(groups, -1).T.reshape(-1)
@@ -142,7 +145,7 @@ class ArgMax(StandardOpRun):
     names: tuple[str, ...] = ("ArgMax",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return maximum and position."""
+        """Return (maximum, first position) of all elements as int32 [2, 1, ..., 1]."""
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(
             2, *[1] * (inputs[0].ndim - 1)
@@ -213,7 +216,7 @@ class Squeeze(StandardOpRun):
         return "axes" in attributes
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Remove the axes of x."""
+        """Remove the axes of x in attribute `axes` or input 1, or all axes of size 1."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
         return np.squeeze(x, None if axes is None else tuple(int(n) for n in axes))
@@ -225,7 +228,7 @@ class Unsqueeze(Squeeze):
     names: tuple[str, ...] = ("Unsqueeze",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Insert axes of size 1 into x."""
+        """Insert axes of size 1 into x; `axes` (attribute or input 1) count in the result."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))
 

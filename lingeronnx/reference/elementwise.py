@@ -89,7 +89,7 @@ class Mul(Integer):
     names: tuple[str, ...] = ("iqMul", "QMul")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Multiply and round once."""
+        """Return x * y, requantized with one rounding."""
         x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.requantize_accumulator(x * y, a, arithmetic, "scale_x", "scale_y")
 

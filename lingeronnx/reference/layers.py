@@ -43,7 +43,10 @@ def _strided_slice(start: int, step: int, count: int) -> slice:
 def _tap_slices(
     tap: Sequence[int], dilations: Sequence[int], strides: Sequence[int], shape: Sequence[int]
 ) -> list[slice]:
-    """Return the positions that kernel element `tap` covers for windows of the given shape."""
+    """Return a slice per axis: the positions that kernel element `tap` covers.
+
+    `shape` is the number of windows per axis; slices have that many elements.
+    """
     return [
         _strided_slice(index * dilation, stride, size)
         for index, dilation, stride, size in zip(tap, dilations, strides, shape, strict=True)
@@ -168,7 +171,7 @@ class Bmm(Integer):
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Multiply the matrices and round once."""
+        """Return x @ y over the last two axes, requantized with one rounding."""
         x, y = (a.subtract_zero_point(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.requantize_accumulator(x @ y, a, arithmetic, "scale_x", "scale_y")
 

@@ -85,7 +85,7 @@ class MaxPool(StandardOpRun):
     names: tuple[str, ...] = ("MaxPool",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the maximum of each window."""
+        """Return the maximum of each window, in the type of x."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         maxima = _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes))

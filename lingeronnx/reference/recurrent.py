@@ -318,7 +318,7 @@ class Gru(_RecurrentOpRun):
         state: State,
         weights: LayerWeights,
     ) -> State:
-        """Return the hidden state after one step with input x [I]."""
+        """Return [hidden state] after one step with input x [I], as the target computes it."""
         arithmetic = expect_arithmetic(arithmetic, GruArithmetic)
         if arithmetic.form is GruVariant.DEFINED:
             return [self.step_as_defined(a, arithmetic, x, state[0], weights)]
@@ -393,7 +393,10 @@ class Gru(_RecurrentOpRun):
     def make_outputs(
         self, a: Attributes, y: np.ndarray, last_states: list[State], arithmetic: Arithmetic
     ) -> Outputs:
-        """Return the sequence and the last hidden state."""
+        """Return (sequence, last hidden states), both cast to the output's width.
+
+        States are [1, N, H], or [N, 1, H] if the batch is on axis 0 of the sequence.
+        """
         h = cast_to_width([state[0] for state in last_states], a.o_bits)
         return cast_to_width(y, a.o_bits), h[None] if self.is_time_first(a, y) else h[:, None]
 

@@ -101,7 +101,10 @@ class Demands:
             self.demand_of(tensor).integer_readers.append(reader)
 
     def _add_real_demands(self, node: NodeView, indices: Sequence[int]) -> None:
-        """Mark the inputs of a node at `indices` as needed by a float operator."""
+        """Mark the inputs of `node` at `indices` as needed in real numbers, in place.
+
+        Absent inputs are skipped.
+        """
         for index in indices:
             tensor = node.inputs[index] if index < len(node.inputs) else None
             if tensor is not None:

@@ -434,7 +434,7 @@ class EditPlan:
         return node in self.kinds.invalid_dequants and node not in self.reused_dequants
 
     def _remove_unused_dequants(self) -> None:
-        """Remove the invalid Dequants that are not reused."""
+        """Plan the removal of the invalid Dequants that are not reused, in topological order."""
         sources_with_output_name: set[TensorView] = set()
         for node in self.view.order:
             if self._is_removed(node):

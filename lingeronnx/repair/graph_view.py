@@ -129,7 +129,7 @@ class Scope:
         return None
 
     def can_see(self, target: Scope) -> bool:
-        """Return whether tensors of `target` can be read in this scope."""
+        """Whether `target` is this scope or one around it, whose tensors can be read here."""
         scope: Scope | None = self
         while scope is not None and scope is not target:
             scope = scope.parent

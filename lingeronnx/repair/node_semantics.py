@@ -135,7 +135,7 @@ class TensorKind:
 
     @property
     def label(self) -> str:
-        """Name of the kind in reports."""
+        """The kind in reports: "int8", "int16", "int32", or a word such as "real numbers"."""
         if self.category == "integer":
             return f"int{8 * _storage_bytes(self.bits)}"
         return {"real": "real numbers", "other": "indices", "missing": "undefined"}[self.category]
@@ -256,7 +256,7 @@ def integer_operator(node: NodeView) -> Format | None:
 
 
 def _has_scale(node: NodeView) -> bool:
-    """Return whether a Gather has the scale of its table or of its output."""
+    """Whether a Gather has a valid attribute `scale_o`, `scale_x` or `scale_w`."""
     scales = [node.attributes.get(name) for name in ("scale_o", "scale_x", "scale_w")]
     return any(is_scale(scale) for scale in scales)
 
@@ -285,7 +285,10 @@ def is_quant(node: NodeView) -> bool:
 
 
 def is_quantized(node: NodeView) -> bool:
-    """Return whether a node is an operator of the quantized domains, with or without a format."""
+    """Whether `node` is a Dequant, a known integer operator, or of a quantized domain.
+
+    Operators of that domain that only pass integers on or produce indices do not count.
+    """
     if is_dequant(node) or integer_operator(node) is not None:
         return True
     return node.proto.domain in _DOMAINS and not _is_integer_transparent(node)
@@ -499,7 +502,10 @@ def takes_element(
 
 
 def takes_indices(node: NodeView, index: int) -> bool:
-    """Return whether input `index` of a standard node accepts no real numbers, such as a shape."""
+    """Whether input `index` of a standard node accepts no float type in the schema.
+
+    Such as a shape; False if the schema is unknown.
+    """
     formal = _formal_parameter(node, index)
     return formal is not None and not (_FLOATS & set(formal.types))
 
@@ -595,7 +601,10 @@ def _kind_of_types(types: set[str]) -> TensorKind:
 
 
 def _dequantized_kind(kind: TensorKind) -> TensorKind:
-    """Return the kind of an output with the type of an input of `kind`, in float arithmetic."""
+    """Return the kind of an output with the type of an input of `kind`, in float arithmetic.
+
+    FLOAT for integers, REAL for an undefined tensor, else `kind`.
+    """
     if kind.is_integer:
         return FLOAT
     return REAL if kind.category == "missing" else kind

@@ -250,7 +250,7 @@ def _changes_element_count(node: NodeView, shapes: Sequence[Dims | None], sizes:
 
 
 def _element_count(dims: Dims | None) -> int | None:
-    """Return the number of elements of a shape, or None if a dimension is unknown."""
+    """Return the number of elements of a shape, or None if rank or a dimension is unknown."""
     if dims is None or None in dims:
         return None
     return math.prod(dim or 0 for dim in dims)

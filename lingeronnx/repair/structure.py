@@ -357,7 +357,10 @@ def _make_identity_finding(
 
 
 def _bypass_identity(node: NodeView, source: TensorView) -> None:
-    """Remove an Identity; its consumers that are nodes read `source`."""
+    """Remove an Identity, in place; nodes that read its output read `source` instead.
+
+    Graph outputs are not changed.
+    """
     for read in _identity_output(node).reads:
         if read.node is not None:
             read.node.proto.input[read.index] = source.name
@@ -417,14 +420,14 @@ def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
 
 
 def _identity_input(node: NodeView) -> TensorView:
-    """Return the input of an Identity."""
+    """Return the input of an Identity, which must have one."""
     source = node.inputs[0]
     assert source is not None
     return source
 
 
 def _identity_output(node: NodeView) -> TensorView:
-    """Return the output of an Identity."""
+    """Return the output of an Identity, which must have one."""
     result = node.outputs[0]
     assert result is not None
     return result

@@ -444,7 +444,7 @@ def _declared_kind(element_type: int) -> TensorKind:
 
 
 def _unique_scale(demand: TensorDemand) -> float | None:
-    """Return the scale that the consumers of a tensor expect, or None if it is not unique."""
+    """Return the only scale that the consumers in `demand` expect; None if none or several."""
     scales = demand.scales()
     return scales[0] if len(scales) == 1 else None
 
@@ -563,7 +563,7 @@ def _find_branch_outputs(node: NodeView, index: int) -> list[TensorView]:
 
 
 def _declared_type(tensor: TensorView) -> int:
-    """Return the element type that the file declares for a node output, or 0 if there is none."""
+    """Return the element type that outputs or value_info declare for `tensor`, or 0 without."""
     for value in (*tensor.scope.graph.output, *tensor.scope.graph.value_info):
         if value.name == tensor.name:
             return int(value.type.tensor_type.elem_type)
@@ -571,7 +571,7 @@ def _declared_type(tensor: TensorView) -> int:
 
 
 def dequant_input(node: NodeView) -> TensorView:
-    """Return the tensor that a Dequant reads."""
+    """Return the tensor that a Dequant reads, which must exist."""
     tensor = node.inputs[0]
     assert tensor is not None
     return tensor

@@ -78,7 +78,7 @@ def _format_outputs(outputs: Sequence[OutputSummary]) -> list[str]:
 
 
 def _format_range(output: OutputSummary) -> str:
-    """Format the range of an output."""
+    """Return "LOW to HIGH", or "no finite values" if they are None."""
     if output.low is None or output.high is None:
         return "no finite values"
     return f"{output.low:.6g} to {output.high:.6g}"
@@ -164,7 +164,10 @@ def _random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.d
 
 
 def _summarize_output(name: str, array: np.ndarray) -> OutputSummary:
-    """Return shape, dtype and range of an output, ignoring infinities and NaN."""
+    """Return name, shape, dtype and (low, high) of an output, ignoring infinities and NaN.
+
+    Low and high are None without finite numbers.
+    """
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     usable = finite.size and array.dtype.kind in "iufb"
     low, high = (float(finite.min()), float(finite.max())) if usable else (None, None)

@@ -133,7 +133,7 @@ def _is_part_output(value: ir.Value, node: ir.Node, holders: Collection[int]) ->
 
 
 def is_host_dequant(node: ir.Node) -> bool:
-    """Whether `node` is a Dequant of a tensor with more than 8 bits."""
+    """Whether `node` is a Dequant of an int16 or int32 tensor, which the host computes."""
     if node.op_type != DEQUANT.name or not is_quantized_domain(node):
         return False
     dtype = ir.require_input(node).dtype

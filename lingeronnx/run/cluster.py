@@ -156,7 +156,7 @@ def _init_worker(job: _PackedJob, threads: int) -> None:
 
 
 def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
-    """Process an item with the job of this worker process."""
+    """Return the result of the job of this worker process for `item`."""
     assert _RECEIVED_JOB.job is not None
     return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
@@ -205,7 +205,10 @@ def _submit_in_order(
 
 
 def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
-    """Process an item on a worker of a cluster."""
+    """Return the result of `job` for `item`, on a worker of a cluster.
+
+    Uses one thread unless LINGERONNX_THREADS is set.
+    """
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
     return _WORKER_STATE.run_item(job, item)
 
@@ -273,7 +276,7 @@ class _ClusterJob(Generic[_Item, _Result]):
         return self._client.scatter(data, broadcast=broadcast, hash=False)
 
     def submit(self, item: _Item) -> Remote[_Result]:
-        """Send an item to one worker."""
+        """Send `item` to one worker, and return the future of its result."""
         return self._client.submit(
             _run_on_dask_worker, self._scattered_job, self._scatter_with_retry(item), pure=False
         )

@@ -93,7 +93,7 @@ class DumpFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Remember the folder; it is created by `__enter__`."""
+        """Store the path; the folder is created by `__enter__`."""
         self.path = Path(path)
         self._entries: dict[str, dict[str, Any]] = {}
         self._open = contextlib.ExitStack()
@@ -252,7 +252,7 @@ class TensorSummary:
         return self._total / self._count if self._count else math.nan
 
     def real(self, value: float) -> float:
-        """Return the real value of `value`, which is unchanged for a float tensor."""
+        """Return the real value of the stored `value`; unchanged for a float tensor."""
         if self.qparams is None:
             return value
         return (value - self.qparams.zero_point) / self.qparams.scale

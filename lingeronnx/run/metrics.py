@@ -47,7 +47,7 @@ class Agreement:
     needs_labels = False
 
     def __init__(self, report: str = "sqnr") -> None:
-        """Start with empty sums. report : the measure that is the result."""
+        """Start with empty sums. `report` is the measure that is the result, such as "sqnr"."""
         self.report = report
         self._count = 0
         self._error = self._signal = self._other = self._cross = 0.0
@@ -140,7 +140,7 @@ class TopK:
         return self._hits, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Add the sums of another measure."""
+        """Add the sums (hits, samples) of another measure, in place."""
         self._hits += int(sums[0])
         self._count += int(sums[1])
 
@@ -200,7 +200,7 @@ class _CustomMetric:
         self._total, self._count = 0.0, 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Add one batch."""
+        """Add one batch: the function's value of it, weighted by the number of samples."""
         value = call_user_function("the metric function", self._function, scores, labels)
         self.merge((value * len(scores), len(scores)))
 
@@ -210,7 +210,7 @@ class _CustomMetric:
         return self._total, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Add the sums of another measure."""
+        """Add the sums (weighted total, samples) of another measure, in place."""
         self._total += sums[0]
         self._count += int(sums[1])
 

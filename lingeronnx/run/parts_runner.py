@@ -106,7 +106,10 @@ class PartsRunner:
         return {tensor: np.asarray(array) for tensor, array, _ in results}
 
     def run_host_part(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of a host part for one sample, in order."""
+        """Return the outputs of host part `name` for one sample, in the part's order.
+
+        `arrays` are its inputs, in order.
+        """
         part = next(part for part in self.parts.host_parts if part.name == name)
         return list(self._run_on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
 

@@ -65,7 +65,7 @@ class ProgramPart:
         return self.target.evaluate_packing(self.graph)
 
     def choice_for_arguments(self, argv: Sequence[str] | None) -> PackerArguments:
-        """Evaluate a chip part under packer arguments `argv`; None for its `choice`."""
+        """Return arguments and verdict of a chip part under `argv`, or its `choice` for None."""
         assert self.target is not None
         return self.choice if argv is None else self.target.evaluate_packing(self.graph, argv)
 
@@ -233,7 +233,7 @@ class _StageAssignment:
         return consumer_stages
 
     def _is_host_fed_quant(self, node: ir.Node) -> bool:
-        """Whether `node` is a Quant of a tensor that the host passes to the chip."""
+        """Whether `node` is a Quant whose input a chip node does not compute."""
         return (
             node.op_type == QUANT.name
             and id(ir.producer(ir.require_input(node))) not in self._chip_nodes
@@ -253,7 +253,7 @@ class _StageAssignment:
         return frozenset(self.node_indices.get(stage, ()))
 
     def nodes(self, stage: int) -> list[ir.Node]:
-        """Return the nodes of a stage in order; none if it has only constants."""
+        """Return the nodes of a stage in graph order; [] if all of them are constants."""
         nodes = [self.order[index] for index in self.node_indices.get(stage, ())]
         return nodes if any(id(node) not in self._constant_nodes for node in nodes) else []
 
@@ -279,7 +279,7 @@ class _ChipSubgraph:
             self._graph, self._indices = graph, list(range(len(graph.graph)))
 
     def extract_stage(self, stage: int) -> ir.Model:
-        """Return the chip part of a stage."""
+        """Return the chip part of a stage as a model of its own."""
         stage_indices = self._assignment.indices(stage)
         positions = [i for i, index in enumerate(self._indices) if index in stage_indices]
         return extract_chip_nodes(self._graph, positions, self._target)

@@ -78,7 +78,10 @@ def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
 
 
 def load_fixed_inputs(model: ir.Model) -> dict[str, list[float]]:
-    """Return {input: values} of the float model's inputs that are constants of `model`."""
+    """Return input name -> values, for inputs of the float model that are constants of `model`.
+
+    Empty if none are recorded.
+    """
     fixed = ir.read_json_metadata(model, METADATA_KEY).get("fixed")
     return fixed if isinstance(fixed, dict) else {}
 

@@ -240,7 +240,7 @@ def _concatenate_calls(
 
 
 def _mean_square(array: np.ndarray) -> float:
-    """Return the mean square of the finite elements; 0 if there are none."""
+    """Return the mean square of the finite elements; 0 if there are none or no numbers."""
     if array.dtype.kind not in "biuf":
         return 0.0
     finite = array[np.isfinite(array)].astype(np.float64)
@@ -318,7 +318,7 @@ def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, s
 
 
 def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples of the first array that has a batch axis."""
+    """Return the number of samples of the first array that has a batch axis; 1 without any."""
     for name, array in feeds.items():
         if name in specs and specs[name].axis is not None:
             return specs[name].count_samples(np.asarray(array))

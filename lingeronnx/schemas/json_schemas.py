@@ -35,7 +35,7 @@ def make_json_schema(name: str) -> _Schema:
 
 
 def _config_schema() -> _Schema:
-    """Make the schema of a settings file from `QuantConfig`."""
+    """Return the schema of a settings file, from `QuantConfig`, without title and description."""
     from ..plan.config import QuantConfig
 
     schema = QuantConfig.model_json_schema()
@@ -43,7 +43,10 @@ def _config_schema() -> _Schema:
 
 
 def _timing_schema() -> _Schema:
-    """Make the schema of a file of kernel timings from `TimingCalibration`."""
+    """Return the schema of a file of kernel timings, from `TimingCalibration`.
+
+    Without title and description.
+    """
     from ..targets.timing_calibration import TimingCalibration
 
     schema = TimingCalibration.model_json_schema()
@@ -169,7 +172,7 @@ def _part_schema() -> _Schema:
 
 
 def _merge_schema() -> _Schema:
-    """Make the schema of a change that lets the chip run an operator between its parts."""
+    """Return the schema of a change that lets the chip run an operator between its parts."""
     return _object_of(
         {"operator": _STRING, **dict.fromkeys(("nodes", "chips", "instead"), _array_of(_STRING))}
     )

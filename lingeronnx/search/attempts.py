@@ -59,6 +59,7 @@ class AttemptRunner:
     """
 
     def __init__(self, base: Candidate, goal: Goal, progress: Progress | None = None) -> None:
+        """Start from `base`, as the best attempt so far, for `goal`."""
         self._base, self._goal, self._progress = base, goal, progress
         self._best: tuple[Attempt, Candidate] = (Attempt(), base)
         self._calibrated: dict[str, CalibrationResult] = {}
@@ -255,7 +256,7 @@ class AttemptPrefetcher:
             yield from zip(attempts, records, strict=True)
 
     def close(self) -> None:
-        """Cancel the pending attempts."""
+        """Cancel the pending attempts and forget them."""
         if self._incoming is not None:
             self._incoming.close()
         self._incoming, self._pending = None, set()

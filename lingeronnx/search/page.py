@@ -220,6 +220,7 @@ def _line(
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", attributes: str = "") -> str:
+    """Render an SVG text, escaped, at (x, y) in pixels; `attributes` are further ones."""
     position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f"<text {position} {attributes}>{html.escape(text)}</text>"
 
@@ -228,6 +229,10 @@ class _Axis:
     """Maps values to coordinates between `start` and `end`, with a margin at both ends."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        """Map the range of `values`, with a margin of 8 % at both ends, to `start` .. `end`.
+
+        Without values, the range is 0 to 1; equal values get a margin around them.
+        """
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         margin = 0.08 * (high - low) or max(abs(low) * 0.05, 0.05)
         self.low, self.high, self._start, self._end = low - margin, high + margin, start, end

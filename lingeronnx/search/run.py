@@ -137,6 +137,7 @@ class SearchResult:
 
     @property
     def _measurement(self) -> Measurement:
+        """The measurement of the best attempt, which must exist."""
         assert self.best.measurement is not None
         return self.best.measurement
 
@@ -394,6 +395,7 @@ class _Search:
         extremes = (widen_layers(()), widen_layers(narrow_layers))  # both are tried in any case
 
         def evaluate_mix(wide_layers: Sequence[NarrowLayer]) -> list[float]:
+            """Return the fraction of each limit that the attempt with `wide_layers` uses."""
             result = self._run_attempt(widen_layers(wide_layers), extremes)
             return [fraction for fraction, _ in self._goal.limit_usage(result.cost)]
 
@@ -408,7 +410,7 @@ class _Search:
         )
 
     def _format_excess(self, result: AttemptResult) -> str:
-        """Format the costs of an attempt that exceed their limits."""
+        """Return the costs of an attempt that exceed their limits as text, "" for none."""
         usage = self._goal.limit_usage(result.cost)
         return " and ".join(text for fraction, text in usage if fraction > 1)
 
@@ -456,7 +458,7 @@ class _Search:
         return result
 
     def _float_value(self) -> float | None:
-        """Return the metric of the float model, or None if no attempt has measured it yet."""
+        """Return the metric of the float model, or None if no attempt was measured yet."""
         for trial in self.trials.values():
             if trial.measurement is not None:
                 return trial.measurement.float_value

@@ -181,7 +181,7 @@ def inspect_environment() -> Environment:
 
 
 def _measure_cache(cache: str | None) -> tuple[int, int]:
-    """Return total bytes and number of the files in the cache."""
+    """Return (bytes, number) of the files directly in the cache folder; (0, 0) without one."""
     if not cache:
         return 0, 0
     sizes = [path.stat().st_size for path in Path(cache).iterdir() if path.is_file()]
@@ -219,6 +219,7 @@ def _processor_name() -> str:
 
 
 def _available_threads() -> int:
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -331,6 +332,6 @@ def _satisfies(version: str, sign: str, limit: str) -> bool:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    """Return the numeric components at the beginning of a version."""
+    """Return the numeric components at the beginning of a version; () without any."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -334,14 +334,17 @@ class Target:
 
     @property
     def all_weight_bits(self) -> tuple[int, ...]:
-        """The widths that weights of at least one operator may have."""
+        """The widths, ascending, that weights of at least one operator may have."""
         widths = set(self.bits)
         for support in self.ops.values():
             widths.update(support.weight_bits)
         return tuple(sorted(widths))
 
     def get_weight_bits(self, operator: str) -> tuple[int, ...]:
-        """Return the widths that the weights of `operator` may have."""
+        """Return the widths, ascending, that the weights of `operator` may have.
+
+        Those of the target, and further ones of the operator.
+        """
         operator_bits = self.ops[operator].weight_bits if operator in self.ops else ()
         return tuple(sorted({*self.bits, *operator_bits}))
 

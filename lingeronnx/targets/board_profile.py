@@ -61,7 +61,7 @@ class BoardProfile:
 
     @property
     def layers_by_error(self) -> list[BoardLayer]:
-        """The layers with modeled cycles, sorted by decreasing absolute error."""
+        """The layers with modeled cycles, by decreasing absolute error in cycles."""
         known = [layer for layer in self.layers if layer.model is not None]
         return sorted(known, key=lambda layer: -abs((layer.model or 0.0) - layer.measured))
 

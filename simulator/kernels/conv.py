@@ -99,7 +99,10 @@ def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.n
 
 
 def fold_zero_point_into_bias(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
-    """Return bias - zero * sum(w) per output, int64 [O], for weights [O, ...]."""
+    """Return bias - zero * sum(w) per output, int64 [O], for weights [O, ...].
+
+    Returns `bias` itself if `zero` is 0.
+    """
     if not zero:
         return bias
     return bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1)

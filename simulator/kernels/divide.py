@@ -114,7 +114,10 @@ class DivSingle(NumpyKernel):
     rounding: RoundingMode = RoundingMode.HALF_UP
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output, of the shape that x and y broadcast to."""
+        """Infer the output, of the shape that x and y broadcast to and `bits` bits.
+
+        Raises SimulatorError unless both are signed integers.
+        """
         for spec in specs:
             require_signed_integer(spec, "DivSingle")
         return (TensorSpec(broadcast_shape(specs), integer_dtype(self.bits)),)

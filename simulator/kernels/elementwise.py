@@ -98,21 +98,21 @@ def _affine(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Arr
 
 @jit
 def rescale_flat(x: Array, rescale: RescaleForm, out: Array) -> None:
-    """Rescale flat integers into `out`."""
+    """Fill flat `out` with flat `x`, each element requantized by `rescale`."""
     for i in range(out.size):
         out[i] = apply_rescale(rescale, x[i])
 
 
 @jit
 def _shift_left_wrapping(x: Array, left: int, out: Array) -> None:
-    """Shift flat integers left by `left` bits; bits beyond the type of `out` are lost."""
+    """Fill flat `out` with x << left; bits beyond the type of `out` are lost."""
     for i in range(out.size):
         out[i] = np.int64(x[i]) << left
 
 
 @jit
 def _clip(x: Array, low: int, high: int, out: Array) -> None:
-    """Clamp flat integers to [low, high]."""
+    """Fill flat `out` with x clamped to [low, high]."""
     for i in range(out.size):
         out[i] = min(max(x[i], low), high)
 
@@ -157,7 +157,10 @@ class _BinaryKernel(ClampableKernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the output, of the shape that x and y broadcast to."""
+        """Infer the output, of the shape that x and y broadcast to.
+
+        Raises SimulatorError unless both are signed integers.
+        """
         x, y = specs
         require_signed_integer(x, type(self).__name__)
         require_signed_integer(y, type(self).__name__)

@@ -31,7 +31,7 @@ __all__ = ["ArgMax", "Gather", "IndexSelect", "Lookup", "Split"]
 
 
 def _normalize_axis(axis: int, spec: TensorSpec) -> int:
-    """Return an axis of a tensor, counted from 0."""
+    """Return `axis` counted from 0; SimulatorError if the tensor does not have it."""
     rank = len(spec.shape)
     require(-rank <= axis < rank, f"axis {axis} does not exist in {spec}")
     return axis % rank
@@ -164,7 +164,10 @@ def _make_select_loop(
 
 
 def _to_slice(index: np.ndarray) -> slice | np.ndarray:
-    """Return the slice that is equivalent to `index` if it rises in equal steps, else `index`."""
+    """Return the slice equivalent to `index`, if it rises in equal steps from 0 or above.
+
+    Else `index` itself, also if it is empty.
+    """
     steps = np.unique(np.diff(index))
     if index.size and index[0] >= 0 and (index.size == 1 or (steps.size == 1 and steps[0] > 0)):
         return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]) if steps.size else 1)
@@ -228,7 +231,7 @@ class Lookup(NumpyKernel):
     table: np.ndarray
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the rows from the indices."""
+        """Infer the table rows, [*x.shape, *row shape], for indices x of a signed integer type."""
         (x,) = specs
         require_signed_integer(x, "Lookup")
         return (TensorSpec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
@@ -279,7 +282,7 @@ class Split(NumpyKernel):
         )
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the slices of x."""
+        """Return the slices of x along the axis, one per size."""
         split_points = np.cumsum([int(n) for n in self.sizes])[:-1]
         slices: list[Any] = np.split(arrays[0], split_points, self.axis)
         return tuple(slices)
@@ -332,7 +335,7 @@ class ArgMax(NumpyKernel):
         return (TensorSpec((2, *[1] * (len(x.shape) - 1)), np.dtype(np.int32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the largest integer and its first index."""
+        """Return (int32 [2, 1, ...],) with the largest integer and its first index."""
         row = arrays[0].reshape(-1)
         index = int(row.argmax())
         return (np.array([row[index], index], np.int32).reshape(2, *[1] * (arrays[0].ndim - 1)),)

@@ -31,7 +31,7 @@ class PerSampleKernel(Kernel):
     kernel: Kernel
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer the outputs for the inputs of one sample."""
+        """Infer the outputs for the inputs of one sample, without the axis of samples."""
         return tuple(
             TensorSpec(spec.shape[1:], spec.dtype)
             for spec in self.kernel.infer(*_prepend_sample_axis(specs))
@@ -73,7 +73,7 @@ def _wrap_with_sample_axis(
     """
 
     def run_on_views(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-        """Run on views of the arrays with the sample axis."""
+        """Run on views of the arrays with axis 0 split into samples and their own axis 0."""
         run(
             [array.reshape(-1, *shape) for array, shape in zip(ins, input_shapes, strict=True)],
             [array.reshape(-1, *shape) for array, shape in zip(outs, output_shapes, strict=True)],

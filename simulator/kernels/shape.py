@@ -112,7 +112,7 @@ class Concat(Kernel):
         return tuple(loops)
 
     def _axis(self, spec: TensorSpec) -> int:
-        """Return the axis, counted from 0, of inputs like `spec`."""
+        """Return the axis counted from 0; SimulatorError if inputs like `spec` do not have it."""
         rank = len(spec.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")
         return self.axis % rank
@@ -230,7 +230,7 @@ class Constant(Kernel):
     array: np.ndarray
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the spec of the constant; there are no inputs."""
+        """Return the spec of the constant; SimulatorError if there are inputs."""
         if specs:
             raise SimulatorError(f"a constant has no inputs, got {len(specs)}")
         return (TensorSpec(self.array.shape, self.array.dtype),)

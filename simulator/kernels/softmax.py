@@ -257,7 +257,7 @@ class Softmax(_RowKernel):
     """Softmax of each row: exponentials divided by their sum."""
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop over rows."""
+        """Return the loop over rows, in the division mode of the kernel."""
         form, mode = self.rescale.compile_for_bound(1 << 31), _DIVISION_MODES[self.division_mode]
         entry = np.ascontiguousarray(self.input_table, np.int64)
         return self._build_row_loop(specs[0], _softmax, entry, mode, form)

@@ -63,7 +63,7 @@ class ZeroPointKernel(Kernel):
         return run
 
     def fuse(self, consumer: Kernel) -> Kernel | None:
-        """Fuse `consumer` into the kernel, if the kernel can."""
+        """Return this kernel with `consumer` fused in, or None if the inner one cannot do that."""
         kernel = self.kernel.fuse(consumer)
         return None if kernel is None else replace(self, kernel=kernel)
 

@@ -20,7 +20,7 @@ class SameRankRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes, and a change of rank or of the batch axis."""
+        """Return the reason if a shape is unknown or rank or batch axis change, else None."""
         source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
         if source is None or result is None or len(source) != len(result):
             return "it adds axes" if source and result else "its shape is not known before the run"
@@ -34,7 +34,7 @@ class Tile(SameRankRule):
     floats = (("", "Tile"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject repeats that are computed at run time."""
+        """Return the reason if the repeats are not constant, else that of the base class."""
         if ir.const_value(node.inputs[1]) is None:
             return "its repeats are computed at run time"
         return super().explain_rejection(node)

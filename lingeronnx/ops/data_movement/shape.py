@@ -187,7 +187,7 @@ class Transpose(_ShapeRule):
     floats = (("", "Transpose"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject permutations that move the batch axis."""
+        """Return the reason if the permutation moves axis 0, else None; without `perm` it does."""
         perm = ir.get_attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 

@@ -67,7 +67,11 @@ class GatedActivation(Op):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject unknown shapes, and factors that are not between 0 and 1.98, as a weight needs."""
+        """Return why the node has no integer form, or None if it has one.
+
+        Reasons: unknown dimensions or fewer than two axes, or a factor that is not strictly between
+        0 and 1.98, as a weight needs.
+        """
         shape = ir.get_shape(node.inputs[0])
         if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
@@ -139,7 +143,10 @@ class GatedActivation(Op):
 
 
 def _make_gate_qparams(x: Affine, factor: float) -> Affine:
-    """Return the qparams of the gate input, `factor` times a tensor with qparams `x`."""
+    """Return the qparams of the gate input, `factor` times a tensor with qparams `x`.
+
+    Its scale is a power of two, at most that of `x`, for inputs up to `_SIGMOID_INPUT_RANGE`.
+    """
     max_input = min(_SIGMOID_INPUT_RANGE, factor * (x.high + 1) / x.scale)
     return Affine(min(x.scale, floor_power_of_two((x.high + 1) / max_input)))
 

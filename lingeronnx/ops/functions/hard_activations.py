@@ -54,7 +54,10 @@ class HardSigmoid(Op):
     )
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has the operators, and no table, which would round only once."""
+        """Whether `target` has Relu, iqMul and BatchNorm2dInt, but no iqTable.
+
+        A table would round only once, and is preferred.
+        """
         parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 

@@ -45,7 +45,10 @@ def get_negative_slopes(node: ir.Node) -> np.ndarray | None:
 
 
 def _make_leaky_relu_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction:
-    """Return the real function of a LeakyRelu; several slopes count as their root mean square."""
+    """Return the real function of a LeakyRelu or PRelu: x, or slope * x for negative x.
+
+    Several slopes count as their root mean square.
+    """
     slopes = get_negative_slopes(node)
     assert slopes is not None
     slope = float(np.sqrt(np.mean(np.square(slopes))))

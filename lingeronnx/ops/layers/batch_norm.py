@@ -54,7 +54,7 @@ class BatchNorm2d(WeightLayer):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject parameters computed at run time and unknown shapes."""
+        """Return the reason if a parameter is not constant or the shape is unknown, else None."""
         if fold_batch_norm_parameters(node) is None:
             return "its parameters are computed at run time"
         return None if nchw_shape(node) is not None else "its shape is not known before the run"
@@ -147,7 +147,10 @@ def emit_from_nchw(
 def _add_reshape_target(
     low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]
 ) -> ir.Value:
-    """Add a Reshape's target for `shape`; the batch is 1 on single-sample targets, else -1."""
+    """Add the int64 constant of a Reshape's target for `shape`, and return it.
+
+    The batch is 1 on single-sample targets, else -1; other unknown dimensions are 1.
+    """
     sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
     return low.array(f"{node.outputs[0].name}_{suffix}", np.array(sizes, np.int64))
 

@@ -163,7 +163,7 @@ class Conv2d(WeightLayer):
         }
 
     def macs(self, node: ir.Node) -> int:
-        """Return output elements times the size of a filter."""
+        """Return the output elements of a sample times the elements of a filter."""
         g = ConvGeometry(node)
         return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
 

@@ -40,7 +40,7 @@ class ConvTranspose2d(WeightLayer):
         return reason
 
     def macs(self, node: ir.Node) -> int:
-        """Return input elements times the size of a filter."""
+        """Return the input elements of a sample times the elements of a filter."""
         source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in (*source[1:], *weight[1:]))
 

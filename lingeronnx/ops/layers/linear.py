@@ -31,7 +31,7 @@ class Linear(WeightLayer):
         return [] if node.domain == ir.FUNCTION_DOMAIN else super().find_violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
-        """Return output elements times the inner dimension, which counts as 1 if diagonal."""
+        """Return the output elements of a sample times the inputs (1 for a diagonal weight)."""
         output, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
         inner = 1 if _is_diagonal(node) else int(weight[1] or 1)
         return math.prod(int(dim or 1) for dim in output[1:]) * inner

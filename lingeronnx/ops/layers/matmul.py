@@ -45,14 +45,18 @@ class Bmm(BinaryOp):
     )
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject constants, and operands of different rank or without a batch axis."""
+        """Return why the product has no integer form, or None if it has one.
+
+        Reasons: an operand of unknown rank or fewer than 3 axes, different ranks, a constant
+        operand.
+        """
         shapes = [ir.get_shape(value) for value in node.inputs[:2]]
         if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
             return "its factors do not both have a batch axis"
         return super().explain_rejection(node)
 
     def macs(self, node: ir.Node) -> int:
-        """Return output elements times the inner dimension."""
+        """Return the output elements of a sample times the inner dimension."""
         result, left = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 

@@ -253,7 +253,7 @@ class MaxPool(Op):
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject used indices, and what `_explain_pool_rejection` rejects."""
+        """Return the reason if the indices are used, else that of `_explain_pool_rejection`."""
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
         return _explain_pool_rejection(node)
@@ -290,7 +290,10 @@ class AvgPool2d(Op):
     constraints = (check_global_average,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject padding that is not counted, and what `_explain_pool_rejection` rejects."""
+        """Return the reason if there is padding that is not counted, else that for any pool.
+
+        The latter, or None, is `_explain_pool_rejection`.
+        """
         if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
             return "count_include_pad is 0, but the NPU divides by the whole window"
         return _explain_pool_rejection(node)

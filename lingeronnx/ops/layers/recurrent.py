@@ -120,7 +120,10 @@ def _is_zero(value: ir.Value | None) -> bool:
 
 
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
-    """Whether `target` limits layers like `node`: zero start, full length, no cell output."""
+    """Whether `target` restricts layers like `node` by `RecurrentLimits`.
+
+    These require zero initial states, full length and an unused cell output.
+    """
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.get_limits(form.name, RecurrentLimits) is not None
 
@@ -184,7 +187,10 @@ def check_gru_support(node: ir.Node, target: Target) -> object:
 
 
 def _activation_inputs(node: ir.Node) -> list[int]:
-    """Return the indices of the input and of an initial state that is no constant."""
+    """Return the indices of the quantized inputs: [0], or [0, index of initial state h].
+
+    The state is left out if it is absent or constant.
+    """
     state = optional_input_indices(node).get("h") if node.domain == ir.FUNCTION_DOMAIN else None
     return [0] if state is None or ir.const_value(node.inputs[state]) is not None else [0, state]
 
@@ -238,7 +244,7 @@ class _RecurrentRule(Op):
         return [1, 2]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject ONNX operators, which the pass could not convert to one direction."""
+        """Return None for our one-direction functions, and for ONNX operators why they are none."""
         if node.domain == ir.FUNCTION_DOMAIN:
             return None
         return explain_unsupported(node) or "it was not converted to one direction"

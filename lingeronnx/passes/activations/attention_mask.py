@@ -83,7 +83,7 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
 
 
 def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
-    """Return the scores and the mask to add to them if `node` is an Add or Where, or None."""
+    """Return (scores, mask to add to them) if `node` is an Add or Where of that form, or None."""
     if ir.is_standard_op(node, "Add"):
         return _match_add_mask(node)
     return _match_where_mask(node) if ir.is_standard_op(node, "Where") else None
@@ -120,7 +120,7 @@ def _replace_with_sums(
 
 
 def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
-    """Return the computed and the constant operand of an Add, or None."""
+    """Return (computed operand, constant operand) of an Add, or None if it has no constant."""
     operand = ir.match_constant_operand(node)
     return None if operand is None else (operand.source, operand.array)
 
@@ -159,13 +159,20 @@ def _match_constant_choice(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndar
 
 
 def _find_masked_positions(array: np.ndarray) -> np.ndarray:
-    """Return which elements of a summand mask their position, as a boolean array."""
+    """Return a boolean array: which elements of a summand mask their position.
+
+    Those of at most `CERTAIN_MASK_THRESHOLD`, if there is one or if elements above
+    `LIKELY_MASK_THRESHOLD` are not all 0; else those of at most `LIKELY_MASK_THRESHOLD`.
+    """
     certain, likely = array <= CERTAIN_MASK_THRESHOLD, array <= LIKELY_MASK_THRESHOLD
     return certain if certain.any() or array[~likely].any() else likely
 
 
 def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
-    """Whether a constant is float32 and the same for all samples of a tensor of `rank` axes."""
+    """Whether a constant is float32 and has fewer than `rank` axes, or size 1 on axis 0.
+
+    Then it is the same for all samples of a tensor of `rank` axes.
+    """
     return array.dtype == np.float32 and (
         array.ndim < rank or (array.ndim == rank and array.shape[0] == 1)
     )

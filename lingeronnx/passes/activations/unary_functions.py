@@ -117,7 +117,10 @@ def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
 
 
 def _has_supported_operands(node: ir.Node, computed_count: int) -> bool:
-    """Whether a Clip has constant bounds, or another operator at most two operands."""
+    """Whether a Clip has two constant bounds, or another operator at most two operands.
+
+    `computed_count` is the number of computed operands; at least one must be.
+    """
     if node.op_type == "Clip":
         return len(node.inputs) == 3 and computed_count == 1
     return len(node.inputs) <= 2 and computed_count > 0
@@ -157,7 +160,10 @@ def _find_region(
 def _expand_source(
     sources: list[ir.Value], expanded: ir.Value, operands: list[ir.Value]
 ) -> list[ir.Value]:
-    """Replace the source `expanded` by the `operands` of its producer that are not sources yet."""
+    """Return `sources` without `expanded`, followed by those `operands` not among `sources`.
+
+    The operands are those of the producer of `expanded`.
+    """
     remaining = [value for value in sources if value is not expanded]
     return remaining + [value for value in operands if value not in sources]
 

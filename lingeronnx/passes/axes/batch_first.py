@@ -48,7 +48,10 @@ _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 
 
 def move_batch_to_front(model: ir.Model) -> PassResult:
-    """Rewrite the subgraphs of `model`, counted by the new tensors at their ends."""
+    """Rewrite the subgraphs of `model` whose batch is not on axis 0, in place.
+
+    Changes are counted by the new tensors at their ends; nodes that keep them are skipped.
+    """
     changes = _BatchFirstRewriter(model).run()
     reasons = [_explain_unchanged(node) for node in model.graph]
     return PassResult(changes, [reason for reason in reasons if reason is not None])
@@ -128,6 +131,7 @@ class _BatchFirstRewriter:
     # ---- views of tensors ----
 
     def _make_factor(self, size: int) -> AxisFactor:
+        """Return a new factor of `size`, different from all others."""
         self._count += 1
         return AxisFactor(self._count, size)
 
@@ -246,7 +250,10 @@ class _BatchFirstRewriter:
         return replace(view, axes=axes)
 
     def _infer_gather_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of one position of an axis, selected by a Gather, or None."""
+        """Return the view of one position of an axis, which a Gather with a scalar index selects.
+
+        None if the index is computed or no scalar, or if `_slice_position` is not possible.
+        """
         index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
         if index is None or index.ndim:
             return None
@@ -638,7 +645,7 @@ def _axis_size(axis: Sequence[AxisFactor]) -> int:
 
 
 def _is_plain_gemm(node: ir.Node) -> bool:
-    """Whether a Gemm neither scales nor transposes its first operand."""
+    """Whether a Gemm has alpha = beta = 1 and does not transpose its first operand."""
     if ir.get_attr(node, "transA", 0):
         return False
     return ir.get_attr(node, "alpha", 1.0) == ir.get_attr(node, "beta", 1.0) == 1.0
@@ -647,7 +654,10 @@ def _is_plain_gemm(node: ir.Node) -> bool:
 def _merge_trailing_axes(
     array: np.ndarray, target: FactoredAxes
 ) -> tuple[np.ndarray, FactoredAxes]:
-    """Merge the axes of `target` along which `array` may vary, and the axes of `array`, to one."""
+    """Merge the last ``array.ndim`` axes of `target` to one; return (array, axes).
+
+    The array is broadcast to their sizes and flattened.
+    """
     trailing = target[-array.ndim :]
     sizes = [_axis_size(axis) for axis in trailing]
     merged_axis = tuple(flatten_axes(trailing))

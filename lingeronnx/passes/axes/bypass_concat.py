@@ -64,7 +64,10 @@ def _find_concat_part(node: ir.Node) -> ir.Value | None:
 def _find_sliced_part(
     slice_node: ir.Node, concat: ir.Node, ranges: list[range], axis: int
 ) -> ir.Value | None:
-    """Return the operand of `concat` that `slice_node` selects exactly, or None."""
+    """Return the operand of `concat` that `slice_node` selects exactly along `axis`, or None.
+
+    `ranges` has the positions of each operand.
+    """
     positions = sliced_positions(slice_node, axis)
     if positions is None or positions not in ranges:
         return None

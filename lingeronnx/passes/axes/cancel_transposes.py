@@ -141,14 +141,20 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
 
 
 def _can_sink_through(node: ir.Node) -> bool:
-    """Whether the operator of `node` allows to move a Transpose downstream."""
+    """Whether a Transpose can be moved downstream through the operator of `node`.
+
+    A Dropout only if its mask is not used.
+    """
     if node.op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
         return False
     return node.op_type in _SINKABLE_OPS and bool(node.inputs)
 
 
 def _common_permutation(values: Sequence[ir.Value | None]) -> _Perm | None:
-    """Return the permutation of the Transposes that compute `values` if it is the same, or None."""
+    """Return the permutation of the Transposes that compute `values`, if all have the same.
+
+    None if one is computed by another node, or if they differ.
+    """
     perms = {_get_permutation(ir.producer(value)) for value in values}
     return perms.pop() if len(perms) == 1 else None
 
@@ -395,7 +401,10 @@ def _drop_transposes_before_reshape(model: ir.Model) -> int:
 
 
 def _has_safe_target(node: ir.Node) -> bool:
-    """Whether a Flatten or Reshape copies no size after the batch from its input."""
+    """Whether a Flatten, or a Reshape to a constant target, copies no size but the batch's.
+
+    That is a 0 in the target after the first entry.
+    """
     if node.op_type == "Flatten":
         return True
     target = ir.const_value(node.inputs[1])

@@ -165,6 +165,7 @@ def _emit_step(
 
 
 def _remove_if_unused(model: ir.Model, node: ir.Node) -> None:
+    """Remove `node` if its first output has no consumers and is no graph output."""
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         model.graph.remove(node, safe=True)
 

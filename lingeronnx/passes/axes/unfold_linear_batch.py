@@ -156,7 +156,10 @@ def _reshape_to_steps(model: ir.Model, fold: ir.Node) -> ir.Value:
 
 
 def _fix_reshape_target(model: ir.Model, reshape: ir.Node) -> None:
-    """Make the target of `reshape` independent of its input shape, except for the batch."""
+    """Set the target of `reshape` to [0, *sizes of its output after axis 0], in place.
+
+    So it no longer depends on its input shape, except for the batch.
+    """
     sizes = [int(dim or 0) for dim in ir.require_shape(reshape.outputs[0])[1:]]
     target = SubgraphBuilder(model, reshape).constant(np.array([0, *sizes], np.int64), "shape")
     reshape.replace_input_with(1, target)

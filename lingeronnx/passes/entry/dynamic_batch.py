@@ -79,7 +79,10 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
 def _try_dynamic_batch(
     model: ir.Model, size: int, allow_inner_batch: bool = False
 ) -> dict[str, int] | None:
-    """Make the batch of a copy dynamic; return {output: batch axis} if it computes the same."""
+    """Make the batch of a copy dynamic; return output -> batch axis if it computes the same.
+
+    None if it cannot be made dynamic or the results differ. `size` is the fixed batch size.
+    """
     trial = ir.clone(model)
     if not _apply_dynamic_batch(trial, size, allow_inner_batch):
         return None
@@ -87,7 +90,7 @@ def _try_dynamic_batch(
 
 
 def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
-    """Whether the shapes of all inputs are known, and small enough to run."""
+    """Whether all inputs have known shapes, numeric or boolean type, and small samples."""
     for spec in specs:
         if spec.shape is None or None in spec.shape or spec.dtype.kind not in "fiub":
             return False
@@ -192,7 +195,7 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
 
 
 def _has_small_samples(spec: InputSpec) -> bool:
-    """Whether the shape of the input is known except for the batch, and small enough to run."""
+    """Whether all dimensions except the batch are known, with at most `_MAX_INPUT_ELEMENTS`."""
     shape = spec.shape or ()
     if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
         return False
@@ -441,7 +444,7 @@ def _repeat_state_per_sample(
     name = ir.input_name(node, index)
 
     def constant(*values: int) -> ir.Value:
-        """Add an int64 vector as initializer."""
+        """Add an int64 vector of `values` as initializer, and return it."""
         return ir.add_initializer(
             model, ir.unique_tensor_name(model, f"{name}_size"), np.array(values, np.int64)
         )
@@ -514,7 +517,10 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
 
 
 def _slice_feed(feed: _Feed, batched: Mapping[str, InputSpec], sample: int) -> _Feed:
-    """Return the inputs of a single sample."""
+    """Return `feed` (input -> array) with sample `sample` only of the inputs in `batched`.
+
+    Other inputs are unchanged; the batch axis stays, with size 1.
+    """
     return {
         name: batched[name].slice_samples(array, sample, sample + 1) if name in batched else array
         for name, array in feed.items()

@@ -35,7 +35,10 @@ def _remove_initializers_from_inputs(model: ir.Model) -> int:
 
 
 def remove_dead_nodes(model: ir.Model) -> int:
-    """Remove nodes whose results are not used, and return 0: this does not count as a change."""
+    """Remove nodes whose results are not used and sort the graph, in place; return 0.
+
+    This does not count as a change.
+    """
     ir.remove_unused(model)
     model.graph.sort()
     return 0

@@ -27,6 +27,7 @@ MAX_IR_VERSION = 13  # its IR version
 
 
 def _find_old_opset(model: ir.Model) -> str | None:
+    """Return "it is N" if the opset version N is below `TARGET_OPSET`, else None."""
     version = model.opset_imports.get("")
     return f"it is {version}" if version is not None and version < TARGET_OPSET else None
 
@@ -62,7 +63,10 @@ def convert_opset(model: ir.Model) -> PassResult:
 
 
 def _convert_node(model: ir.Model, node: ir.Node, version: int) -> int:
-    """Convert a node of opset `version` to `TARGET_OPSET`; return the number of changes."""
+    """Convert a node of opset `version` to `TARGET_OPSET`; return the number of changes.
+
+    0 if its operator has no rewrite, or already has the new form in that version.
+    """
     new_form_opset, rewrite = _REWRITES.get(node.op_type, (0, None))
     if rewrite is None or version >= new_form_opset:
         return 0
@@ -205,7 +209,10 @@ def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
 
 
 def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
-    """Remove the attributes `axis` and `broadcast`, and align the operands accordingly."""
+    """Remove the attributes `axis` and `broadcast`, and align operand 1 at that axis.
+
+    Returns the number of changes.
+    """
     axis = ir.get_attr(node, "axis") if ir.get_attr(node, "broadcast", 0) else None
     for name in ("axis", "broadcast"):
         node.attributes.pop(name, None)
@@ -213,12 +220,13 @@ def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_prelu(model: ir.Model, node: ir.Node) -> int:
-    """Align a slope per channel with axis 1."""
+    """Align a slope per channel with axis 1; a single slope is unchanged."""
     array = ir.const_value(node.inputs[1])
     return _align_broadcast(model, node, None if array is not None and array.size == 1 else 1)
 
 
 def _convert_gemm(model: ir.Model, node: ir.Node) -> int:
+    """Remove the attribute `broadcast`, since Gemm always broadcasts, and return 1."""
     node.attributes.pop("broadcast", None)  # it always does
     return 1
 
@@ -276,6 +284,7 @@ def _convert_top_k(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_scatter(model: ir.Model, node: ir.Node) -> int:
+    """Rename Scatter to ScatterElements, and return 1."""
     node.op_type = "ScatterElements"
     return 1
 

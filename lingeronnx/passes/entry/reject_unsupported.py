@@ -110,7 +110,10 @@ def _check_operator(node: ir.Node) -> None:
 
 
 def _suggest_model_end(node: ir.Node) -> str:
-    """Return how to change a model whose text output `node` computes."""
+    """Return how to change a model whose text output `node` computes: end it at an input.
+
+    The first computed input; "remove it" if there is none.
+    """
     for value in node.inputs:
         if value and value.const_value is None:
             return f"end the model at '{value.name}', the input of {node.op_type}"
@@ -195,5 +198,6 @@ def _get_single_sample_dims(info: onnx.ValueInfoProto) -> list[int]:
 
 
 def _format_shape(value: ir.Value) -> str:
+    """Format a shape as "[N, ?]", with ? for unknown dimensions."""
     dims = ["?" if dim is None else str(dim) for dim in ir.get_shape(value) or ()]
     return f"[{', '.join(dims)}]"

@@ -96,6 +96,7 @@ def _fix_expand_shape(model: ir.Model, node: ir.Node) -> str:
 
 
 def _set_shape_input(model: ir.Model, node: ir.Node, target: Sequence[int]) -> None:
+    """Set input 1 of `node` to a new int64 constant `target`, in place."""
     name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_shape")
     node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
 

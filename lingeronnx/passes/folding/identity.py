@@ -96,6 +96,7 @@ def _pads_nothing(node: ir.Node) -> bool:
 
 
 def _keeps_axis_order(node: ir.Node) -> bool:
+    """Whether a Transpose has a `perm` that is the identity."""
     perm = ir.get_attr(node, "perm")
     return perm is not None and perm == sorted(perm)
 
@@ -134,7 +135,7 @@ def _has_identity_operand(node: ir.Node, identity: int) -> bool:
 
 
 def _has_same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
-    """Whether both have the same known shape; the batch may be unknown in both."""
+    """Whether both have the same shape, known but for axis 0, which may be unknown in both."""
     first_shape, second_shape = ir.get_shape(first), ir.get_shape(second)
     if not first_shape or None in first_shape[1:]:
         return False
@@ -160,7 +161,7 @@ def _is_broadcast_by_consumers(node: ir.Node) -> bool:
 
 
 def _has_positive_steps(node: ir.Node) -> bool:
-    """Whether all steps of a Slice are known and positive."""
+    """Whether all steps of a Slice are constant and positive, or absent (1)."""
     if len(node.inputs) <= 4 or node.inputs[4] is None:
         return True
     steps = ir.const_value(node.inputs[4])

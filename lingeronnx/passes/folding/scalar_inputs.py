@@ -78,7 +78,10 @@ def format_fix_suggestion(model: ir.Model, names: Sequence[str]) -> str:
 
 
 def format_fix_option(value: ir.Value) -> str:
-    """Return the option that fixes the scalar input `value` at the suggested value, or VALUE."""
+    """Return ``--fix NAME=NUMBER`` for the scalar input `value`, with the suggested number.
+
+    "VALUE" stands for the number if there is no suggestion.
+    """
     number = suggest_value(value)
     return f"--fix {value.name}={'VALUE' if number is None else _format_number(number)}"
 
@@ -168,7 +171,10 @@ def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[fl
 
 
 def _is_probability(value: ir.Value | None) -> bool:
-    """Whether the elements of `value` come from a Softmax or a Sigmoid."""
+    """Whether `value` comes from a Softmax or a Sigmoid.
+
+    Directly, or behind operators that keep values.
+    """
     producer = None if value is None else ir.producer(value)
     while producer is not None and producer.op_type in _VALUE_PRESERVING_OPS:
         producer = ir.producer(producer.inputs[0])

@@ -41,7 +41,10 @@ def canonicalize_constant_matmul(model: ir.Model) -> PassResult:
 
 
 def _as_matrix(array: np.ndarray) -> np.ndarray | None:
-    """Return `array` without leading axes of size one as a matrix, or None if it is none."""
+    """Return `array` without leading axes of size 1 as a matrix.
+
+    None if it has fewer than two axes, or more of another size.
+    """
     if array.ndim < 2 or array.shape[:-2] != (1,) * (array.ndim - 2):
         return None
     return array.reshape(array.shape[-2:])

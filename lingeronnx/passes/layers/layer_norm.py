@@ -148,7 +148,7 @@ def _match_regions(
 
 
 def _is_affine(node: ir.Node) -> bool:
-    """Whether `node` is an affine operator with a constant operand."""
+    """Whether `node` is an add, sub, mul or div with at least one constant operand."""
     if node.domain or node.op_type not in operators.AFFINE_OPS:
         return False
     return any(ir.const_value(value) is not None for value in node.inputs)
@@ -409,7 +409,7 @@ def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
 
 
 def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether `norm` of `x` is `y` within the tolerance."""
+    """Whether `norm` of `x` differs from `y` by at most `_RELATIVE_TOLERANCE` of its maximum."""
     expected = _normalize(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
     return float(np.abs(expected - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
 
@@ -520,7 +520,10 @@ def _is_only_used_by(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
 
 
 def set_layer_norm_epsilon(model: ir.Model, node: ir.Node, epsilon: float) -> None:
-    """Set the epsilon of the layer normalization `node`."""
+    """Set the epsilon of the layer normalization `node`, in place.
+
+    If it calls a model-local function, one with this epsilon is declared.
+    """
     if node.domain:
         node.op_type = _declare_function(model, len(ir.get_shape(node.inputs[1]) or ()), epsilon)
     ir.set_attr(node, "epsilon", epsilon)

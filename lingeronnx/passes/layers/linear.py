@@ -104,7 +104,10 @@ def _match_matmul(node: ir.Node) -> _LinearMatch | None:
 
 
 def _match_bias(add: ir.Node, size: int, max_rank: int) -> np.ndarray | None:
-    """Return the constant operand of `add` as one value per output, or None."""
+    """Return the constant operand of `add` as `size` values, one per output, or None.
+
+    None also if it has more than `max_rank` axes.
+    """
     operand = ir.match_constant_operand(add)
     if operand is None or operand.array.ndim > max_rank:
         return None
@@ -112,7 +115,10 @@ def _match_bias(add: ir.Node, size: int, max_rank: int) -> np.ndarray | None:
 
 
 def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
-    """Return the bias with one value per output, or None if it varies along another axis."""
+    """Return `bias` as `size` values, one per output; None if it varies along another axis.
+
+    A single element is repeated.
+    """
     if bias.size == 1:
         return np.full(size, bias.reshape(()))
     return bias.reshape(-1) if bias.size == size and bias.shape[-1] == size else None

@@ -98,6 +98,7 @@ class _BodyBuilder:
     """Collects the nodes of a function body for an opset."""
 
     def __init__(self, opset: int) -> None:
+        """Start without nodes, for a body of version `opset`."""
         self.opset = opset
         self.nodes: list[ir.Node] = []
 
@@ -108,7 +109,7 @@ class _BodyBuilder:
         output: str,
         attrs: dict[str, Any] | None = None,
     ) -> ir.Value:
-        """Append a node and return its output."""
+        """Append a node with one output named `output`, and return this."""
         node = ir.node(op_type, inputs, attrs or {})
         node.outputs[0].name = output
         self.nodes.append(node)
@@ -123,7 +124,10 @@ class _BodyBuilder:
         return self.add("Constant", [], output, {"value": ir.tensor(array)})
 
     def change_axes(self, op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
-        """Append a Squeeze or Unsqueeze of `axis` and return its output."""
+        """Append a Squeeze or Unsqueeze (`op_type`) of `axis`, and return its output.
+
+        The axis is an attribute before opset 13, else a constant input.
+        """
         if self.opset < 13:
             return self.add(op_type, [value], output, {"axes": [axis]})
         axes = self.constant(np.array([axis], np.int64), f"{output}_axis")

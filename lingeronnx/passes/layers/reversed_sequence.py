@@ -92,7 +92,10 @@ def _sequence_length(node: ir.Node) -> int:
 
 
 def _sliced_steps(node: ir.Node) -> range | None:
-    """Return the steps of [N, T, units] that a Slice along axis 1 selects, or None."""
+    """Return the steps of [N, T, units] that a Slice along axis 1 selects.
+
+    None for other nodes and ranks, and for other slices.
+    """
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     return sliced_positions(node, 1) if shape is not None and len(shape) == 3 else None
 
@@ -106,7 +109,10 @@ def _is_reversal(node: ir.Node) -> bool:
 
 
 def _single_step(node: ir.Node) -> int | None:
-    """Return the only step that a Slice selects, or None for other nodes."""
+    """Return the only step of axis 1 that a Slice selects; None if it selects several.
+
+    None also for other nodes.
+    """
     steps = _sliced_steps(node)
     return steps[0] if steps is not None and len(steps) == 1 else None
 

@@ -206,7 +206,7 @@ def _write_mul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a product."""
+    """Write the requantized product of `xs[0]` and `xs[1]`; return the only output."""
     bound = math.prod(map(max_magnitude, types))
     form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
     product = builder("Mul", *map(builder.to_int64, xs))
@@ -357,7 +357,7 @@ def _write_table(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a lookup table as a Gather."""
+    """Write a lookup table as a Gather of ``values[x + size / 2]``; return the only output."""
     values = np.asarray(kernel.values).reshape(-1)
     return [builder.gather(values, builder("Add", builder.to_int64(xs[0]), len(values) // 2))]
 

@@ -67,7 +67,7 @@ class IntegerNodes:
         return list(node.outputs)
 
     def _to_value(self, operand: Operand | None) -> ir.Value | None:
-        """Return an operand as a value; numbers become int64 constants."""
+        """Return an operand as a value; numbers and arrays become int64 constants, None stays."""
         if operand is None or isinstance(operand, ir.Value):
             return operand
         return self.constant(np.asarray(operand, np.int64))

@@ -95,7 +95,7 @@ def _exp(builder: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
 
 
 def _shift_left(builder: IntegerNodes, x: ir.Value, shift: ir.Value) -> ir.Value:
-    """Return x << shift, or x >> -shift for a negative `shift`."""
+    """Return x << shift, or x >> -shift (rounded down) for a negative `shift`, elementwise."""
     return builder.shift_right_floor(
         builder.multiply_by_power_of_two(x, builder.clamp_min(shift, 0)),
         builder.clamp_min(builder("Neg", shift), 0),

@@ -115,7 +115,7 @@ def tie_offset_for_sum(total: IntegerSum, rescale: object, scale: float, bits: i
 
 
 def _check_exact_in_float32(total: IntegerSum) -> None:
-    """Raise NotExactError if a sum exceeds the integers that are exact in float32."""
+    """Raise NotExactError if the bound of a sum is `FLOAT32_EXACT_LIMIT` or more."""
     if total.bound >= FLOAT32_EXACT_LIMIT:
         raise NotExactError(
             f"its sums reach {total.bound}; float32 is exact up to {FLOAT32_EXACT_LIMIT}"
@@ -215,7 +215,7 @@ def compute_tie_offset(
 
 
 def _overflows(rescale: Rescale, magnitude: int, bits: int) -> bool:
-    """Whether a left shift of values up to `magnitude` exceeds `bits` bits."""
+    """Whether `rescale` shifts left, and this takes `magnitude` beyond 2^(`bits` - 1)."""
     right = rescale.pow2_shift
     return right is not None and right < 0 and magnitude << -right > 1 << (bits - 1)
 

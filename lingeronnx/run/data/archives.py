@@ -192,7 +192,10 @@ def _find_row_readable_entries(
 
 
 def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
-    """Return the number of rows to read at once."""
+    """Return the number of rows (axis 0) of all arrays to read at once, at least 1.
+
+    About `_CHUNK_BYTES`; a multiple of `_ROW_MULTIPLE` if it is larger than that.
+    """
     row_bytes = sum(entry.data_bytes // entry.shape[0] for entry in entries.values())
     count = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
     return count - count % _ROW_MULTIPLE if count > _ROW_MULTIPLE else count
@@ -233,13 +236,13 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_entry_array(archive: zipfile.ZipFile, entry: _Entry) -> np.ndarray:
-    """Return a complete array of an archive."""
+    """Return the complete array of `entry`."""
     with archive.open(entry.info) as stream:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
 def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
-    """Return a stream that is positioned after the header."""
+    """Return a stream of the data of `entry`, positioned after its header."""
     stream = archive.open(entry.info)
     stream.read(entry.data_offset)
     return stream

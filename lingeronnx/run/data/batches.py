@@ -252,14 +252,14 @@ class Data:
     def _can_concatenate(
         self, feeds: Mapping[str, np.ndarray], first_feeds: Mapping[str, np.ndarray]
     ) -> bool:
-        """Whether two feeds have equal shapes apart from the number of samples."""
+        """Whether each array of `feeds` has the shape of that in `first_feeds`, samples apart."""
         return all(
             self.inputs[name].kind(array) == self.inputs[name].kind(first_feeds[name])
             for name, array in feeds.items()
         )
 
     def _can_split(self, feeds: Iterable[str]) -> bool:
-        """Whether no input fixes the number of samples to more than one."""
+        """Whether each input in `feeds` takes any number of samples, or has no batch axis."""
         specs = [self.inputs[name] for name in feeds]
         return all(spec.accepts_any_batch or spec.axis is None for spec in specs)
 
@@ -426,7 +426,10 @@ class Data:
         return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _slice_input(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return samples of an input; the complete array if their number is fixed."""
+        """Return samples `start` to `stop` - 1 of input `name`.
+
+        The complete array if the input fixes their number.
+        """
         spec = self.inputs[name]
         return spec.slice_samples(array, start, stop) if spec.accepts_any_batch else array
 
@@ -513,7 +516,7 @@ class Data:
         return converted
 
     def _add_note(self, text: str) -> None:
-        """Add a remark for the user, once."""
+        """Add a remark for the user, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -547,7 +550,7 @@ def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
 
 
 def _format_array(array: np.ndarray) -> str:
-    """Return a scalar, or at most four elements, for messages."""
+    """Return a scalar as text, or a list of at most four elements, "..." for more."""
     values = array.reshape(-1)[:4].tolist()
     if array.size == 1:
         return str(values[0])
@@ -555,6 +558,6 @@ def _format_array(array: np.ndarray) -> str:
 
 
 def _to_array(value: object, name: str, where: str) -> np.ndarray:
-    """Convert a value to an array, or raise DataError."""
+    """Return `value` as an array; raises DataError, with `where` and `name`, if that fails."""
     with wrap_user_errors(f"{where}: '{name}' cannot be converted to an array", DataError):
         return np.asarray(value)

@@ -37,7 +37,7 @@ class InputSpec:
 
     @property
     def is_single_sample(self) -> bool:
-        """Whether the model fixes the number of samples to 1."""
+        """Whether the input has a batch axis of fixed size 1."""
         if self.axis is None or not self.shape:
             return False
         return self.shape[self.axis] == 1

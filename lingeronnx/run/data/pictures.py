@@ -217,7 +217,10 @@ class Pictures:
 
 
 def _list_class_files(folders: Sequence[Path]) -> list[tuple[Path, int | None]]:
-    """Return (file, class) of the pictures in folders of classes."""
+    """Return (file, class) of the pictures in `folders`; the class is the folder's index.
+
+    Files are sorted within each folder.
+    """
     files: list[tuple[Path, int | None]] = []
     for index, folder in enumerate(folders):
         files += [(path, index) for path in sorted(folder.iterdir()) if is_picture(path)]

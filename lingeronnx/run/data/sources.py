@@ -91,7 +91,7 @@ class ItemSource:
         return ItemSource(recorded.__iter__, True, self.label, self.is_open_ended, is_stable=True)
 
     def _items(self) -> Iterator[Item]:
-        """Yield all items of a fresh iterator; exceptions of the user's code become a DataError."""
+        """Yield all items of a fresh iterator; exceptions of the user's code become DataError."""
         with wrap_user_errors(f"{self.label}: reading it failed", DataError):
             yield from self.create_iterator()
 
@@ -288,7 +288,10 @@ def _add_batch_axis(item: object, names: Collection[str]) -> Item:
 
 
 def _iter_calibration_reader(reader: _CalibrationReader) -> Iterator[object]:
-    """Yield the feeds of an onnxruntime calibration data reader."""
+    """Yield the feeds of an onnxruntime calibration data reader until it returns None.
+
+    It is rewound first, if it can be.
+    """
     if hasattr(reader, "rewind"):
         reader.rewind()
     while (feeds := reader.get_next()) is not None:

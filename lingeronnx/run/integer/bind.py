@@ -250,7 +250,7 @@ class Binder:
                 )
 
     def _append_constant(self, name: str, array: np.ndarray) -> None:
-        """Append a step that outputs a constant, unless there is one."""
+        """Append a step that outputs `array` as tensor `name`, unless this tensor exists."""
         from simulator.kernels import Constant
 
         if name not in self.specs:

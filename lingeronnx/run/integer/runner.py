@@ -217,7 +217,10 @@ class IntegerRunner:
         )
 
     def _count(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return the number of samples fed; 1 if the batch runs as a whole."""
+        """Return the number of samples in `inputs`, by the first input with a batch axis.
+
+        1 if there is none or the batch runs as a whole.
+        """
         first = next((spec for spec in self.inputs if spec.axis is not None), None)
         if self.runs_whole_batch or first is None:
             return 1
@@ -433,7 +436,11 @@ def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """Stack samples along axis 0 instead of `axis`; the inverse of `_unstack_samples`."""
+    """Return `array`, whose `count` samples lie along `axis`, with the samples along axis 0.
+
+    Unchanged if `axis` is 0, `count` 1, or the array has another size there. The inverse of
+    `_unstack_samples`.
+    """
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != count:
         return array
     return np.concatenate(np.split(array, count, axis))

@@ -118,7 +118,10 @@ def _are_scalars(constants: Collection[onnx.TensorProto]) -> bool:
 
 
 def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
-    """Return how often to repeat a sample to fill complete vectors in all tensors of `specs`."""
+    """Return how often to repeat a sample so that each tensor of `specs` fills whole vectors.
+
+    The maximum over the tensors; 1 without any. A vector has `_VECTOR_LENGTH` elements.
+    """
     return max(
         (_VECTOR_LENGTH // math.gcd(math.prod(spec.shape), _VECTOR_LENGTH) for spec in specs),
         default=1,
@@ -185,7 +188,10 @@ def _numbered_names(name: str) -> list[str]:
 
 
 def pad_to_vector(array: np.ndarray) -> np.ndarray:
-    """Repeat the last sample of a batch until the number of samples fills complete vectors."""
+    """Repeat the last sample until the number of samples is a multiple of `_VECTOR_LENGTH`.
+
+    Returns `array` itself if it is one.
+    """
     missing = -len(array) % _VECTOR_LENGTH
     if not missing:
         return array

@@ -45,7 +45,10 @@ FallbackSessionCache = dict[bytes, "OrtSession"]
 
 
 def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
-    """Return random values: normal floats, or integers 0 and 1, which are valid indices as well."""
+    """Return random values of the shape and type of `like`: normal floats, or 0 and 1.
+
+    0 and 1 are valid indices as well.
+    """
     if like.dtype.kind == "f":
         return rng.standard_normal(like.shape).astype(like.dtype)
     return rng.integers(0, 2, like.shape).astype(like.dtype)
@@ -397,7 +400,10 @@ class FloatFallback(NumpyKernel):
         return tuple(self._run([align_array(array) for array in arrays]))
 
     def _compute_flattened(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run all arrays as one padded line of elements."""
+        """Return the outputs of one run of all elements as one padded line, for elementwise nodes.
+
+        All inputs and outputs have the shape of the first array.
+        """
         shape, size = arrays[0].shape, arrays[0].size
         results = self._run([flatten_padded(array) for array in arrays])
         return tuple(result.reshape(-1)[:size].reshape(shape) for result in results)

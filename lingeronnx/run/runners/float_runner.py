@@ -212,7 +212,7 @@ class FloatRunner:
             yield name, np.concatenate(arrays, axis), None
 
     def _slice_sample(self, inputs: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-        """Return one sample of inputs for single samples; other inputs are returned unchanged."""
+        """Return `inputs` with sample `index` only of those that take a single sample."""
         sample = dict(inputs)
         for name, spec in self._single_sample_specs.items():
             sample[name] = spec.slice_samples(inputs[name], index, index + 1)

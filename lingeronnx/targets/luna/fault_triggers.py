@@ -60,7 +60,7 @@ _TRIGGERS: Mapping[LunaFault, Callable[[ir.Node, Target], bool]] = {
 
 
 def _is_global_pool(node: ir.Node) -> bool:
-    """Whether the pool's window is as large as the input's spatial axes."""
+    """Whether a pool's kernel equals the input's known spatial dimensions."""
     input_shape = ir.get_shape(node.inputs[0]) or ()
     return tuple(input_shape[2:]) == tuple(ir.get_attr(node, "kernel_shape"))
 

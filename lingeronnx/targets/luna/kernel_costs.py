@@ -46,7 +46,7 @@ class CopyCost:
         return float(int(self.evaluate_polynomial(size)))
 
     def evaluate_polynomial(self, size: int) -> float:
-        """Evaluate the vendor's polynomial at `size` bytes."""
+        """Return the vendor's polynomial at `size` bytes; the highest coefficient comes first."""
         total = 0.0
         for coefficient in self.polynomial_coefficients:
             total = total * size + coefficient

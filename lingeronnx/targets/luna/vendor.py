@@ -69,7 +69,10 @@ class LunaVendor(PackerVendor):
     def run_backend_passes(
         self, graph: ir.Model, target: Target
     ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Make the graph packable and correct, tile large feature maps and reduce its cost."""
+        """Return the rewritten graph and descriptions of all rewrites.
+
+        It is made packable and correct, large feature maps are tiled, and its cost is reduced.
+        """
         from .backend_passes.pipeline import run_backend_passes
 
         return run_backend_passes(graph, target)
@@ -77,13 +80,16 @@ class LunaVendor(PackerVendor):
     def assign_resident_constants(
         self, graphs: Sequence[ir.Model], target: Target
     ) -> Sequence[PackerArguments | None]:
-        """Keep constants in shared memory where that saves most and all parts still fit."""
+        """Return packer arguments per graph, which keep constants in shared memory or not.
+
+        Where that saves most cycles and all parts still fit; None for a graph without a choice.
+        """
         from .packer.arguments.resident_constants import assign_resident_constants
 
         return assign_resident_constants(graphs, target)
 
     def names(self, graph: ir.Model) -> NameMapping:
-        """Return replacements for the tensor names that the packer rejects."""
+        """Return the replacements (old -> new) for the names that the packer rejects."""
         from .packer.names import build_safe_names
 
         return build_safe_names(graph)

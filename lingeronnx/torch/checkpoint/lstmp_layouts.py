@@ -152,7 +152,7 @@ def convert_state_dict(
 
 
 def _check_layout_name(layout: str, known_layouts: Sequence[str]) -> None:
-    """Raise ConfigError if there is no such layout."""
+    """Raise ConfigError if `layout` is not one of `known_layouts`."""
     if layout not in known_layouts:
         raise ConfigError(
             f"there is no layout '{layout}' of projected LSTMs; use {', '.join(known_layouts)}"

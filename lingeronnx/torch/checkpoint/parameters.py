@@ -294,7 +294,10 @@ def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Ten
 
 
 def _contains_tensors(content: Mapping[Any, Any]) -> bool:
-    """Return whether a mapping has tensors by name, or a wrapper key with a mapping."""
+    """Whether `content` has tensors by name, or a mapping under a wrapper key.
+
+    Tensors are torch's or NumPy arrays; one is enough.
+    """
     for key, value in content.items():
         if isinstance(key, str) and isinstance(value, Tensor | np.ndarray):
             return True

@@ -71,7 +71,11 @@ class PackedWeights(NamedTuple):
         return arrays
 
     def can_unpack(self, array: np.ndarray) -> bool:
-        """Return whether `array` has a shape that `unpack` supports."""
+        """Whether `array` has a shape that `unpack` supports.
+
+        [D, ...] with one entry per direction, two axes for a bias and else three, and axis 1
+        divisible by the number of gates and of parameters.
+        """
         is_bias = len(self.keys[0]) > 1
         if array.ndim != (2 if is_bias else 3) or len(array) != len(self.keys):
             return False
@@ -79,7 +83,7 @@ class PackedWeights(NamedTuple):
 
 
 def _reorder_gates(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
-    """Return an array with the gates on axis 0 in another order."""
+    """Return `array` with the gates on axis 0 reordered: gate ``order[i]`` becomes gate i."""
     gates = np.split(array, len(order))
     return np.concatenate([gates[index] for index in order])
 

@@ -109,7 +109,10 @@ def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
 
 
 def _computes_with_shapes(node: ir.Node, shape_tensors: set[ir.Value]) -> bool:
-    """Return whether all inputs of a node except for constants are in `shape_tensors`."""
+    """Whether all variable inputs of a node are in `shape_tensors`, and there is at least one.
+
+    False for operators in `_DATA_OPERATORS`.
+    """
     inputs = [value for value in node.inputs if value and ir.const_value(value) is None]
     if not inputs or node.op_type in _DATA_OPERATORS:
         return False
@@ -138,7 +141,7 @@ def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
 
 
 def _copies_size(axis: int, targets: Arrays, sources: Arrays) -> bool:
-    """Return whether the targets on `axis` are the sizes of the sources on the same axis."""
+    """Whether, in each pair, ``target[axis]`` is the size of the source along `axis`."""
     return all(
         axis < source.ndim and source.shape[axis] == target[axis]
         for target, source in zip(targets, sources, strict=True)

@@ -127,7 +127,7 @@ def _format_sizes(sizes: Mapping[str, int]) -> str:
 def _run_sizes(
     flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]
 ) -> TorchRun:
-    """Run the model with its dynamic axes resized to `sizes`."""
+    """Return a run of the model with its dynamic axes resized to `sizes` (symbol -> size)."""
     tensors = resize_inputs(inputs, axes, sizes)
     results = run_by_name(flat, tensors)
     feed = {name: _to_array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}

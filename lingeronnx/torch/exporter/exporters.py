@@ -251,7 +251,7 @@ def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int)
 
 
 def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and the chain of its causes."""
+    """Yield `error`, its cause or context, and so on; nothing for None."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -408,7 +408,7 @@ def _get_scope_name(path: str) -> str:
 
 
 def _strip_root(path: str) -> str:
-    """Convert the path of a module in `FlattenedModel` to the path in the user's model."""
+    """Return the path in the user's model of a module in `FlattenedModel`, "" outside of it."""
     names = path.split(".")
     if _ROOT not in names:
         return ""

@@ -273,7 +273,10 @@ def _make_example_inputs(
     shapes: Sequence[InputShape],
     names: Sequence[str] | None,
 ) -> tuple[Any, dict[str, Any], Sequence[str] | None]:
-    """Return random positional and keyword arguments, and the names of the inputs or None."""
+    """Return random (args, kwargs, input names) for `shapes`; names are None if unnamed.
+
+    `names` take precedence over names in `shapes`. Raises ConfigError if arguments were passed too.
+    """
     if args is not None or kwargs:
         raise ConfigError("pass arguments or input shapes, not both")
     args, kwargs, shape_names = make_inputs(module, shapes)
@@ -372,7 +375,7 @@ def _get_output_dims(
 
 
 def _find_equal_size(sizes: Sequence[int], runs: Sequence[TorchRun]) -> str | None:
-    """Return the name of the dynamic size that equals `sizes` in the runs, or None."""
+    """Return the name of the first dynamic size that equals `sizes`, one per run; None without."""
     for symbol in runs[0].sizes:
         if [run.sizes[symbol] for run in runs] == sizes:
             return symbol

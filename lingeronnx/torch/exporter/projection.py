@@ -190,7 +190,7 @@ def traceable_lstms(model: nn.Module) -> Iterator[None]:
         original_forward = lstm.forward
 
         def forward(input: Tensor, hx: States | None = None) -> Any:
-            """Run the LSTM, by `run_projected_lstm` during an export."""
+            """Run the LSTM; during an export by `run_projected_lstm`."""
             if not is_exporting():
                 return original_forward(input, hx)
             flat_weights = [getattr(lstm, name) for name in lstm._flat_weights_names]

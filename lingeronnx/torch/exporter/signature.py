@@ -180,7 +180,11 @@ def _format_tree_path(path: Sequence[Any]) -> list[str]:
 
 
 def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    """Return the name of an argument: the parameter of `forward`, and the path in the argument."""
+    """Return "PARAMETER.PATH": the parameter of `forward`, and the path inside the argument.
+
+    The first two steps of `path` are the position (0 for positional arguments) and the argument's
+    index or name; surplus positional ones are "input_N".
+    """
     kind, first, *inner = _format_tree_path(path)
     if kind == "0":  # positional
         first = parameters[int(first)] if int(first) < len(parameters) else f"input_{first}"

@@ -106,7 +106,7 @@ class Recipe:
 
 
 def _is_available(device: str) -> bool:
-    """Return whether torch supports a device on this machine."""
+    """Whether torch knows `device` and, for cuda, a GPU is available."""
     try:
         return torch.device(device).type != "cuda" or torch.cuda.is_available()
     except RuntimeError:

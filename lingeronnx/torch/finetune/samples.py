@@ -53,7 +53,7 @@ class Samples:
         return len(next(iter(self.arrays.values())))
 
     def get_inputs(self, index: Any) -> dict[str, Any]:
-        """Return the inputs of the samples at `index` as tensors by name."""
+        """Return input name -> tensor on the device, for the samples at `index` (of axis 0)."""
         return {
             name: torch.from_numpy(array[index]).to(self.device)
             for name, array in self.arrays.items()
@@ -74,7 +74,7 @@ class Samples:
             yield order[start : start + size]
 
     def iterate_slices(self, size: int) -> Iterator[slice]:
-        """Yield slices that cover all samples in order."""
+        """Yield slices of `size` samples that cover all in order; the last may be shorter."""
         for start in range(0, len(self), size):
             yield slice(start, start + size)
 

@@ -326,7 +326,10 @@ class Tuner:
         self._load_state({"state": best[1]})
 
     def _get_taps(self) -> list[str]:
-        """Return the block ends whose distance is part of the loss."""
+        """Return the block ends whose distance is part of the loss, without outputs.
+
+        Empty unless the loss is "distill" and the weight of features is positive.
+        """
         if self.recipe.loss != "distill" or not self.recipe.features > 0:
             return []
         excluded = (*self.module.network.outputs, *self._loss_tensors)
@@ -457,7 +460,7 @@ class Tuner:
             self.module.set_plan(self._scales.plan())
 
     def _clamp_parameters(self) -> None:
-        """Clamp the parameters to their limits."""
+        """Clamp the parameters that have a limit to [-limit, limit], in place."""
         with torch.no_grad():
             for name, limit in self._limits.items():
                 self.module.parameter_of[name].clamp_(-limit, limit)
@@ -465,7 +468,7 @@ class Tuner:
     # ---- state ----------------------------------------------------------------------------------
 
     def _get_state(self) -> dict[str, Any]:
-        """Return copies of all parameters and learned scales, by "parameter NAME", "scale INDEX"."""
+        """Return "parameter NAME" or "scale INDEX" -> copy, of parameters and learned scales."""
         state = {}
         for name, parameter in self.module.parameter_of.items():
             state[f"parameter {name}"] = parameter.detach().clone()
@@ -502,7 +505,7 @@ class Tuner:
             self._file.write({**self._saved, "state": self._get_state(), "history": history})
 
     def _report_progress(self, label: str, completed: int, total: int) -> None:
-        """Report completed steps, if progress is requested."""
+        """Report `completed` of `total` steps, if progress is requested."""
         if self._progress is not None:
             self._progress(label, completed, total)
 

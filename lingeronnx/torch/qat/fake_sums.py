@@ -160,14 +160,14 @@ def _add_scaled(
 
 
 def _mul(kernel: k.Mul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply two activations, and requantize."""
+    """Return (requantized counts,) of the product of two activations, elementwise."""
     bound = context.max_abs() * context.max_abs(1)
     x, y = cast_to_exact_dtype(bound, *inputs)
     return (requantize(x * y, kernel.rescale, bound, context.log2_scale),)
 
 
 def _matmul(kernel: k.MatMul, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Multiply two matrices of activations, and requantize."""
+    """Return (requantized counts,) of the matrix product of two activations."""
     bound = context.max_abs() * context.max_abs(1) * inputs[0].shape[-1]
     x, y = cast_to_exact_dtype(bound, *inputs)
     return (requantize(x @ y, kernel.rescale, bound, context.log2_scale),)

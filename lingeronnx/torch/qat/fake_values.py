@@ -95,7 +95,7 @@ def _requant(
 
 
 def _clip(kernel: k.Clip, inputs: Sequence[Any], context: FakeQuantContext) -> tuple[Any, ...]:
-    """Clamp counts to the bounds within the range of their type."""
+    """Return (counts clamped to the kernel's bounds,), which are limited to their type."""
     max_abs = context.max_abs()
     low, high = (min(max(bound, -max_abs), max_abs - 1) for bound in kernel.clamp_bounds)
     return (torch.clamp(inputs[0], low, high),)
@@ -256,7 +256,7 @@ def _concat(kernel: k.Concat, inputs: Sequence[Any], context: FakeQuantContext) 
 def _reshape(
     kernel: k.Reshape, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Change the shape to the one that the kernel infers."""
+    """Return (x in the shape that the kernel infers,)."""
     (spec,) = kernel.infer(TensorSpec(tuple(inputs[0].shape), np.dtype(np.int8)))
     return (inputs[0].reshape(spec.shape),)
 

@@ -173,7 +173,10 @@ def _resolve_attribute_refs(node: onnx.NodeProto, attributes: Mapping[str, Any])
 
 
 def _get_constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
-    """Return the value of a Constant node."""
+    """Return the value of a Constant node as an array: its only attribute.
+
+    Integers are int64, other numbers float32; a tensor keeps its type.
+    """
     (name, value), *_ = attributes.items()
     if name == "value":
         return numpy_helper.to_array(value)

@@ -40,7 +40,7 @@ class Attributes(dict[str, Any]):
         self._label = f"{node.op_type} {node.name or ' '.join(node.output)}"
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, with strings decoded."""
+        """Return attribute `name`, or `default`; bytes are decoded to text, also in lists."""
         value = super().get(name, default)
         if isinstance(value, list):
             return [item.decode() if isinstance(item, bytes) else item for item in value]
@@ -118,7 +118,7 @@ def _cumsum(a: Attributes, x: Any, axis: Any) -> Any:
 
 
 def _clip(a: Attributes, x: Any, low: Any = None, high: Any = None) -> Any:
-    """Clamp to optional bounds."""
+    """Return `x` clamped to [low, high]; an absent bound does not limit it."""
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
@@ -129,7 +129,7 @@ def _shrink(x: Any, lambd: float, bias: float) -> Any:
 
 
 def _isinf(a: Attributes, x: Any) -> Any:
-    """Test for infinities of the selected signs."""
+    """Return where `x` is infinite, of the signs in detect_positive and detect_negative."""
     upper, lower = (bool(a.get(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
     return (torch.isposinf(x) & upper) | (torch.isneginf(x) & lower)
 
@@ -181,7 +181,7 @@ def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable
 
 
 def _reduce_prod(x: Any, axes: list[int], keep: bool) -> Any:
-    """Multiply all elements along axes."""
+    """Return the product of all elements along `axes`; `keep` keeps them with size 1."""
     for axis in reversed(axes):
         x = x.prod(axis, keepdim=keep)
     return x
@@ -218,7 +218,10 @@ def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _topk(a: Attributes, x: Any, count: Any) -> Any:
-    """Return the largest or smallest elements along an axis, sorted, and their indices."""
+    """Return (values, indices) of the `count` largest or smallest elements along an axis, sorted.
+
+    Largest by default; equal elements are in their original order.
+    """
     size, axis = int(count), a.get("axis", -1)
     values, indices = torch.sort(x, dim=axis, descending=bool(a.get("largest", 1)), stable=True)
     return values.narrow(axis, 0, size), indices.narrow(axis, 0, size)
@@ -299,13 +302,13 @@ def _mean_variance(a: Attributes, x: Any) -> Any:
 
 
 def _lp_norm(a: Attributes, x: Any) -> Any:
-    """Divide by the p-norm along an axis."""
+    """Return `x` divided by its p-norm along an axis; a norm of 0 counts as 1."""
     norm = torch.linalg.vector_norm(x, a.get("p", 2), a.get("axis", -1), keepdim=True)
     return x / torch.where(norm == 0, 1.0, norm)
 
 
 def _dropout(a: Attributes, x: Any, ratio: Any = None, training: Any = None) -> Any:
-    """Return the input unchanged, and a mask; raises an error in training mode."""
+    """Return (x, a mask of ones); raises ModelError in training mode with a ratio above 0."""
     if training is not None and bool(training) and (ratio is None or float(ratio) > 0):
         raise a.make_error("it is in training mode")
     return x, torch.ones_like(x, dtype=torch.bool)

@@ -174,7 +174,7 @@ def _run_steps(
 
 
 def _clip_gate_sums(a: Attributes, sums: Any) -> Any:
-    """Clip gate sums to the attribute `clip`, if there is one."""
+    """Return `sums` clamped to [-clip, clip], or unchanged without a positive `clip`."""
     limit = a.get("clip", 0.0)
     return sums.clamp(-limit, limit) if limit > 0 else sums
 
@@ -214,7 +214,10 @@ def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
 
 
 def _rnn_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Compute a step of a simple recurrent layer and return the state."""
+    """Return (new state,) of a step of a simple recurrent layer.
+
+    `sums` are the input sums of the step, `states` (state,).
+    """
     state_sums = F.linear(states[0], layer.r, layer.bias)
     return (layer.activations[0](_clip_gate_sums(a, sums + state_sums)),)
 

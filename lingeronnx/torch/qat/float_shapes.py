@@ -19,7 +19,7 @@ __all__ = ["SHAPE_OPERATORS"]
 
 
 def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
-    """Change the shape; 0 copies a size unless `allowzero` is set."""
+    """Return `x` in another shape; 0 copies a size unless `allowzero` is set, -1 is inferred."""
     target = to_int_list(shape) or []
     if not a.get("allowzero", 0):
         target = [x.shape[axis] if size == 0 else size for axis, size in enumerate(target)]
@@ -33,7 +33,7 @@ def _flatten(a: Attributes, x: Any) -> Any:
 
 
 def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
-    """Remove the given axes of size 1, or all of them without axes."""
+    """Return `x` without the given axes of size 1, or without all of these."""
     squeezed = get_int_list(a, "axes", axes)
     return x.squeeze() if squeezed is None else x.squeeze(tuple(squeezed))
 
@@ -186,7 +186,7 @@ def _one_hot(a: Attributes, index: Any, depth: Any, values: Any) -> Any:
 
 
 def _trilu(a: Attributes, x: Any, diagonal: Any = None) -> Any:
-    """Return the upper or lower triangle of matrices."""
+    """Return the upper (default) or lower triangle of the last two axes, from `diagonal` on."""
     (k,) = to_int_list(diagonal) or [0]
     return torch.triu(x, k) if a.get("upper", 1) else torch.tril(x, k)
 
@@ -212,14 +212,14 @@ def _normalize_indices(index: Any, size: Any) -> Any:
 
 
 def _gather(a: Attributes, x: Any, index: Any) -> Any:
-    """Select indices of an axis; the axes of `index` replace it."""
+    """Return the elements of `x` at `index` along `axis`; the axes of `index` replace it."""
     axis = a.get("axis", 0) % x.ndim
     selected = x.index_select(axis, _normalize_indices(index, x.shape[axis]).reshape(-1))
     return selected.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
 def _gather_elements(a: Attributes, x: Any, index: Any) -> Any:
-    """Select an element by each index along an axis."""
+    """Return ``x[index]`` along `axis`, element by element; the shape is that of `index`."""
     axis = a.get("axis", 0)
     return x.gather(axis, _normalize_indices(index, x.shape[axis]))
 
@@ -243,7 +243,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
-    """Write updates at indices of an axis; the attribute `reduction` combines them instead."""
+    """Return `x` with `updates` written at `index` along `axis`, or combined by `reduction`."""
     reduction = a.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)
@@ -251,7 +251,7 @@ def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
 
 
 def _scatter_elements(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
-    """Write an element at each index along an axis."""
+    """Return `x` with each element of `updates` written at its `index` along `axis`."""
     axis = a.get("axis", 0)
     return _scatter(a, x, axis, _normalize_indices(index, x.shape[axis]), updates)
 

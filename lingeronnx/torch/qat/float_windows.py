@@ -88,7 +88,7 @@ def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
 
 
 def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
-    """Convolve in one to three dimensions, with explicit or automatic padding."""
+    """Return the convolution of 1 to 3 spatial axes, with explicit or automatic padding."""
     window = _resolve_padding(a, x.shape[2:], w.shape[2:])
     convolve = (F.conv1d, F.conv2d, F.conv3d)[w.ndim - 3]
     x = _pad(x, window, 0.0)
@@ -200,7 +200,10 @@ def _get_spatial_axes(x: Any) -> tuple[int, ...]:
 
 
 def _lrn(a: Attributes, x: Any) -> Any:
-    """Normalize by the squares of `size` adjacent channels."""
+    """Return x / (bias + alpha / size * sum)^beta, with the sum of squares of `size` channels.
+
+    These are the adjacent channels, one more after than before for an even size.
+    """
     size = a.get("size")
     amounts = [0, 0] * (x.ndim - 2) + [(size - 1) // 2, size // 2]
     total = F.pad(x.square(), amounts).unfold(1, size, 1).sum(-1)

@@ -262,7 +262,7 @@ class FakeQuantNetwork:
                     del tensors[name]
 
     def _clip(self, name: str, counts: Any, limit: float) -> Any:
-        """Clamp the counts of a tensor to `limit` around its zero point."""
+        """Return `counts` of tensor `name` clamped to its zero point +- `limit`."""
         zero_point = self.held[name].zero_point if name in self.held else 0
         return torch.clamp(counts, zero_point - limit, zero_point + limit)
 
@@ -310,7 +310,7 @@ class FakeQuantNetwork:
             yield name, torch.cat([tensor for _, tensor in items], axis if has_batch_axis else 0)
 
     def _get_batch_size(self, feed: Mapping[str, Any]) -> int:
-        """Return the number of samples in a feed."""
+        """Return the number of samples of the first input in `feed`."""
         name, first = next(iter(feed.items()))
         return int(first.shape[self._batch_axes.get(name, 0)])
 
@@ -446,7 +446,7 @@ class QatModule(nn.Module):
         unexpected += [key for key in unknown if key.removeprefix(prefix) not in self._parameters]
 
     def set_plan(self, plan: Plan) -> None:
-        """Lower the graph under another plan, if it differs from the present one."""
+        """Replace the plan and lower the graph again; does nothing for an equal plan."""
         if plan != self.plan:
             self.plan = plan
             self._lower()
@@ -473,7 +473,7 @@ class QatModule(nn.Module):
         self.parameter_of.update(tensors)
 
     def get_source_name(self, name: str) -> str:
-        """Return the float initializer that an integer one follows from, or an empty string."""
+        """Return the float initializer from which integer one `name` follows, or ""."""
         source = self._sources.get(name)
         return "" if source is None else source.name
 

@@ -76,7 +76,10 @@ class NetParameters:
         return f"{path}.{attribute}" if path else attribute
 
     def get_module_chain(self, path: str) -> list[nn.Module]:
-        """Return the modules from the net to the one at `path`, each containing the next."""
+        """Return the modules from the net to the one at `path`, each containing the next.
+
+        Names of the path that are no modules are skipped.
+        """
         names = path.split(".") if path else []
         prefixes = [".".join(names[:depth]) for depth in range(len(names) + 1)]
         return [self._modules[prefix] for prefix in prefixes if prefix in self._modules]

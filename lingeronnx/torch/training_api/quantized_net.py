@@ -246,7 +246,7 @@ def _get_initial_ranges(traced: Traced) -> Ranges:
 
 
 def _clip_range(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
-    """Limit the extremes of a tensor to the range of its output clamp."""
+    """Return (low, high) limited to +- the limit of the tensor's output clamp, if it has one."""
     limit = traced.output_limits.get(name, math.inf)
     return max(low, -limit), min(high, limit)
 

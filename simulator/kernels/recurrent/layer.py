@@ -236,7 +236,10 @@ class RecurrentKernel(Kernel):
         return tuple(outputs[index] for index in self.output_indices)
 
     def _order_state_axes(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of a state [samples, 1, units] with the batch axis of this layer."""
+        """Return the spec of a state [samples, 1, units] in the order of this layer.
+
+        [1, samples, units] if the sequence has the time first.
+        """
         if self.time_axis:
             return spec
         samples, directions, units = spec.shape

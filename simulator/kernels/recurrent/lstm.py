@@ -184,7 +184,7 @@ class Lstm(CompiledRecurrentKernel):
     }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
-        """Return the specs of the final state and of the final cell."""
+        """Return the specs of the final state and of the final cell, int32 [samples, 1, units]."""
         return [
             *super().final_state_specs(samples),
             TensorSpec((samples, 1, self.units), np.dtype(np.int32)),

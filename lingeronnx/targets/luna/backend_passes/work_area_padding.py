@@ -306,7 +306,10 @@ def _split_concat_factor(copies: int) -> list[int]:
 def _insert_reshape(
     graph: ir.Model, value: ir.Value, shape: list[int], base_name: str, before: ir.Node
 ) -> ir.Value:
-    """Insert a Reshape before `before` and return its output."""
+    """Insert a Reshape of `value` to `shape` before node `before`, and return its output.
+
+    `base_name` is the base of its name.
+    """
     constants = {"shape": np.array(shape, np.int64)}
     output = _insert_node(graph, RESHAPE.name, value, constants, {}, base_name, before)
     output.shape = ir.make_shape(list(shape))

@@ -118,7 +118,10 @@ def encode_placement(node: PlacedStep) -> str:
 
 
 def _describe_unverified_copy(node: PlacedStep) -> str:
-    """Describe the shapes of a Tile or Expand unless they match the measured ones."""
+    """Return "AxB to AxC", the shapes of a Tile or Expand; "" if they match the measured ones.
+
+    Measured were two or three axes of which only the last changes.
+    """
     source, result = node.x.shape, node.y.shape
     if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
         return ""

@@ -40,7 +40,10 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def is_float_node(node: ir.Node) -> bool:
-    """Whether the node is a float node; its integer form may be written in another way."""
+    """Whether input 0 is known to be floating-point.
+
+    The integer form of such a node may be written in another way.
+    """
     dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     return dtype is not None and dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16")
 

@@ -78,7 +78,7 @@ class _LoggedStep:
     work: dict[str, CallCost] | None
 
     def matches(self, line: ProfileLine) -> bool:
-        """Whether the line can belong to this node."""
+        """Whether the line has this node's operator (or an alias of it), inputs and outputs."""
         if _normalize_operator_name(self.operator) != _normalize_operator_name(line.name):
             return False
         return (self.inputs, self.outputs) == (line.inputs, line.outputs)

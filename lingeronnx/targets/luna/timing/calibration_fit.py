@@ -97,7 +97,10 @@ def fit_calibration(
 
 
 def _estimate_common_factor(measured: np.ndarray, by_formulas: np.ndarray) -> float:
-    """Return the median ratio of measured cycles to those of the formulas, both (nodes,)."""
+    """Return the median ratio of measured cycles to those of the formulas, both (nodes,).
+
+    Nodes for which the formulas give 0 are left out; 1.0 if all are.
+    """
     if not by_formulas.any():
         return 1.0
     has_formula = by_formulas > 0

@@ -84,7 +84,7 @@ class TimingNode:
         return default if value is None else value
 
     def scale(self, name: str, operand: Operand | None = None) -> float | None:
-        """Return the scale in attribute `name`, or else that of `operand`."""
+        """Return the scale in attribute `name`, or else that of `operand`; None without both."""
         value = self.attributes.get(name)
         if value is not None or operand is None:
             return value

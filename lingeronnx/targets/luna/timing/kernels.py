@@ -185,7 +185,7 @@ def _estimate_vector_cycles(
 def _estimate_memset_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Estimate filling `n` elements, or return None if there is no start for `in_bits`."""
+    """Return the cycles of filling `n` elements; None if no start cost is known for `in_bits`."""
     if in_bits not in prices.memset_start_cycles:
         return None
     return prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
@@ -197,7 +197,7 @@ def _estimate_div_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: in
 
 
 def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    """Estimate `n` exponentials, or return None unless both widths are 8 or 32 bits."""
+    """Return the cycles of `n` exponentials; None unless both widths are 8 or 32 bits."""
     if in_bits not in (8, 32) or out_bits not in (8, 32):
         return None
     return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n
@@ -206,7 +206,7 @@ def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: in
 def _estimate_softmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Estimate a softmax over `n` elements, or return None unless both widths are 32 bits."""
+    """Return the cycles of a softmax over `n` elements; None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
@@ -215,7 +215,7 @@ def _estimate_softmax_cycles(
 def _estimate_logsoftmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Estimate a log-softmax over `n` elements, or return None unless both widths are 32 bits."""
+    """Return the cycles of a log-softmax over `n` elements; None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)

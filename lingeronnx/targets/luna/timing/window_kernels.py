@@ -125,7 +125,10 @@ def _estimate_row_cycles(
 
 
 def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, stride: int) -> int:
-    """Return the end padding that the kernel reaches."""
+    """Return how many of the `pad_end` elements the kernel reaches along an axis, at least 0.
+
+    `size` is the unpadded size; all in elements.
+    """
     if not pad_end:
         return 0
     steps = (size + pad_begin + pad_end - (kernel - 1) + stride - 1) // stride

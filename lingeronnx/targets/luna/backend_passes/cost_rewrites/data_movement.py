@@ -29,7 +29,7 @@ __all__ = [
 
 
 def get_concat_axis(node: ir.Node, rank: int) -> int:
-    """Return the axis of an iqCat of tensors of this rank."""
+    """Return the axis (0 or above) of an iqCat of tensors of `rank`: `axis`, `dim`, or 1."""
     axis = ir.get_attr(node, "axis")
     return int(ir.get_attr(node, "dim", 1) if axis is None else axis) % rank
 
@@ -118,7 +118,7 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
     )
 
     def write() -> None:
-        """Write the proposed nodes."""
+        """Insert the transposed source, its slice by rows and the transpose of that for `node`."""
         transposed = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
         sliced = editor.slice_rows(transposed, start * inner, end * inner, node, str(node.name))
         editor.replace_output(editor.transpose(Matrix(sliced, sliced_shape[0]), node), node)

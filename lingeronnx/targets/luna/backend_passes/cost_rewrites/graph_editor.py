@@ -30,7 +30,7 @@ MAX_CONCAT_INPUTS = 5
 
 
 def static_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of a tensor with an open batch as 1; None if another size is unknown."""
+    """Return the shape with an open batch as 1; None if rank or another size is unknown."""
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:]:
         return None
@@ -210,7 +210,7 @@ class RewriteEditor:
                 ir.rename_initializer(self.graph, reshaped, name)
 
     def reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
-        """Return `value` in another shape, by a Reshape before `before` if needed."""
+        """Return `value` in another shape, by a Reshape before node `before` if it differs."""
         if static_shape(value) == list(shape):
             return value
         return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)

@@ -48,7 +48,7 @@ class _PointwiseView:
 
     @property
     def channel_ranges(self) -> list[tuple[int, int]]:
-        """First channel and end of each part."""
+        """(first channel, end) of each part; the last one may be shorter."""
         size = -(-self.channels // self.part_count)
         starts = range(0, self.channels, size)
         return [(start, min(start + size, self.channels)) for start in starts]
@@ -197,7 +197,7 @@ def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
 
 
 def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
-    """Whether the chip supports the convolutions of a view."""
+    """Whether the chip supports the convolution of the first and largest part of a view."""
     start, end = view.channel_ranges[0]
     return _is_conv_supported(
         editor, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start

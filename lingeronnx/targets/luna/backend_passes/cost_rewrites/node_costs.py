@@ -82,7 +82,10 @@ class _UnsizedTensorError(Exception):
 
 
 def _to_operand(value: ir.Value) -> Operand:
-    """Convert to shape and bits (batch 1 if unknown); raises an _UnsizedTensorError if unknown."""
+    """Return shape (batch 1 if unknown) and bits of `value`.
+
+    Raises _UnsizedTensorError if type, rank or another size is unknown.
+    """
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:] or value.dtype is None:
         raise _UnsizedTensorError

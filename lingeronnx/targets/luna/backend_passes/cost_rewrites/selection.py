@@ -197,7 +197,7 @@ def _can_save_enough(editor: RewriteEditor) -> bool:
 
 
 def _sum_known_cycles(editor: RewriteEditor, nodes: Iterable[ir.Node]) -> float:
-    """Sum the cycles of the nodes whose shapes are known."""
+    """Return the total cycles of those nodes whose shapes are known."""
     cycles = (editor.costs.estimate_node_cycles(node) for node in nodes)
     return sum(value for value in cycles if value < math.inf)
 

@@ -126,7 +126,7 @@ def _is_repeated_by_consumer(node: ir.Node) -> bool:
 
 
 def _strip_reshapes(value: ir.Value) -> ir.Value:
-    """Return the tensor before all Reshapes."""
+    """Return the tensor before all Reshapes that lead to `value`; itself without any."""
     while (producer := ir.producer(value)) is not None and producer.op_type == RESHAPE.name:
         value = ir.require_input(producer)
     return value

@@ -136,7 +136,7 @@ class Tile:
     axis: int = 2
 
     def count_rows(self, value: ir.Value) -> int:
-        """Return the number of rows of a tensor that the tile holds."""
+        """Return the number of rows (columns for axis 3) of a tensor that the tile holds."""
         start, end = self.held_rows[value]
         return end - start
 
@@ -233,7 +233,7 @@ def _is_8bit_image(value: ir.Value) -> bool:
 
 
 def _get_axis(node: ir.Node) -> int | None:
-    """Return the axis of an iqCat or of a Slice; None for a Slice of several axes."""
+    """Return the axis (0 to 3) of an iqCat or of a Slice; None for a Slice of several axes."""
     if node.op_type == CONCAT.name:
         return int(ir.get_attr(node, "dim", ir.get_attr(node, "axis", 1))) % 4
     axes = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None

@@ -139,7 +139,7 @@ class _TileEmitter:
 
 
 def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], used_names: set[str]) -> ir.Node:
-    """Create the iqCat of the parts, which all have the scale of the result."""
+    """Return a new iqCat of `parts` along the cascade's axis, at the scale of its result."""
     scale, scale_node = _find_scale(run.result)
     name = f"{run.result.name}_joined"
     return make_concat(parts, run.axis, scale, scale_node, name, ir.reserve_name(name, used_names))

@@ -145,7 +145,7 @@ class TilingState:
 
     @cached_property
     def missing_external_bytes(self) -> int:
-        """Bytes by which the plan exceeds the external memory."""
+        """Bytes by which the plan exceeds the external memory; 0 if it fits or has no limit."""
         plan, max_bytes = self.verdict.memory_plan, self.view.target.external_memory
         assert plan is not None
         return 0 if max_bytes is None else max(plan.external_bytes - max_bytes, 0)

@@ -57,7 +57,7 @@ class TileSchedule:
 
     @cached_property
     def recomputed_elements(self) -> int:
-        """Number of elements that are computed more than once."""
+        """Number of elements computed beyond one time each, over all layers and tiles."""
         results = [node.outputs[0] for node in self.run.nodes]
         return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
 
@@ -143,7 +143,10 @@ def iterate_schedules(
 
 
 def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
-    """Yield the schedules of a cascade in tiles of rows that are not too thin."""
+    """Yield the schedules of a cascade in tiles of rows, for each of `_TILE_COUNTS`.
+
+    Counts for which the tiles are not possible or too thin are omitted.
+    """
     for count in _TILE_COUNTS:
         tiles = _make_tiles(run, count)
         if tiles is not None:

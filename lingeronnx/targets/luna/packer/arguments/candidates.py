@@ -225,7 +225,7 @@ def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
-    """Return the graph inputs, the concatenated tensors, and the tensors that are sliced first."""
+    """Return graph inputs, outputs of iqCat, and tensors that a Slice reads but none writes."""
     concatenated = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
     sliced = {s.inputs[0] for s in net.steps if s.op == "Slice"}
     return {*net.inputs, *concatenated, *(sliced - _find_slice_outputs(net))}

@@ -332,7 +332,10 @@ def _score_candidate(
 
 
 def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
-    """Return the findings of a verdict; if it is correct, its assumptions and overrun warnings."""
+    """Return the findings of a verdict, except those of level "plan".
+
+    Without any, its assumptions and overrun warnings.
+    """
     findings = [finding for finding in verdict.findings if finding.level != "plan"]
     return findings or [*verdict.assumptions, *_get_overrun_warnings(verdict)]
 

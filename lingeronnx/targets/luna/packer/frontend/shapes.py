@@ -199,7 +199,7 @@ def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [..., M, L] of a product [..., M, N] x [..., N, L]."""
+    """Infer [..., M, L] of [..., M, N] x [..., N, L]; UnknownShapeError if N differs."""
     left, right = shapes[:2]
     if left[-1] != right[-2]:
         raise UnknownShapeError(f"the left rows have {left[-1]} elements, the right {right[-2]}")
@@ -207,7 +207,7 @@ def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 
 
 def _infer_concat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of an iqCat from the sum of the sizes along its axis."""
+    """Infer the shape of an iqCat: that of input 0, with the sum of the sizes along its axis."""
     axis = step.get("dim", step.get("axis", 1)) % len(shapes[0])
     total = sum(s[axis] for s in shapes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
@@ -258,7 +258,7 @@ def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Insert axes of size 1."""
+    """Infer the shape with axes of size 1 inserted; `axes` count in the result."""
     axes = _get_int_list(step, arrays, 1, "axes") or []
     rank, sizes = len(shapes[0]) + len(axes), iter(shapes[0])
     new_axes = {axis % rank for axis in axes}
@@ -335,13 +335,16 @@ def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Halve the gated axis."""
+    """Infer the shape with the gated axis (`dim`, default -1) halved."""
     axis = step.get("dim", -1) % len(shapes[0])
     return [(*shapes[0][:axis], shapes[0][axis] // 2, *shapes[0][axis + 1 :])]
 
 
 def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Broadcast the input shape with the constant target shape."""
+    """Broadcast the input shape with the target shape (input 1).
+
+    Raises UnknownShapeError if the target is not constant.
+    """
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
         raise UnknownShapeError("the target shape must be a constant")
@@ -349,7 +352,7 @@ def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Multiply each axis by its constant repeat count."""
+    """Multiply each axis by its repeats (input 1); UnknownShapeError if they are not constant."""
     times = _get_int_list(step, arrays, 1, "repeats")
     if times is None:
         raise UnknownShapeError("the repeats of a Tile must be constants")

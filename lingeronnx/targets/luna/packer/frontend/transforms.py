@@ -140,7 +140,7 @@ def _split_groups(net: PackerGraph) -> None:
 
 
 def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerStep:
-    """Make the iqCat that joins the parts of a split layer into the output of `step`."""
+    """Return the iqCat along `axis` of the parts of a split layer, with the output of `step`."""
     attributes = {"dim": axis, "scale_o": step.get("scale_o")}
     return PackerStep(
         CONCAT.name, f"{step.name}#cat", tuple(inputs), step.outputs, attributes, step.origin

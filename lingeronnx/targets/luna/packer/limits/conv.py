@@ -357,7 +357,7 @@ def input_smaller_than_kernel(node: ir.Node, target: Target) -> object:
 
 
 def _reads_graph_input(node: ir.Node) -> bool:
-    """Whether the node uses a graph input, directly or through a Quant."""
+    """Whether input 0 of `node` has no producer, or is the output of a Quant."""
     producer = ir.producer(node.inputs[0])
     return producer is None or producer.op_type == QUANT.name
 

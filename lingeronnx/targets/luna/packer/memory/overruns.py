@@ -159,7 +159,10 @@ _REMEDY = (
 
 
 def find_work_area(memory: MemoryPlan) -> Allocation | None:
-    """Return the work area that all nodes use: that of the first node that needs one."""
+    """Return the work area that all nodes use: that of the first step that needs one.
+
+    None if no step does.
+    """
     work_areas = [
         allocation for allocation in memory.allocations.values() if allocation.kind == "area"
     ]
@@ -308,7 +311,11 @@ def _find_exposed_by_linear(
 def _find_exposed_by_softmax(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Exclude input and output: one is read before the overrun, the other is written after it."""
+    """Return tensor -> nothing exposed, for output and, if not used later, input.
+
+    The input is read before the overrun, the output written after it; other tensors are not in the
+    result.
+    """
     exposed = {node.y.name: _NOTHING}
     if not _is_input_live_later(node, memory):
         exposed[node.x.name] = _NOTHING

@@ -176,7 +176,10 @@ def _get_linear_area_arcs(node: PlacedStep) -> int:
 
 
 def _get_linear_area_venusa(node: PlacedStep) -> int:
-    """Return the planned bytes of the input; for a large one, of the larger of input and output."""
+    """Return the planned bytes of the input; of a large one, max(input, output).
+
+    Large means more than `_MAX_CHUNK_BYTES` with rows rounded up to 4 and columns to 8.
+    """
     m, n, _ = _get_matmul_shape(node)
     if round_up(m, 4) * round_up(n, 8) > _MAX_CHUNK_BYTES:
         return max(node.x.planned_bytes, node.y.planned_bytes)
@@ -240,7 +243,10 @@ def _get_padded_map_bytes(node: PlacedStep) -> int:
 
 
 def _get_max_pool_area_venus(node: PlacedStep) -> int:
-    """Return the bytes of an output in PSRAM; for a large map at least 61440."""
+    """Return the planned bytes of an output in PSRAM, else 0; for a large map at least 61440.
+
+    For a large map, the output counts wherever it is.
+    """
     if _get_padded_map_bytes(node) > _MAX_CHUNK_BYTES:
         return max(61440, node.y.planned_bytes)
     return node.y.planned_bytes if node.is_output_in_psram else 0
@@ -281,7 +287,7 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
 
 
 def _get_layer_norm_area(node: PlacedStep) -> int:
-    """Return the bytes of the scratch of one row."""
+    """Return the scratch bytes of one row of n elements: max(4 n, 2 n + 8)."""
     row_length = node.inputs[1].elements
     return max(4 * row_length, 2 * row_length + 8)
 
@@ -359,7 +365,10 @@ def _get_operand_copy_flags(node: PlacedStep) -> list[bool]:
 
 
 def _get_add_area(node: PlacedStep) -> int:
-    """Return the bytes of the operand copies; at least those of one if the output is in PSRAM."""
+    """Return the bytes of operand copies, each as large as the input.
+
+    With the output in PSRAM at least one; else only if both operands are copied, and then one.
+    """
     copy_flags = _get_operand_copy_flags(node)
     if node.is_output_in_psram:
         return max(node.x.planned_bytes, sum(copy_flags) * node.x.planned_bytes)
