@@ -233,11 +233,11 @@ def _format_check_findings(check: Check) -> list[str]:
 
 
 def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the options that `compare` advises, followed by its findings, each as an advice entry.
+    """Return the warnings of `compare`, then its options, then its findings, as advice entries.
 
     The options, if any, are one entry with the best SQNR of their trial, if they were tried.
     """
-    steps = []
+    steps = [_make_advice("compare", warning) for warning in comparison.warnings]
     if comparison.options:
         trial = comparison.option_results
         effect = "not tried"

@@ -303,6 +303,7 @@ def show_demo(console: Console, demo: Demo, report: Report) -> None:
     figures = _figure_rows(replace(report, accuracy=None), _MAX_LINES)
     print_facts(console, [*_readiness_rows(report, _MAX_LINES), *figures])
     console.print()
+    print_notes(console, report.warnings, "WARNING", "bold red")
     print_notes(console, report.notes)
     written = f"{demo.output} ({size_text(demo.output)}) in {demo.seconds:.1f} s"
     print_line(console, "written", written)

@@ -342,6 +342,7 @@ def show_comparison(console: Console, comparison: Comparison, folder: Path) -> N
     for name, sqnr in comparison.outputs.items():
         rows.append(("output", f"'{name}' {format_decibels(sqnr)}{suffix}", ""))
     print_facts(console, rows)
+    print_notes(console, comparison.warnings, "WARNING", "bold red")
     layers = [
         (
             tensor.display_name,

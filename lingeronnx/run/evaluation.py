@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -12,10 +12,17 @@ import numpy as np
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
+from ..plan import Affine
 from ..plan.synthetic_calibration import collect_calibration_warnings
+from .accuracy_warnings import (
+    FunctionDifferences,
+    OutputChecks,
+    PredictionCounts,
+    format_sqnr_warning,
+)
 from .cluster import map_jobs
 from .data import Batch, Data, Progress
-from .metrics import resolve_metric
+from .metrics import METRICS, Agreement, TopK, resolve_metric
 from .provenance import apply_fixed_inputs
 from .session import Session
 
@@ -26,7 +33,20 @@ __all__ = ["Evaluation", "evaluate"]
 class Evaluation:
     """Value of a metric on `samples` samples.
 
-    baseline : value of the baseline, if one was passed. warnings : problems of the measured model.
+    Attributes
+    ----------
+    metric, unit
+        Name of the metric, and unit of its value.
+    value, baseline
+        Value of the measured model, and of the baseline if one was passed.
+    samples
+        Number of samples.
+    warnings
+        Problems of the measured model and of the result: a loss, chance level, a single predicted
+        class, a constant or saturated output.
+    drop_standard_error
+        Standard error of the difference of both values, from the samples that only one of both
+        models has correct; None if unknown.
     """
 
     metric: str
@@ -35,6 +55,7 @@ class Evaluation:
     samples: int
     baseline: float | None = None
     warnings: Sequence[str] = ()
+    drop_standard_error: float | None = None
 
     @property
     def accuracy(self) -> dict[str, object]:
@@ -49,6 +70,7 @@ class Evaluation:
             "float": self.baseline,
             "integer": self.value,
             "drop": drop,
+            "drop_standard_error": self.drop_standard_error,
             "samples": self.samples,
         }
 
@@ -103,21 +125,25 @@ def evaluate(
     first = next(batches)
     job = _MetricJob(session, base, name, _resolve_metric_name(metric, first[1], base))
     measures = job.create_measures()
+    checks = _ResultChecks(job.metric, name)
     sample_count = 0
-    for count, batch_sums in map_jobs(job, chain([first], batches), workers, cluster):
-        for measure, sums in zip(measures, batch_sums, strict=True):
+    for result in map_jobs(job, chain([first], batches), workers, cluster):
+        for measure, sums in zip(measures, result.sums, strict=True):
             measure.merge(sums)
-        sample_count += count
+        checks.add(result)
+        sample_count += result.samples
         if progress is not None:
             progress("evaluating", sample_count, None)
     _, unit = job.metric_factory
+    accuracy_warnings = checks.format_warnings(measures[0], is_integer=session.is_integer)
     return Evaluation(
         metric=job.metric,
         unit=unit,
         value=measures[0].value,
         samples=sample_count,
         baseline=measures[1].value if len(measures) > 1 else None,
-        warnings=collect_calibration_warnings(session.model),
+        warnings=[*collect_calibration_warnings(session.model), *accuracy_warnings],
+        drop_standard_error=checks.predictions.drop_standard_error,
     )
 
 
@@ -145,6 +171,49 @@ def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
     raise ConfigError(
         "the data have no labels: pass --baseline FLOAT.onnx to compare with, or data with 'labels'"
     )
+
+
+@dataclass(frozen=True)
+class _BatchResult:
+    """Result of a batch.
+
+    samples : number of samples. sums : sums of every measure. predictions : counts of a top-k
+    metric. output : checks of the output against the baseline's.
+    """
+
+    samples: int
+    sums: Sequence[Sequence[float]]
+    predictions: PredictionCounts | None
+    output: OutputChecks | None
+
+
+class _ResultChecks:
+    """What the warnings about a result need, summed over batches."""
+
+    def __init__(self, metric: str, output: str) -> None:
+        """Start without batches of `output`, measured by `metric`."""
+        self._metric = metric
+        self.predictions = PredictionCounts(0)
+        self._output = OutputChecks(output)
+        self._differences = FunctionDifferences()
+
+    def add(self, result: _BatchResult) -> None:
+        """Add the result of a batch."""
+        if result.predictions is not None:
+            self.predictions.k = result.predictions.k
+            self.predictions.merge(result.predictions)
+        if result.output is not None:
+            self._output.merge(result.output)
+        if self._metric not in METRICS and len(result.sums) == 2:
+            self._differences.add(*result.sums)
+
+    def format_warnings(self, measure: object, *, is_integer: bool) -> list[str]:
+        """Return the warnings about the result of `measure`."""
+        warnings = self.predictions.format_warnings(is_integer=is_integer)
+        warnings += self._differences.format_warnings(self._metric)
+        if isinstance(measure, Agreement):
+            warnings += filter(None, [format_sqnr_warning(self._output.name, measure.sqnr)])
+        return [*warnings, *self._output.format_warnings()]
 
 
 @dataclass(frozen=True)
@@ -180,12 +249,36 @@ class _MetricJob:
         """Pickle the arguments only."""
         return _MetricJob, (self.model, self.base, self.output, self.metric)
 
-    def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:
-        """Return the function that measures a batch: its samples, and the sums of every measure."""
+    def start(self) -> Callable[[Batch], _BatchResult]:
+        """Return the function that measures a batch."""
         return self._measure_batch
 
-    def _measure_batch(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
-        """Return the number of samples in a batch, and the sums of every measure.
+    @cached_property
+    def _integer_tensors(self) -> list[str]:
+        """Names of the integer tensors that the output is dequantized from: one, or none."""
+        if not self.model.is_integer or self.base is None:
+            return []
+        floats = self.model.floats
+        return [name for name, float_name in floats.items() if float_name == self.output][-1:]
+
+    def _run_model(
+        self, feeds: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None, Affine | None]:
+        """Return the output, and the integers that it is dequantized from with their parameters."""
+        names = list(dict.fromkeys([self.output, *self._integer_tensors]))
+        tensors: dict[str, tuple[np.ndarray, Affine | None]] = {}
+        for name, array, qparams in self.model.tensors(feeds, names):
+            tensors[name] = array, qparams
+        if self.output not in tensors:
+            return self.model.run([self.output], feeds)[0], None, None  # raises the error
+        output, _ = tensors[self.output]
+        integers, integer_qparams = None, None
+        if self._integer_tensors:
+            integers, integer_qparams = tensors.get(self._integer_tensors[0], (None, None))
+        return output, integers, integer_qparams
+
+    def _measure_batch(self, batch: Batch) -> _BatchResult:
+        """Measure a batch.
 
         A metric with labels measures model and baseline against these; another compares the model
         with the baseline. DataError if labels are missing, or the output does not follow the
@@ -193,21 +286,17 @@ class _MetricJob:
         """
         feeds, labels = batch
         measure, *base_measures = self.create_measures()
-        actual = self.model.run([self.output], feeds)[0]
+        actual, integers, qparams = self._run_model(feeds)
         reference = None if self.base is None else self.base.run([self.output], feeds)[0]
         if not np.ndim(actual):
             raise DataError(
                 f"output '{self.output}' is one number for all samples, so samples cannot be "
                 "measured; pass another with --output"
             )
+        predictions = None
         if not measure.needs_labels:
             assert reference is not None
-            if np.size(reference) != np.size(actual):
-                shapes = f"{list(np.shape(actual))}, the baseline's {list(np.shape(reference))}"
-                raise DataError(
-                    f"output '{self.output}' has shape {shapes}: it does not follow the samples; "
-                    "use --batch 1"
-                )
+            self._check_size(actual, reference)
             measure.add(reference, actual)
         elif labels is None:
             raise DataError(
@@ -215,8 +304,24 @@ class _MetricJob:
                 "none"
             )
         else:
-            measure.add(labels, actual)
+            is_correct = [measure.add(labels, actual)]
             for base_measure in base_measures:
-                assert reference is not None
-                base_measure.add(labels, reference)
-        return len(actual), [item.sums for item in (measure, *base_measures)]
+                is_correct.append(base_measure.add(labels, reference))
+            if isinstance(measure, TopK):
+                predictions = PredictionCounts(measure.k)
+                predictions.add(labels, actual, is_correct[0], reference, *is_correct[1:])
+        output_checks = None
+        if reference is not None:
+            output_checks = OutputChecks(self.output)
+            output_checks.add(actual, reference, integers, qparams)
+        sums = [item.sums for item in (measure, *base_measures)]
+        return _BatchResult(len(actual), sums, predictions, output_checks)
+
+    def _check_size(self, actual: np.ndarray, reference: np.ndarray) -> None:
+        """Raise DataError if the output of the model and of the baseline have other sizes."""
+        if np.size(reference) != np.size(actual):
+            shapes = f"{list(np.shape(actual))}, the baseline's {list(np.shape(reference))}"
+            raise DataError(
+                f"output '{self.output}' has shape {shapes}: it does not follow the samples; "
+                "use --batch 1"
+            )

@@ -117,11 +117,16 @@ class TopK:
         self.k = k
         self._hits = self._count = 0
 
-    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Add labels [N] and scores [N, classes]; equal scores are ranked by index.
 
         A label counts as right if it is among the k best. DataError if scores are not numbers, or a
         label is invalid.
+
+        Returns
+        -------
+        numpy.ndarray
+            bool [N]: whether each sample is right.
         """
         if not scores.ndim or scores.dtype.kind not in "iufb":
             is_text = scores.dtype.kind in "OUS"
@@ -132,7 +137,9 @@ class TopK:
         scores = scores.reshape(len(scores), -1)
         labels = _check_labels(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
-        self.merge((int((best == labels[:, None]).any(axis=1).sum()), len(scores)))
+        is_correct = (best == labels[:, None]).any(axis=1)
+        self.merge((int(is_correct.sum()), len(scores)))
+        return np.asarray(is_correct)
 
     @property
     def sums(self) -> tuple[float, ...]:

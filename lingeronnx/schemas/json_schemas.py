@@ -408,6 +408,9 @@ def _accuracy_schema() -> _Schema:
             "float": _nullable(_NUMBER),
             "integer": _nullable(_NUMBER),
             "drop": _nullable(_NUMBER),
+            "drop_standard_error": _with_description(
+                _nullable(_NUMBER), "from the samples that only one of both models has correct"
+            ),
             "samples": _COUNT,
         }
     )

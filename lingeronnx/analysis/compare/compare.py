@@ -147,6 +147,7 @@ def _build_comparison(
         weight_bits=_weight_bits(other_graph),
         option_results=options,
         notes=[check.undecided for check in layout_checks.values() if check.undecided],
+        warnings=tensor_join.warnings,
     )
 
 

@@ -71,6 +71,9 @@ class Comparison:
         Effect of the findings' options, or None if they were not tried.
     notes
         Checks that could not be decided.
+    warnings
+        Problems of the accuracy and of the outputs: a loss, chance level, a single predicted class,
+        a constant or saturated output.
     """
 
     join: TensorJoin
@@ -82,6 +85,7 @@ class Comparison:
     weight_bits: Mapping[str, int] = field(default_factory=dict)
     option_results: OptionTrialResult | None = None
     notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def rows(self) -> list[ComparedTensor]:
@@ -136,6 +140,7 @@ class Comparison:
             "options": self.options,
             "options_tried": None if self.option_results is None else self.option_results.to_dict(),
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
             "findings": [finding.to_dict() for finding in self.findings],
             "layers": layers,
             "unpaired": list(self.join.unpaired),
@@ -185,12 +190,14 @@ class Comparison:
         return [head, f"   {self.options}", measured, ""]
 
     def _format_summary(self) -> list[str]:
-        """Return lines on outputs, accuracy and notes."""
+        """Return lines on outputs, accuracy, warnings and notes."""
         lines = [
             f"output '{name}': {format_number(value)} dB" for name, value in self.outputs.items()
         ]
         if self.accuracy is not None:
             lines.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
+        for warning in self.warnings:
+            lines += wrap_text(warning, "WARNING: ", _INDENT)
         for note in self.notes:
             lines += wrap_text(note, "", _INDENT)
         return lines

@@ -24,6 +24,7 @@ from ...graph import ir, operators
 from ...graph.module_scopes import format_node_label, get_module_name
 from ...ops import is_relu_like
 from ...ops.functions.activation import get_clip_bounds
+from ...run.accuracy_warnings import OutputChecks, PredictionCounts
 from ...run.data import Data, InputSpec, Progress
 from ...run.metrics import TopK
 from ...run.streaming import make_zero_states
@@ -186,17 +187,19 @@ class PartialJoin:
         Compared tensors by name.
     unpaired
         Tensors without a counterpart.
-    samples, labelled_samples
-        Number of samples, and of those with class labels.
-    hits
-        Sums of `TopK` of both models.
+    samples
+        Number of samples.
+    predictions
+        Top-1 results of both models, of the samples with class labels.
+    output_checks
+        Checks of the graph outputs by name.
     """
 
     rows: dict[str, ComparedTensor]
     unpaired: Sequence[str]
     samples: int
-    labelled_samples: int
-    hits: Sequence[Sequence[float]]
+    predictions: PredictionCounts
+    output_checks: Mapping[str, OutputChecks]
 
 
 class TensorJoin:
@@ -243,8 +246,8 @@ class TensorJoin:
         self.rows: dict[str, ComparedTensor] = {}
         self.unpaired: list[str] = []
         self.samples = 0
-        self._top = (TopK(1), TopK(1))
-        self._labelled = 0
+        self._predictions = PredictionCounts(1)
+        self._output_checks: dict[str, OutputChecks] = {}
         self._state_inputs = dict(state or {})
         self._recurrent_outputs = dict(_match_recurrent_outputs(base, other))
         self._base_states: dict[str, np.ndarray] = {}
@@ -253,16 +256,28 @@ class TensorJoin:
     @property
     def accuracy(self) -> tuple[float, float] | None:
         """Top-1 accuracy of both models in percent, if all samples have class labels."""
-        if not self._labelled == self.samples > 0:
+        predictions = self._predictions
+        if not predictions.samples == self.samples > 0:
             return None
-        return self._top[0].value, self._top[1].value
+        counts = predictions.baseline_correct, predictions.correct
+        baseline, analysed = (100.0 * count / self.samples for count in counts)
+        return baseline, analysed
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the accuracy, and about constant or saturated outputs."""
+        warnings = []
+        if self.accuracy is not None:
+            warnings += self._predictions.format_warnings(is_integer=True)
+        for checks in self._output_checks.values():
+            warnings += checks.format_warnings()
+        return warnings
 
     @property
     def outputs(self) -> dict[str, float]:
         """The SQNR of the graph outputs in dB, as it arrives."""
-        graph = self.base.graph if self.base.graph is not None else self.other.graph
-        names = [] if graph is None else [str(value.name) for value in graph.graph.outputs]
-        return {name: self.rows[name].arrived.sqnr for name in names if name in self.rows}
+        names = [name for name in self._output_names if name in self.rows]
+        return {name: self.rows[name].arrived.sqnr for name in names}
 
     def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
         """Run a batch through both models and measure it.
@@ -346,9 +361,8 @@ class TensorJoin:
             row.arrived.add(expected, array, form)
             if not self._local:
                 row.add_effective(expected, array, form, expected)
-            if name == self._scores_name:
-                scores = array if form is None else form.real(array)
-                self._count_hits(labels, expected, scores)
+            if name in self._output_names:
+                self._check_output(name, labels, expected, array, form)
             if name in self._state_inputs:
                 state = array if form is None else form.real(array).astype(np.float32)
                 states[self._state_inputs[name]] = state
@@ -414,10 +428,32 @@ class TensorJoin:
             row.local.add(expected, array, form, unclipped)
 
     @cached_property
-    def _scores_name(self) -> str:
-        """The name of the first graph output."""
+    def _output_names(self) -> list[str]:
+        """The names of the graph outputs."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
-        return "" if graph is None else str(graph.graph.outputs[0].name)
+        return [] if graph is None else [str(value.name) for value in graph.graph.outputs]
+
+    def _check_output(
+        self,
+        name: str,
+        labels: np.ndarray | None,
+        expected: np.ndarray,
+        array: np.ndarray,
+        form: StoredForm | None,
+    ) -> None:
+        """Add a batch of the graph output `name` to what the warnings need.
+
+        Class hits are counted in the first output. `expected` and `array` are the baseline's
+        values and those of the analysed model, stored in `form` (None for float).
+        """
+        real = array if form is None else form.real(array)
+        if name == self._output_names[0]:
+            self._count_hits(labels, expected, real)
+        qparams = None
+        if form is not None and set(form.factor) == {1.0}:
+            qparams = form.q
+        checks = self._output_checks.setdefault(name, OutputChecks(name))
+        checks.add(real, expected, array, qparams)
 
     def _count_hits(
         self, labels: np.ndarray | None, expected: np.ndarray, actual: np.ndarray
@@ -431,15 +467,16 @@ class TensorJoin:
             return
         if expected.ndim != 2 or labels.max(initial=0) >= expected.shape[1]:
             return
-        for top, scores in zip(self._top, (expected, actual), strict=True):
-            top.add(labels, scores)
-        self._labelled += len(labels)
+        is_correct = TopK(1).add(labels, actual)
+        is_baseline_correct = TopK(1).add(labels, expected)
+        self._predictions.add(labels, actual, is_correct, expected, is_baseline_correct)
 
     @property
     def partial_result(self) -> PartialJoin:
         """The result so far, without the models."""
-        hits = tuple(top.sums for top in self._top)
-        return PartialJoin(self.rows, self.unpaired, self.samples, self._labelled, hits)
+        return PartialJoin(
+            self.rows, self.unpaired, self.samples, self._predictions, self._output_checks
+        )
 
     def merge(self, other: PartialJoin) -> None:
         """Merge the result for further samples of the same sources in place.
@@ -453,9 +490,9 @@ class TensorJoin:
                 self.rows[name] = row
         self.unpaired += [name for name in other.unpaired if name not in self.unpaired]
         self.samples += other.samples
-        self._labelled += other.labelled_samples
-        for top, sums in zip(self._top, other.hits, strict=True):
-            top.merge(sums)
+        self._predictions.merge(other.predictions)
+        for name, checks in other.output_checks.items():
+            self._output_checks.setdefault(name, OutputChecks(name)).merge(checks)
 
     def _find_baseline_tensor(
         self,

@@ -22,6 +22,7 @@ for (const [cls, name] of [["nameA", D.names[0]], ["nameB", D.names[1]]])
 (() => { const s = $("story");
   if (D.accuracy) { s.append(el("div", {className: "dim"}, "accuracy (top-1)"),
     el("div", {className: "big"}, D.accuracy[0].toFixed(2) + " % → " + D.accuracy[1].toFixed(2) + " %")); }
+  D.warnings.forEach(w => s.append(el("div", {className: "bad"}, "WARNING: " + w)));
   Object.entries(D.outputs).slice(0, 6).forEach(([n, v]) => s.append(el("div", {className: "dim"}, "output " + n),
     el("div", {className: D.accuracy ? "" : "big"}, show(v, 3) + " dB SQNR")));
   s.append(el("div", {className: "dim", style: "margin-top:8px"}, D.findings.length + (D.findings.length === 1 ? " finding" : " findings")));

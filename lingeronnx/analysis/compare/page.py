@@ -42,6 +42,7 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
         "samples": comparison.join.samples,
         "accuracy": None if comparison.accuracy is None else list(comparison.accuracy),
         "outputs": {name: _to_json_number(value) for name, value in comparison.outputs.items()},
+        "warnings": list(comparison.warnings),
         "worst": [index[row.name] for row in comparison.worst],
         "findings": [finding.to_dict() for finding in comparison.findings],
         "options": comparison.options,

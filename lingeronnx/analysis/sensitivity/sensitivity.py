@@ -27,6 +27,7 @@ from ...errors import ConfigError, DataError, suggest_nearest
 from ...flow import PlannedModel, plan_model, prepare_model, require_calibrated_scales, require_data
 from ...graph import ir
 from ...plan import Plan
+from ...run.accuracy_warnings import format_chance_warning
 from ...run.data import Data, Progress
 from ...run.streaming import unroll_calls
 from ..stats.output_measures import (
@@ -397,11 +398,32 @@ def _run_and_rank(
         macs=results.macs + advice_results.macs,
         whole=results.samples * runs.macs * (len(trials) + 1 + len(candidates)),
         for_chip=runs.planned.target.has_packer,
-        notes=tuple(runs.notes),
+        notes=(
+            *runs.notes,
+            *_format_chance_note(runs, request, advised_by, exact, results.samples),
+        ),
         min_gain=request.min_gain_for(advised_by),
         weight_bits=weight_bits_by_operator(runs.planned),
     )
     return result if result.best is not None else replace(result, finding=runs.finding)
+
+
+def _format_chance_note(
+    runs: TrialRuns, request: SensitivityRequest, metric: str, value: float, samples: int
+) -> list[str]:
+    """Return a warning if the float model's accuracy is not better than chance, else nothing.
+
+    `metric` is the metric of advice, `value` that of the float model on `samples` samples.
+    """
+    k = {"top1": 1, "top5": 5}.get(metric)
+    shapes = {str(v.name): ir.get_shape(v) for v in runs.planned.original.graph.outputs}
+    shape = shapes.get(request.outputs[0]) if request.outputs else None
+    if k is None or not shape or not all(isinstance(length, int) for length in shape[1:]):
+        return []
+    class_count = math.prod(int(length or 0) for length in shape[1:])
+    correct = round(value * samples / 100)
+    warning = format_chance_warning(correct, samples, class_count, k, "the float model")
+    return [f"WARNING: {warning}"] if warning else []
 
 
 def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:

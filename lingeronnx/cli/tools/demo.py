@@ -29,7 +29,9 @@ def demo(as_json: bool) -> None:
         from ...demo import demo as run
 
         result = run(progress=progress)
-    report = replace(result.result.report, accuracy=result.evaluation.accuracy)
+    report = result.result.report
+    warnings = tuple(dict.fromkeys((*result.evaluation.warnings, *report.warnings)))
+    report = replace(report, accuracy=result.evaluation.accuracy, warnings=warnings)
     show_demo(console_for(as_json), result, report)
     if as_json:
         print_json(

@@ -27,7 +27,8 @@ def measure_accuracy(
 ) -> QuantizedModel:
     """Add the accuracy of `result` on `data` to its report, compared with the float model.
 
-    Values outside the calibrated range become notes.
+    Warnings about the accuracy come first in the report's warnings. Values outside the calibrated
+    range become notes.
 
     Parameters
     ----------
@@ -55,4 +56,6 @@ def measure_accuracy(
         **options,
     )
     notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
-    return replace(result, report=replace(result.report, accuracy=evaluated.accuracy, notes=notes))
+    warnings = tuple(dict.fromkeys((*evaluated.warnings, *result.report.warnings)))
+    report = replace(result.report, accuracy=evaluated.accuracy, notes=notes, warnings=warnings)
+    return replace(result, report=report)

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import ModelError
 from ...graph import ir
 from ...plan import Affine
+from ...run.accuracy_warnings import MIN_SQNR_DB
 from ...run.data import Progress
 from ...run.float_names import map_to_float_names
 from ...run.memory import trim_memory
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _MAX_SAMPLES = 64  # calibration samples that are used if none are held out
-_MIN_SQNR_DB = 15.0  # an output below that is worth a warning
+_MIN_SQNR_DB = MIN_SQNR_DB
 _MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
 _STUCK_SHARE = 0.25  # fraction of a state's changing elements that may be constant in integers
 _CHUNK_SIZE = 1 << 20  # elements that are compared at once

@@ -215,6 +215,20 @@ def test_own_metric_and_order(tmp_path):
         run(net, metric="top1")
 
 
+def test_a_float_model_that_is_no_better_than_chance_is_a_warning():
+    net = nets.residual()
+    x = data(net, 64)
+    (y,) = (a for n, a, _ in FloatRunner(net, ["y"]).run({"x": x}))
+    labels, classes = y.argmax(1), y.shape[1]
+    for shift in (0, 1):
+        given = [({"x": x}, (labels + shift) % classes)]
+        result = sensitivity(net, x, given, metric="top1", effort="fast", **COARSE)
+        assert result.exact == (0.0 if shift else 100.0)
+        chance = [note for note in result.notes if "no more than by chance" in note]
+        assert len(chance) == shift
+        assert all(note.startswith("WARNING: the float model has top1 = 0.00 %") for note in chance)
+
+
 def minus_error(model):
     """Return a number that is the larger the closer the model is to itself in float: a user's
     evaluation.
