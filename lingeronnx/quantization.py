@@ -293,7 +293,7 @@ def _offload_and_retry(best: Candidate, progress: Progress | None) -> Candidate:
     """
     offloaded = offload_rejected_layers(best, progress)
     if offloaded is not best:
-        if offloaded.prepared.conf.effort == "best":
+        if offloaded.prepared.conf.recipe.tries_methods:
             offloaded = try_best_effort(offloaded, progress)
         offloaded = drop_harmful_stages(offloaded, progress)
     notes = describe_ineffective_overrides(offloaded.prepared)
@@ -322,7 +322,7 @@ def _find_best_candidate(
     planned = plan_model(prepared, None if isinstance(plan, Encodings) else plan, progress)
     best = build_candidate(prepared, planned, refine_weights(planned, progress=progress), progress)
     best = best if plan is not None else try_host_offload(best, progress)
-    if prepared.conf.effort == "best":
+    if prepared.conf.recipe.tries_methods:
         best = try_best_effort(best, progress)
     elif plan is None:
         best = try_finer_noisy_scales(best, progress)

@@ -27,6 +27,7 @@ from pydantic import (
 from ..errors import ConfigError, format_exception, suggest_nearest
 from ..files import read_user_file
 from ..targets import DEFAULT, LatencyOptions, Target
+from .recipe import DEFAULT_EFFORT, Recipe, get_recipe
 
 __all__ = [
     "AUTO_WEIGHT_BITS",
@@ -103,7 +104,7 @@ class QuantConfig(BaseModel):
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
-    effort: Literal["fast", "normal", "best"] = "normal"
+    effort: Literal["fast", "normal", "best"] = DEFAULT_EFFORT
     fit: bool = True
     require_chip: bool = False
     parts: Literal[1] | None = None
@@ -130,6 +131,11 @@ class QuantConfig(BaseModel):
     timing: str | None = Field(
         default=None, description="a file written by profile-board: the chip's costs"
     )
+
+    @property
+    def recipe(self) -> Recipe:
+        """The steps that the effort runs."""
+        return get_recipe(self.effort)
 
     @property
     def time(self) -> LatencyOptions:

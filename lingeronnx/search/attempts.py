@@ -112,7 +112,9 @@ class AttemptRunner:
         model = build_candidate(
             prepared, planned, refine_weights(planned, progress=self._progress), self._progress
         )
-        return try_best_effort(model, self._progress) if planned.config.effort == "best" else model
+        return (
+            try_best_effort(model, self._progress) if planned.config.recipe.tries_methods else model
+        )
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
         """Plan an attempt, with its `floats` (selectors) left in float.

@@ -33,7 +33,6 @@ from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
 __all__ = [
-    "EFFORTS",
     "MAX_FLOAT_MAC_FRACTION",
     "Attempt",
     "LayerGroup",
@@ -44,7 +43,6 @@ __all__ = [
 ]
 
 #: From quick to thorough.
-EFFORTS = ("fast", "normal", "best")
 
 #: Largest fraction of the multiply-accumulates that an attempt may compute in float. Beyond it the
 #: model hardly counts as quantized.

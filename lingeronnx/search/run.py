@@ -20,13 +20,13 @@ from ..analysis.sensitivity.journal import Journal
 from ..analysis.sensitivity.layers import weight_bits_by_operator
 from ..errors import ConstraintError
 from ..flow import Candidate, QuantizedModel
+from ..plan.recipe import EFFORTS
 from ..run.data import Progress
 from ..targets import Target
 from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header
 from .cost import AttemptCost
 from .goal import Goal, Measurement
 from .ladder import (
-    EFFORTS,
     MAX_FLOAT_MAC_FRACTION,
     Attempt,
     NarrowLayer,

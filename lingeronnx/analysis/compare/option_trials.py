@@ -38,6 +38,7 @@ from ...flow.planning.scale_sources import plan_without_range_transforms
 from ...ops.macs import count_macs
 from ...plan import Plan
 from ...plan.config import parse_override
+from ...plan.recipe import get_equalizing_effort, refines_weights
 from ...run.provenance import load_quantize_settings
 from ...run.session import Session
 from ..stats.pair_measures import PairMeasures
@@ -274,7 +275,9 @@ class _OptionTrial:
     @property
     def graph_is_refined(self) -> bool:
         """Whether the recorded settings of the graph include refinement of weights."""
-        return self.recorded_settings is not None and self.recorded_settings.get("effort") != "fast"
+        if self.recorded_settings is None:
+            return False
+        return refines_weights(self.recorded_settings)
 
     @property
     def with_refined_weights(self) -> _OptionTrial:
@@ -346,7 +349,7 @@ class _OptionTrial:
         """
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
         if self.recorded_settings is None:
-            settings["effort"] = "normal" if self._equalized else "fast"
+            settings["effort"] = get_equalizing_effort(self._equalized)
         else:
             settings |= self.recorded_settings
         settings["overrides"] = {

@@ -129,10 +129,10 @@ class TrialRuns:
         """Remarks on the data and the plan."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
-        if self.planned.config.effort == "fast":
+        if not self.planned.config.recipe.equalizes_channels:
             notes.append(
-                "effort fast does not equalize channels: try --effort normal before you skip a "
-                "layer"
+                f"effort {self.planned.config.effort} does not equalize channels: "
+                "try --effort normal before you skip a layer"
             )
         return notes
 

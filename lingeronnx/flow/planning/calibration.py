@@ -65,7 +65,7 @@ def calibrate_model(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> CalibrationResult:
-    """Equalize channels, unless the effort is "fast", and run the calibration data once.
+    """Equalize channels, if the recipe says so, and run the calibration data once.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def calibrate_model(
     factors: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
     channel_stats = {} if previous is None else dict(previous.channel_stats)
-    if conf.effort != "fast":
+    if conf.recipe.equalizes_channels:
         max_samples = choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
         feeds = prepared.data.first(max_samples)
         feed_batches = list(prepared.data.split_feeds(feeds, batch_size))

@@ -36,7 +36,7 @@ def refine_weights(
 ) -> ir.Model:
     """Return a copy of the planned float graph with refined weights and biases.
 
-    Returns the graph itself if the effort is "fast" or the weights are fixed.
+    Returns the graph itself if the effort refines no weights or the weights are fixed.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def refine_weights(
         Another plan for the same model, and its float graph refined by the same methods on the same
         data. Layers with the same inputs, integers and scales are copied from it.
     """
-    if planned.config.effort == "fast" or planned.weights_fixed:
+    if not planned.config.recipe.refines_weights or planned.weights_fixed:
         return planned.graph
     options = options or RefinementOptions()
     copy = ir.clone(planned.graph)

@@ -22,6 +22,7 @@ from ...passes import PassLog, SkipReason, run_entry_passes
 from ...passes.entry.check_schemas import check_schemas
 from ...passes.entry.dynamic_batch import make_batch_dynamic
 from ...plan.config import QuantConfig
+from ...plan.recipe import DRAFT_EFFORT
 from ...qdq.encodings import Encodings
 from ...qdq.import_model import ImportedQuantization, import_quantized_model, is_quantized
 from ...run.data import Data
@@ -155,8 +156,8 @@ class PreparedModel:
 
     @property
     def without_effort(self) -> PreparedModel:
-        """A copy with `effort: fast`."""
-        return self.with_settings({"effort": "fast"})
+        """A copy with the effort of drafts."""
+        return self.with_settings({"effort": DRAFT_EFFORT})
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
         """Return a copy with other settings, which shares the runner if there is one already."""

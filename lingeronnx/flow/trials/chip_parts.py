@@ -52,7 +52,7 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
     offloaded = _run_offload_rounds(draft, progress)
     if offloaded is draft:
         return best
-    if best.prepared.conf.effort == offloaded.prepared.conf.effort:
+    if best.prepared.conf.recipe == offloaded.prepared.conf.recipe:
         return offloaded
     replanned = _replan_with_host_nodes(best, offloaded.prepared.parts.floats, progress)
     return _run_offload_rounds(replanned, progress)
@@ -87,10 +87,11 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
 
     Tries up to `_MAX_TRIES` parts with at most `_SMALL_PART_SHARE` of the MACs, smallest first, and
     never all parts. Kept if one output gains `_MIN_GAIN_DB` and none loses more than
-    `_MAX_LOSS_DB`. Does nothing with effort "fast" or without real calibration data.
+    `_MAX_LOSS_DB`. Does nothing if the effort measures no alternatives, or without real
+    calibration data.
     """
     prepared = best.prepared
-    if prepared.conf.effort == "fast" or prepared.synthetic:
+    if not prepared.conf.recipe.measures_alternatives or prepared.synthetic:
         return best
     chip_parts = best.result.report.program.chip
     max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)

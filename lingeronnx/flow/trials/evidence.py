@@ -1,8 +1,8 @@
 """Decide whether one integer graph is measurably better than another.
 
-Only real data count as evidence, and only if the weights are not fixed and the effort is not
-"fast". The error of an output after a Softmax is dominated by a few undecided
-rows, so that a few hundred rows are not enough to decide.
+Only real data count as evidence, and only if the weights are not fixed and the effort measures
+alternatives. The error of an output after a Softmax is dominated by a few undecided rows, so that a
+few hundred rows are not enough to decide.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ def has_decisive_samples(candidate: Candidate) -> bool:
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
     """Whether samples may decide: they are real, and the settings allow a choice.
 
-    That is, the effort is not "fast", and the weights are not fixed.
+    That is, the effort measures alternatives, and the weights are not fixed.
     """
-    return prepared.conf.effort != "fast" and not prepared.synthetic and not prepared.weights_fixed
+    return (
+        prepared.conf.recipe.measures_alternatives
+        and not prepared.synthetic
+        and not prepared.weights_fixed
+    )
 
 
 def _has_too_few_softmax_rows(candidate: Candidate) -> bool:

@@ -45,7 +45,7 @@ _UNUSABLE_SQNR_DB = 10.0  # an output below that is useless
 _MAX_PART_SQNR_DB = 60.0  # the SQNR of a part above that counts as this
 
 _NOT_TRIED_NOTE = (
-    "host offload of the graph's ends was not evaluated: effort is fast; pass --effort normal"
+    "host offload of the graph's ends was not evaluated: effort is {}; pass --effort normal"
 )
 
 
@@ -53,7 +53,7 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
     """Move the front, tail or cells of a model to the host if the outputs measurably improve.
 
     Returns `best` unchanged for synthetic data and for models that another tool has quantized. If
-    the effort is "fast", returns `best` with a note if there was a candidate to try.
+    the effort measures no alternatives, returns `best` with a note if there was a candidate to try.
     """
     prepared, conf = best.prepared, best.prepared.conf
     if prepared.read is not None or prepared.synthetic:
@@ -66,8 +66,8 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
         for nodes, min_gain_db in _list_trials(best, in_parts, has_poor_output)
         if nodes.keys() - host_by_default
     ]
-    if conf.effort == "fast":
-        return best.with_notes([_NOT_TRIED_NOTE] if trials else ())
+    if not conf.recipe.measures_alternatives:
+        return best.with_notes([_NOT_TRIED_NOTE.format(conf.effort)] if trials else ())
     required = select_required_host_nodes(prepared)
     if (
         in_parts and has_poor_output

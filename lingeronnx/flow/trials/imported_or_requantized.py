@@ -84,8 +84,8 @@ def choose_import_or_requantize(
 def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
     """Return a reason why no samples can be held out, or an empty reason and the samples."""
     prepared = imported.prepared
-    if prepared.conf.effort == "fast":
-        return "effort is fast", {}
+    if not prepared.conf.recipe.measures_alternatives:
+        return f"effort is {prepared.conf.effort}", {}
     has_other_batch_axis = any(spec.axis for spec in prepared.data.inputs.values())
     if prepared.calls is not None or prepared.tail is not None or has_other_batch_axis:
         return "its samples cannot be held out", {}

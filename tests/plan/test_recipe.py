@@ -1,0 +1,67 @@
+"""Efforts as recipes: which steps each one runs, and that only the recipe knows the words."""
+
+import ast
+from dataclasses import astuple
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import lingeronnx
+from lingeronnx.plan.config import QuantConfig
+from lingeronnx.plan.recipe import (
+    DRAFT_EFFORT,
+    EFFORTS,
+    get_equalizing_effort,
+    get_recipe,
+    refines_weights,
+)
+
+PACKAGE = Path(lingeronnx.__file__).parent
+
+
+def test_slower_efforts_run_all_steps_of_faster_ones():
+    recipes = [astuple(get_recipe(effort)) for effort in EFFORTS]
+    for faster, slower in pairwise(recipes):
+        assert faster != slower
+        assert all(new >= old for old, new in zip(faster, slower, strict=True))
+
+
+def test_draft_is_the_cheapest():
+    assert not any(astuple(get_recipe(DRAFT_EFFORT)))
+
+
+def test_config_has_the_recipe_of_its_effort():
+    assert QuantConfig().recipe == get_recipe("normal")
+    assert QuantConfig(effort="best").recipe.tries_methods
+
+
+@pytest.mark.parametrize("equalizes", [True, False])
+def test_equalizing_effort_is_the_cheapest(equalizes):
+    effort = get_equalizing_effort(equalizes)
+    assert get_recipe(effort).equalizes_channels == equalizes
+    cheaper = EFFORTS[: EFFORTS.index(effort)]
+    assert all(get_recipe(other).equalizes_channels != equalizes for other in cheaper)
+
+
+@pytest.mark.parametrize(
+    ("settings", "refined"),
+    [({}, True), ({"effort": "fast"}, False), ({"effort": "best"}, True), ({"effort": 3}, True)],
+)
+def test_recorded_settings(settings, refined):
+    """Settings at their defaults are not recorded, and a file may contain any value."""
+    assert refines_weights(settings) == refined
+
+
+def test_no_other_module_compares_an_effort():
+    """A comparison with an effort's name belongs into the recipe, as a field."""
+    comparisons = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text()
+        if "effort" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Compare) and "effort" in ast.unparse(node.left):
+                constants = [c.value for c in node.comparators if isinstance(c, ast.Constant)]
+                comparisons += [(path.name, node.lineno) for c in constants if c in EFFORTS]
+    assert not comparisons
