@@ -49,8 +49,8 @@ from benchmarks.fault_injection import (
     inject_concat_scale,
 )
 from lingeronnx.analysis.compare.compare import compare
+from lingeronnx.decibels import ratio_db
 from lingeronnx.graph import ir
-from lingeronnx.run.metrics import ratio_db
 from lingeronnx.run.session import Session
 
 _SUFFICIENT_SQNR_DB = 60.0  # dB that count

@@ -27,7 +27,7 @@ from pydantic import (
 from ..errors import ConfigError, format_exception, suggest_nearest
 from ..files import read_user_file
 from ..targets import DEFAULT, LatencyOptions, Target
-from .recipe import DEFAULT_EFFORT, Recipe, get_recipe
+from .recipe import DEFAULT_EFFORT, EffortRecipe, get_recipe
 
 __all__ = [
     "AUTO_WEIGHT_BITS",
@@ -133,7 +133,7 @@ class QuantConfig(BaseModel):
     )
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EffortRecipe:
         """The steps that the effort runs."""
         return get_recipe(self.effort)
 

@@ -1,7 +1,7 @@
 """The steps that each effort runs; no other module compares the word.
 
 Files keep the word (`fast`, `normal`, `best`): settings of plans and reports, the command line and
-the configuration. Code asks the fields of a `Recipe`.
+the configuration. Code asks the fields of a `EffortRecipe`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = [
     "DEFAULT_EFFORT",
     "DRAFT_EFFORT",
     "EFFORTS",
-    "Recipe",
+    "EffortRecipe",
     "get_equalizing_effort",
     "get_recipe",
     "refines_weights",
@@ -23,7 +23,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EffortRecipe:
     """The steps of a quantization that cost time and depend on the effort.
 
     Parameters
@@ -50,9 +50,9 @@ class Recipe:
     tries_methods: bool
 
 
-_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+_RECIPES: Mapping[str, EffortRecipe] = MappingProxyType(
     {
-        "fast": Recipe(
+        "fast": EffortRecipe(
             equalizes_channels=False,
             optimizes_ranges=False,
             checks_clipping_at_outputs=False,
@@ -60,7 +60,7 @@ _RECIPES: Mapping[str, Recipe] = MappingProxyType(
             measures_alternatives=False,
             tries_methods=False,
         ),
-        "normal": Recipe(
+        "normal": EffortRecipe(
             equalizes_channels=True,
             optimizes_ranges=True,
             checks_clipping_at_outputs=True,
@@ -68,7 +68,7 @@ _RECIPES: Mapping[str, Recipe] = MappingProxyType(
             measures_alternatives=True,
             tries_methods=False,
         ),
-        "best": Recipe(
+        "best": EffortRecipe(
             equalizes_channels=True,
             optimizes_ranges=True,
             checks_clipping_at_outputs=True,
@@ -89,7 +89,7 @@ DEFAULT_EFFORT: Final = "normal"
 DRAFT_EFFORT = EFFORTS[0]
 
 
-def get_recipe(effort: str) -> Recipe:
+def get_recipe(effort: str) -> EffortRecipe:
     """Return the steps of an effort; KeyError if it is none of `EFFORTS`."""
     return _RECIPES[effort]
 

@@ -13,28 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ..decibels import ratio_db
 from ..errors import ConfigError, DataError, suggest_nearest, wrap_user_errors
 from .data import load_function
 
-__all__ = ["METRICS", "Agreement", "TopK", "ratio_db", "resolve_metric"]
-
-
-def ratio_db(signal: float, noise: float) -> float:
-    """Return 10 log10(signal / noise) of two sums of squares.
-
-    It is infinite if the noise is 0, minus infinity if only the signal is 0, and NaN if either is
-    not finite.
-    """
-    if not (math.isfinite(signal) and math.isfinite(noise)):
-        return math.nan
-    if noise == 0:
-        return math.inf
-    if signal == 0:
-        return -math.inf
-    ratio = signal / noise
-    if 0 < ratio < math.inf:
-        return 10 * math.log10(ratio)
-    return 10 * (math.log10(signal) - math.log10(noise))
+__all__ = ["METRICS", "Agreement", "TopK", "resolve_metric"]
 
 
 class Agreement:

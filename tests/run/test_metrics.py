@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from lingeronnx.decibels import ratio_db
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.run.metrics import METRICS, Agreement, TopK, ratio_db, resolve_metric
+from lingeronnx.run.metrics import METRICS, Agreement, TopK, resolve_metric
 
 RNG = np.random.default_rng(0)
 

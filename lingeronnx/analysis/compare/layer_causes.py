@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...decibels import compute_sqnr_db
 from ...graph import ir
 from ...graph.module_scopes import get_module_name
 from .finding import LayerFinding, make_finding
@@ -34,9 +35,8 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
     if row.stored_form is None or not row.channels.count:
         return False
     steps = _rms_error_in_steps(row)
-    power = np.maximum(row.channels.mean_square, 1e-30)
-    error = np.maximum(row.channels.mean_squared_error, 1e-30)
-    sqnrs_db = 10 * np.log10(power / error)
+    channels = row.channels
+    sqnrs_db = compute_sqnr_db(channels.mean_square, channels.mean_squared_error, 1e-30)
     is_outlier = (steps > 1) & (steps > 2 * np.median(steps)) & (sqnrs_db < _LOW_SQNR_DB)
     return bool(steps.max(initial=0.0) > _MAX_RMS_STEPS or is_outlier.any())
 

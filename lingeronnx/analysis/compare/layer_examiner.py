@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...decibels import ratio_db
 from ...formats import is_quantized_domain
 from ...graph import ir, operators
 from ...ops import is_relu_like
-from ...run.metrics import ratio_db
 from ...run.provenance import is_made_from
 from ..stats.channels import CONSTANT_TOLERANCE, channel_axis, move_channel_axis
 from .join import ComparedTensor, TensorJoin

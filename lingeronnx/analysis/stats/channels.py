@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...decibels import convert_to_db
+
 __all__ = ["CONSTANT_TOLERANCE", "ChannelSums", "channel_axis", "move_channel_axis"]
 
 #: Relative range below which a channel counts as constant; 8 bits cannot resolve it.
@@ -135,4 +137,4 @@ class ChannelSums:
         active = self.is_active
         with np.errstate(over="ignore"):
             ratio = self.mean_square[active] / np.maximum(self.mean_squared_error[active], 1e-300)
-        return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)
+        return np.clip(convert_to_db(ratio, 1e-30), -60, 120)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ...run.metrics import ratio_db
+from ...decibels import ratio_db
 from .distribution import Distribution
 from .stored_form import StoredForm
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...decibels import ratio_db
 from ...formats import Format
 from ...graph import ir
 from ...ops import Op, get_weight_values
@@ -406,7 +407,7 @@ def measure_weight_conversion(
         qparams, grid = tensors[name], grids[name]
         error = qparams.on_grid(values) - values
         noise, power = float((error**2).sum()), float((values**2).sum())
-        sqnr = None if noise <= power * 1e-8 else 10 * math.log10(power / noise)
+        sqnr = None if noise <= power * 1e-8 else ratio_db(power, noise)
         by_weight[name] = ImportedQParams(
             name,
             float(grid.scales.min()),

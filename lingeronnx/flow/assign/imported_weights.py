@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ...decibels import ratio_db
 from ...graph import ir
 from ...plan import Affine, PerAxis
 from ...plan.config import QuantConfig
@@ -203,10 +204,7 @@ def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
     inf if nothing is lost, -inf if all values are 0 but their integers are not.
     """
     noise = float(((qparams.on_grid(values) - values) ** 2).sum())
-    power = float((values**2).sum())
-    if noise == 0:
-        return math.inf
-    return -math.inf if power == 0 else 10 * math.log10(power / noise)
+    return ratio_db(float((values**2).sum()), noise)
 
 
 def update_applied_qparams(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...decibels import compute_sqnr_db
 from ...errors import ModelError
 from ...graph import ir
 from ...plan import Affine
@@ -87,7 +88,7 @@ class Fidelity:
     def min_measured_sqnr_db(self) -> float:
         """The lowest SQNR of `select_measured_tensors` in dB; infinite without tensors."""
         noise, tiny = self.measured_errors.sum(axis=1), np.finfo(float).tiny
-        sqnr_db = 10 * np.log10(np.maximum(self.measured_power, tiny) / np.maximum(noise, tiny))
+        sqnr_db = compute_sqnr_db(self.measured_power, noise, tiny)
         return float(sqnr_db.min(initial=math.inf))
 
 

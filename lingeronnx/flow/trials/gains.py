@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...decibels import convert_to_db
+
 __all__ = ["SIGNIFICANCE_Z", "STEP_SIGNIFICANCE_Z", "Gain", "compute_gain"]
 
 SIGNIFICANCE_Z = 1.645  #: minimum gain in standard errors (one-sided test at 5 %)
@@ -97,14 +99,14 @@ def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: in
     errors = np.stack([old, new])  # [2, outputs, n]
     totals = errors.sum(axis=2)
     floor = _EPSILON * power + tiny
-    total_db = 10 * np.log10(np.maximum(totals, floor))
-    leave_one_out_db = 10 * np.log10(np.maximum(totals[..., None] - errors, floor[:, None]))
+    total_db = convert_to_db(totals, floor)
+    leave_one_out_db = convert_to_db(totals[..., None] - errors, floor[:, None])
     jackknife_gains = (leave_one_out_db[0] - leave_one_out_db[1]).mean(axis=0)
     n = len(jackknife_gains)
     standard_error = math.inf
     if n > 1:
         squares = np.square(jackknife_gains - jackknife_gains.mean())
         standard_error = math.sqrt((n - 1) / n * float(squares.sum()))
-    power_db = 10 * np.log10(np.maximum(power, tiny))
+    power_db = convert_to_db(power, tiny)
     worst_gain = float((power_db - total_db[1]).min() - (power_db - total_db[0]).min())
     return Gain(float((total_db[0] - total_db[1]).mean()), standard_error, counts, worst_gain)

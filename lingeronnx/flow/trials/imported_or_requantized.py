@@ -9,11 +9,11 @@ samples, if they are better by more than chance. An explicit `requantize` settin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ...decibels import ratio_db
 from ...run.memory import choose_batch_size
 from ...run.runners import FloatRunner
 from ...run.session import open_lowered_session
@@ -148,7 +148,7 @@ def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
     """
     floor = _EPSILON * power + np.finfo(float).tiny
     noise = np.maximum(errors.sum(axis=1), floor)
-    levels = [10 * math.log10(p / e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
+    levels = [ratio_db(p, e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
     return float(np.mean(levels))
 
 

@@ -21,10 +21,11 @@ from lingeronnx.analysis.compare.layer_examiner import (
 from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
+from lingeronnx.decibels import ratio_db
 from lingeronnx.flow.report.fidelity import _explain_safely, _locate_break
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine
-from lingeronnx.run.metrics import Agreement, ratio_db
+from lingeronnx.run.metrics import Agreement
 from tests.case_selection import limit_examples
 from tests.nets import Net
 
