@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
+from ..hashing import hash_framed_parts
 from . import ir
 
 __all__ = ["compute_output_digest", "compute_value_digests"]
@@ -29,7 +29,9 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
     dict of str to bytes
         Tensor name -> digest, for graph inputs and node outputs; constants have no entry.
     """
-    digests = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
+    digests = {
+        str(v.name): hash_framed_parts((b"input", str(v.name).encode())) for v in model.graph.inputs
+    }
     for node in model.graph:
         if ir.has_subgraphs(node) and not include_subgraphs:
             continue
@@ -38,7 +40,7 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
             continue
         for index, value in enumerate(node.outputs):
             if value.name:
-                digests[str(value.name)] = _digest(node_digest, str(index).encode())
+                digests[str(value.name)] = hash_framed_parts((node_digest, str(index).encode()))
     return digests
 
 
@@ -58,12 +60,14 @@ def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
         input_digests.append(input_digest)
     for value in _iter_subgraph_inputs(node):
         input_digests.append(_input_digest(value, digests) or b"inner")
-    return _digest(
-        node.domain.encode(),
-        node.op_type.encode(),
-        *(attribute.SerializeToString(deterministic=True) for attribute in attributes),
-        b"reads",
-        *input_digests,
+    return hash_framed_parts(
+        (
+            node.domain.encode(),
+            node.op_type.encode(),
+            *(attribute.SerializeToString(deterministic=True) for attribute in attributes),
+            b"reads",
+            *input_digests,
+        )
     )
 
 
@@ -79,7 +83,7 @@ def compute_output_digest(model: ir.Model) -> str:
         if digest is None:
             return ""
         output_digests.append(digest)
-    return _digest(*output_digests).hex()
+    return hash_framed_parts(output_digests).hex()
 
 
 def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
@@ -103,13 +107,6 @@ def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | 
     array = ir.const_value(value)
     if array is None:
         return digests.get(str(value.name))
-    return _digest(array.dtype.str.encode(), repr(array.shape).encode(), array.tobytes())
-
-
-def _digest(*parts: bytes) -> bytes:
-    """Return a 16-byte hash of `parts`, each preceded by its length so that borders count."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
-    return hasher.digest()
+    return hash_framed_parts(
+        (array.dtype.str.encode(), repr(array.shape).encode(), array.tobytes())
+    )

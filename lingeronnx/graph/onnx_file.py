@@ -9,7 +9,6 @@ the data of another one, even if a write is interrupted.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import ModelError, suggest_nearest
 from ..files import describe_irregular_file, replace_file, resolve_write_target
+from ..hashing import hash_concatenation
 from . import external_data
 from .attributes import QUANTIZED_DOMAINS, check_attributes, node_label
 from .expansion_limits import check_expansion_limits
@@ -187,11 +187,12 @@ def _write_with_external_data(
 
 def _external_data_digest(proto: ModelProto) -> str:
     """Return a digest of the data that `move_to_external_data` moves, 16 hexadecimal digits."""
-    hasher = hashlib.blake2b(digest_size=8)
-    for tensor in iter_tensors(proto):
-        if len(tensor.raw_data) >= _MIN_EXTERNAL_BYTES:
-            hasher.update(tensor.raw_data)
-    return hasher.hexdigest()
+    moved = (
+        tensor.raw_data
+        for tensor in iter_tensors(proto)
+        if len(tensor.raw_data) >= _MIN_EXTERNAL_BYTES
+    )
+    return hash_concatenation(moved, digest_bytes=8)
 
 
 def _remove_stale_data_files(target: Path, current: Path) -> None:

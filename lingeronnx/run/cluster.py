@@ -9,7 +9,6 @@ computation itself.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import pickle
@@ -24,6 +23,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError
+from ..hashing import hash_concatenation
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -113,7 +113,7 @@ def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
             f"cannot pickle the job for worker processes ({error}); pass functions as "
             "file.py:function, or omit --workers"
         ) from error
-    return _PackedJob(body, hashlib.blake2b(body, digest_size=16).hexdigest())
+    return _PackedJob(body, hash_concatenation([body]))
 
 
 @dataclass

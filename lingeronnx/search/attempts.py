@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..analysis.sensitivity.journal import hash_parts
 from ..errors import ConfigError, ConstraintError
 from ..flow import (
     CalibrationResult,
@@ -26,6 +25,7 @@ from ..flow import (
     try_best_effort,
 )
 from ..graph import ir
+from ..hashing import hash_concatenation
 from ..run.cluster import map_jobs
 from ..run.data import Progress
 from .cost import measure_cost
@@ -47,8 +47,8 @@ def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
 def _start_digest(base: Candidate) -> dict[str, object]:
     """Return digests of the float model and of the plan, keyed by the names used in messages."""
     return {
-        "model": hash_parts(ir.to_bytes(base.planned.original)),
-        "plan (calibration data, settings)": hash_parts(base.planned.plan.content),
+        "model": hash_concatenation([ir.to_bytes(base.planned.original)]),
+        "plan (calibration data, settings)": hash_concatenation([base.planned.plan.content]),
     }
 
 

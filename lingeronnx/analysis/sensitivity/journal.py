@@ -7,7 +7,6 @@ written at once; an incomplete last line of a killed process is removed when the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import IO, Any
 from ...errors import ConfigError
 from ...files import JOURNAL_VERSION, write_text
 
-__all__ = ["CLI_HINTS", "Journal", "ResumeHints", "hash_parts"]
+__all__ = ["CLI_HINTS", "Journal", "ResumeHints"]
 
 # A header value that is this many bytes in hexadecimal is a digest, which messages do not show.
 _DIGEST_BYTES = 16
@@ -33,14 +32,6 @@ class ResumeHints:
 
 
 CLI_HINTS = ResumeHints("omit --resume to start over", "continue with --resume")
-
-
-def hash_parts(*parts: bytes) -> str:
-    """Return a hexadecimal digest of the concatenated `parts`."""
-    hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for part in parts:
-        hasher.update(part)
-    return hasher.hexdigest()
 
 
 class Journal:

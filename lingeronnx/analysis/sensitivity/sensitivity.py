@@ -26,6 +26,7 @@ from typing import Any
 from ...errors import ConfigError, DataError, suggest_nearest
 from ...flow import PlannedModel, plan_model, prepare_model, require_calibrated_scales, require_data
 from ...graph import ir
+from ...hashing import hash_concatenation
 from ...plan import Plan
 from ...run.accuracy_warnings import format_chance_warning
 from ...run.data import Data, Progress
@@ -36,7 +37,7 @@ from ..stats.output_measures import (
     resolve_output,
     worst_first_key,
 )
-from .journal import CLI_HINTS, Journal, ResumeHints, hash_parts
+from .journal import CLI_HINTS, Journal, ResumeHints
 from .layer_histograms import check_matplotlib
 from .layers import (
     RoundedOperator,
@@ -242,9 +243,9 @@ def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, o
     function_name, function_digest = None, None
     if function is not None:
         function_name = _function_name(function)
-        function_digest = hash_parts(_function_code_bytes(function))
+        function_digest = hash_concatenation([_function_code_bytes(function)])
     return {
-        "model": hash_parts(ir.to_bytes(planned.original)),
+        "model": hash_concatenation([ir.to_bytes(planned.original)]),
         "plan (calibration data, settings)": runs.key,
         "metric": list(request.metrics),
         "what": request.trial_kind,

@@ -8,7 +8,6 @@ integer kernel (`kernels`). This module does not know which trials are useful.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from ...errors import ConfigError
 from ...graph import ir
+from ...hashing import hash_framed_parts
 from ...plan import Affine
 from ...run.data import Data
 from ...run.runners import get_input_specs
@@ -395,10 +395,9 @@ class TrialModel:
         Base runs are kept by the inputs' content; those used least recently go first when they take
         more than _MAX_CACHE_BYTES.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        for name in sorted(samples):
-            digest.update(np.ascontiguousarray(samples[name]).tobytes())
-        key = digest.digest()
+        key = hash_framed_parts(
+            np.ascontiguousarray(samples[name]).tobytes() for name in sorted(samples)
+        )
         if key not in self._base_runs:
             self._base_runs[key] = self._engine.run_base(self._base, samples)
             while len(self._base_runs) > 1 and self._cache_bytes > _MAX_CACHE_BYTES:

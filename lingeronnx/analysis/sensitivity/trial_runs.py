@@ -21,6 +21,7 @@ import numpy as np
 from ...errors import DataError
 from ...flow import PlannedModel
 from ...graph import ir
+from ...hashing import hash_concatenation
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...run.cluster import map_jobs
 from ...run.data import Batch, Data, Progress
@@ -31,7 +32,7 @@ from ..compare.join import TensorJoin
 from ..compare.sources import PlannedSource, open_source
 from ..stats.output_measures import MeasureFactory
 from ..stats.pair_measures import METRICS
-from .journal import Journal, hash_parts
+from .journal import Journal
 from .layer_histograms import write_histograms
 from .layers import RoundedOperator
 from .ranking import RankedTrial
@@ -121,7 +122,7 @@ class TrialRuns:
         segments = roundable.create_engine().segments
         self.macs = segments.macs
         self.block_size = choose_block_size(planned, segments)
-        self.key = hash_parts(roundable.model, planned.plan.content)
+        self.key = hash_concatenation([roundable.model, planned.plan.content])
         self._labels_are_classes: bool | None = None
 
     @property
@@ -304,7 +305,7 @@ def _batch_digest(feeds: Mapping[str, np.ndarray], labels: object) -> str:
     parts: list[bytes] = []
     for name in sorted(feeds):
         parts += _array_bytes(feeds[name])
-    return hash_parts(*parts, *_array_bytes(labels))
+    return hash_concatenation([*parts, *_array_bytes(labels)])
 
 
 def _array_bytes(array: object) -> tuple[bytes, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from simulator.kernel import NumpyKernel, TensorSpec
 
 from ...errors import ModelError
 from ...graph import ir, operators
+from ...hashing import hash_framed_parts
 from .batching import (
     PARALLEL_SAMPLES,
     Batching,
@@ -181,20 +181,18 @@ def _hash_model(proto: onnx.ModelProto) -> bytes:
 
     Its components are hashed one by one, because protobuf cannot serialize more than 2 GB.
     """
-    digest = hashlib.blake2b(digest_size=16)
     graph = proto.graph
-    for component in (
+    components = (
         *proto.opset_import,
         *proto.functions,
         *graph.initializer,
         *graph.node,
         *graph.input,
         *graph.output,
-    ):
-        content = component.SerializeToString(deterministic=True)
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return digest.digest()
+    )
+    return hash_framed_parts(
+        component.SerializeToString(deterministic=True) for component in components
+    )
 
 
 def _concatenate_outputs(runs: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ...hashing import hash_framed_parts
 from .. import Target
 
 __all__ = ["ResultCache"]
@@ -39,7 +39,7 @@ class ResultCache(Generic[_Result]):
         compute : callable
             Computes the result.
         """
-        digest = hashlib.sha256(key_bytes).digest()
+        digest = hash_framed_parts([key_bytes])
         for entry_digest, entry_target, entry_result, _ in self._entries:
             if entry_digest == digest and entry_target is target:
                 return entry_result

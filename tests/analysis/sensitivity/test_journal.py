@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from lingeronnx.analysis.sensitivity.journal import Journal, hash_parts
+from lingeronnx.analysis.sensitivity.journal import Journal
 from lingeronnx.errors import ConfigError
+from lingeronnx.hashing import hash_concatenation
 from tests.each import check_each
 
-HEADER = {"model": hash_parts(b"a model"), "metric": ["L1"]}
+HEADER = {"model": hash_concatenation([b"a model"]), "metric": ["L1"]}
 
 
 def filled(path):
@@ -49,7 +50,7 @@ def test_half_a_line_is_cut_off(tmp_path):
 @pytest.mark.parametrize(
     "other, said",
     [
-        ({"model": hash_parts(b"b")}, "results for another model"),
+        ({"model": hash_concatenation([b"b"])}, "results for another model"),
         ({"metric": ["KL"]}, r'metric = \["L1"\]'),
     ],
 )
@@ -73,5 +74,9 @@ def test_without_a_path_nothing_is_kept():
 
 
 def test_digests_are_of_all_parts_in_order():
-    assert hash_parts(b"a", b"b") == hash_parts(b"ab") != hash_parts(b"b", b"a")
+    assert (
+        hash_concatenation([b"a", b"b"])
+        == hash_concatenation([b"ab"])
+        != hash_concatenation([b"b", b"a"])
+    )
     assert json.dumps(HEADER)

@@ -56,7 +56,7 @@ from .linear import (
     split_linear_outputs,
 )
 from .lstm import enlarge_lstm_work_area, pad_odd_lstm_units, reserve_lstm_state
-from .node_builders import IDENTITY_WEIGHT, insert_concat, make_slice
+from .node_builders import IDENTITY_WEIGHT, MAX_CONCAT_INPUTS, insert_concat, make_slice
 from .work_area_padding import SOFTMAX_WORK_BYTES, enlarge_work_area
 
 __all__ = ["HANDLED_FAULTS", "apply_fault_workarounds"]
@@ -341,7 +341,7 @@ def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]
         if node.op_type != SOFTMAX.name or len(shape) < 3:
             continue
         rows = shape[-2]
-        copies = min(_MAX_CONCAT_INPUTS, MAX_CONCAT_WORK_AREA // math.prod(shape))
+        copies = min(MAX_CONCAT_INPUTS, MAX_CONCAT_WORK_AREA // math.prod(shape))
         part_rows = copies * rows // SOFTMAX_WORK_BYTES
         if copies < 2 or not part_rows:
             continue
@@ -374,10 +374,6 @@ def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_
     graph.graph.remove(concat)
     ir.replace_nodes(graph, [node], [concat])
     return len(parts)
-
-
-#: Largest number of inputs that was measured.
-_MAX_CONCAT_INPUTS = 5
 
 
 def _insert_partial_softmax(

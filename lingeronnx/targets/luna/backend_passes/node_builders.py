@@ -12,6 +12,7 @@ from ... import Target
 
 __all__ = [
     "IDENTITY_WEIGHT",
+    "MAX_CONCAT_INPUTS",
     "POINTWISE_CONV_ATTRIBUTES",
     "get_dims",
     "insert_concat",
@@ -23,6 +24,9 @@ __all__ = [
 
 #: Weight of an identity layer, and its scale.
 IDENTITY_WEIGHT = 64
+
+#: Largest number of inputs of an iqCat that was measured.
+MAX_CONCAT_INPUTS = 5
 
 #: Attributes of an 8-bit 1x1 convolution, without its scales.
 POINTWISE_CONV_ATTRIBUTES = {

@@ -25,15 +25,12 @@ from ..packer.names import build_safe_names
 from ..packer_profile import get_packer_profile
 from .duplicate_inputs import copy_duplicate_inputs
 from .linear import MAX_CONCAT_WORK_AREA, get_linear_shape, is_read_by_batch_norm
-from .node_builders import IDENTITY_WEIGHT, get_dims, insert_concat, make_slice
+from .node_builders import IDENTITY_WEIGHT, MAX_CONCAT_INPUTS, get_dims, insert_concat, make_slice
 
 __all__ = ["SOFTMAX_WORK_BYTES", "enlarge_work_area"]
 
 #: Bytes that SoftmaxInt writes per element.
 SOFTMAX_WORK_BYTES = 22
-
-#: Largest number of inputs of an iqCat that was measured.
-_MAX_CONCAT_INPUTS = 5
 
 
 @dataclass(frozen=True)
@@ -298,9 +295,9 @@ def _split_concat_factor(copies: int) -> list[int]:
     """
     if copies <= 1:
         return []
-    if copies <= _MAX_CONCAT_INPUTS:
+    if copies <= MAX_CONCAT_INPUTS:
         return [copies]
-    return [_MAX_CONCAT_INPUTS, *_split_concat_factor(-(-copies // _MAX_CONCAT_INPUTS))]
+    return [MAX_CONCAT_INPUTS, *_split_concat_factor(-(-copies // MAX_CONCAT_INPUTS))]
 
 
 def _insert_reshape(

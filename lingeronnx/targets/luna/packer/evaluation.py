@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ import onnx
 
 from ....graph import ir
 from ....graph.detached_nodes import make_detached_node, make_detached_value
+from ....hashing import hash_framed_parts
 from ... import PLATFORMS, Target
 from ..._target import format_limit_rule
 from ...latency import Latency
@@ -334,7 +334,7 @@ def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
 
 def _hash_array(array: np.ndarray) -> tuple[str, bytes]:
     """Return dtype and a digest of the contents of an array."""
-    return array.dtype.str, hashlib.blake2b(array.tobytes(), digest_size=16).digest()
+    return array.dtype.str, hash_framed_parts([array.tobytes()])
 
 
 def _to_ir_node(net: PackerGraph, step: PackerStep) -> ir.Node:

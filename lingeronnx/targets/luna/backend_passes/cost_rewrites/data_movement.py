@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from .....formats import CONCAT, SLICE, TRANSPOSE
 from .....graph import ir
-from .graph_editor import MAX_CONCAT_INPUTS, Matrix, RewriteEditor, element_count, static_shape
+from ..node_builders import MAX_CONCAT_INPUTS
+from .graph_editor import Matrix, RewriteEditor, element_count, static_shape
 from .proposal import RewriteProposal
 
 __all__ = [

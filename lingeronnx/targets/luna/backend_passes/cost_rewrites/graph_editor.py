@@ -23,10 +23,7 @@ from ...packer.limits.limit_tables import get_layer_limits
 from ..node_builders import make_concat, make_slice
 from .node_costs import NodeCostModel
 
-__all__ = ["MAX_CONCAT_INPUTS", "Matrix", "RewriteEditor", "element_count", "static_shape"]
-
-#: Largest number of inputs of an iqCat that was measured.
-MAX_CONCAT_INPUTS = 5
+__all__ = ["Matrix", "RewriteEditor", "element_count", "static_shape"]
 
 
 def static_shape(value: ir.Value | None) -> list[int] | None:

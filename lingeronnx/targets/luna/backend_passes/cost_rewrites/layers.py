@@ -16,8 +16,8 @@ import numpy as np
 
 from .....formats import BATCH_NORM2D, CONV2D, LINEAR
 from .....graph import ir
-from ..node_builders import POINTWISE_CONV_ATTRIBUTES
-from .graph_editor import MAX_CONCAT_INPUTS, RewriteEditor, static_shape
+from ..node_builders import MAX_CONCAT_INPUTS, POINTWISE_CONV_ATTRIBUTES
+from .graph_editor import RewriteEditor, static_shape
 from .proposal import RewriteProposal
 
 __all__ = ["propose_depthwise_conv", "propose_pointwise_conv"]
