@@ -99,6 +99,7 @@ class _OldMember:
     """Descriptor that warns and reads the member `new` of the object or class."""
 
     def __init__(self, old: str, new: str, gone: str) -> None:
+        """Store the full former name `old`, the new name, and the version that removes it."""
         self._old, self._new, self._gone = old, new, gone
 
     def __get__(self, instance: object | None, owner: type[Any]) -> Any:  # noqa: ANN401 - any member

@@ -36,6 +36,7 @@ class LingerOnnxError(Exception):
     """Base of errors that a user can cause and fix; the message is one line."""
 
     def __init__(self, message: str) -> None:
+        """Store the message, with all white space replaced by single spaces."""
         super().__init__(" ".join(message.split()))
 
 

@@ -32,6 +32,7 @@ class OperatorRegistration:
     def __init__(
         self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
     ) -> None:
+        """Store the registered parts; `rule` and `plain` may be None."""
         self._parts = form, rule, plain, dict(fake)
 
     def remove(self) -> None:
@@ -47,6 +48,7 @@ class OperatorRegistration:
             _FAKE_QUANTIZERS.pop(kernel, None)
 
     def __enter__(self) -> OperatorRegistration:
+        """Return the registration itself."""
         return self
 
     def __exit__(
@@ -55,6 +57,7 @@ class OperatorRegistration:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Unregister the operator."""
         self.remove()
 
 

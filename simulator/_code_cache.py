@@ -121,9 +121,9 @@ def _load_cached(key: str) -> int | None:
 
 
 def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...], key: str) -> int:
-    """Compile a function with Numba, cache its code if it can be linked without Numba.
+    """Compile a function for argument types `kinds` with Numba; return the address of its code.
 
-    Returns the address of the code.
+    The code is cached under `key` if it can be linked without Numba.
     """
     import_numba()
     signature = tuple(_numba_type(kind) for kind in kinds)

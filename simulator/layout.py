@@ -196,10 +196,10 @@ class ProgramLayout:
         return largest
 
     def assign_slots(self) -> tuple[Buffer, ...]:
-        """Assign a memory slot to every buffer that needs one.
+        """Return the buffers with a memory slot each; -1 for those that need none.
 
-        Buffers share a slot if their lifetimes do not overlap. Among the free slots the one closest
-        in size is used.
+        None need constants, the caller's tensors and aliases. Buffers share a slot if their
+        lifetimes do not overlap; among the free slots the one closest in size is used.
         """
         last_steps: dict[int, int] = {}  # buffer id -> index of the last step that uses it
         for index, step in enumerate(self.steps):
@@ -248,9 +248,10 @@ class ProgramLayout:
         return buffer_id if source < 0 else source
 
     def _add_buffer(self, name: str, layout: str, alias_of: int = -1) -> int:
-        """Add a buffer for `name`, optionally as an alias of another one; return its id.
+        """Add a buffer for tensor `name`, or an alias of buffer `alias_of` (not -1); return its id.
 
-        An alias of a constant becomes a constant of its own shape.
+        A plain buffer of an input or output belongs to the caller. An alias of a constant becomes a
+        constant of its own shape; other aliases refer to the buffer that has the memory.
         """
         spec = self._specs[name]
         if layout == CHANNEL_LAST:

@@ -422,7 +422,8 @@ class _ModelImporter:
     def _expand_input_dequantize(self, node: ir.Node, source: ir.Value) -> None:
         """Replace the DequantizeLinear of an integer graph input by Cast, Sub and Mul.
 
-        The caller still feeds integers.
+        The caller still feeds integers. Sub is omitted for zero point 0. Raises ModelError for
+        several scales.
         """
         qparams, step = self._read_qparams(node, source.dtype)
         if not qparams.single:

@@ -61,9 +61,10 @@ def _find_quantize_output(node: ir.Node) -> ir.Node | None:
 
 
 def _fuse_product(model: ir.Model, node: ir.Node) -> bool:
-    """Replace a Conv or MatMul between QDQ nodes by its integer operator; return whether it was.
+    """Replace a Conv or MatMul between QDQ nodes by its integer operator, and return True.
 
-    It is not if the bias is float, or an operand or the result has not 8 bits.
+    Returns False, without a change, if the bias is float, an operand or the result has not 8 bits,
+    or a QDQ node is missing.
     """
     x, weight, bias = (_find_dequantize_input(node, index) for index in range(3))
     quantize = _find_quantize_output(node)
@@ -97,9 +98,9 @@ def _is_int8_product(x: ir.Node, weight: ir.Node, quantize: ir.Node) -> bool:
 
 
 def _fuse_move(model: ir.Model, node: ir.Node) -> bool:
-    """Let a data movement between QDQ nodes of equal parameters move the integers.
+    """Let a data movement between QDQ nodes of equal parameters move the integers; return True.
 
-    Returns whether the node was replaced.
+    Returns False, without a change, for other parameters or types, and if a QDQ node is missing.
     """
     dequantize, quantize = _find_dequantize_input(node, 0), _find_quantize_output(node)
     if dequantize is None or quantize is None:

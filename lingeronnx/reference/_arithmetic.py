@@ -148,6 +148,7 @@ def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -
     divisor = Fraction(2) ** shift
 
     def round_value(value: int) -> int:
+        """Return `value` / divisor, rounded."""
         return round_fraction(Fraction(int(value)) / divisor)
 
     return np.vectorize(round_value, otypes=[object])(values)

@@ -47,6 +47,7 @@ class _PiecewiseTable(TypedDict):
 
 @cache
 def _load_tables() -> dict[str, dict[str, _PiecewiseTable]]:
+    """Return chip -> function -> table, read once from the simulator's ``piecewise.json``."""
     return json.loads(files("simulator").joinpath("luts", "piecewise.json").read_text())["tables"]
 
 
@@ -82,6 +83,7 @@ def _evaluate_array(function: str, chip: str, x: np.ndarray, bits: int) -> np.nd
     """Return `evaluate_curve` of each element, as Python integers."""
 
     def evaluate(value: int) -> int:
+        """Return `evaluate_curve` of one integer."""
         return evaluate_curve(function, chip, int(value), bits)
 
     return np.vectorize(evaluate, otypes=[object])(x)

@@ -39,6 +39,7 @@ LayerWeights = list[np.ndarray]
 
 
 def _saturate(value: int, bits: int) -> int:
+    """Return `value` clamped to the signed integers of `bits` bits."""
     return min(max(value, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
 
 
@@ -332,9 +333,10 @@ class Gru(_RecurrentOpRun):
         h: list[int],
         weights: LayerWeights,
     ) -> list[int]:
-        """Return the new hidden state in the arithmetic of the executor.
+        """Return the new hidden state, one integer per unit, in the arithmetic of the executor.
 
-        On venusA, the hidden state does not affect the gates r and z.
+        Sums are in Q11, gates in Q7, z * (h >> 1) + (128 - z) * n is requantized. On venusA, the
+        hidden state does not affect the gates r and z.
         """
         chip, units = arithmetic.table.value, len(h)
         ignores_state = arithmetic.form is GruVariant.HALVED_NOT_IN_GATES
@@ -372,6 +374,7 @@ class Gru(_RecurrentOpRun):
         sums_x, sums_h = self.compute_sums(a, arithmetic, x, h, weights, 27, True)
 
         def gate(k: int) -> int:
+            """Return the sigmoid of the saturated sums of gate row `k`."""
             return evaluate_curve("sigmoid", "arcs", _saturate(sums_x[k] + sums_h[k], 32), bits + 1)
 
         r = [gate(u) for u in range(units)]

@@ -270,9 +270,10 @@ class EditPlan:
     # ---- nodes ----
 
     def _provide_real_tensor(self, tensor: TensorView, read: TensorRead, scale: float) -> str:
-        """Return the name of a tensor with the real numbers of `tensor` for a node input.
+        """Return the name of a tensor with the real numbers of `tensor` for the node input `read`.
 
-        If there is none yet, an invalid Dequant is reused or a new Dequant is planned.
+        In this order: a valid Dequant's output that is visible there (its own input if it is one),
+        an invalid Dequant that is reused, a new Dequant with `scale`, whose insertion is planned.
         """
         assert read.node is not None
         assert read.scope is not None

@@ -179,7 +179,8 @@ def _describe_invalid_read(
 def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFinding]:
     """Return a note for each integer operand whose scale attribute differs from its producer.
 
-    The scale of the producer is used.
+    `before` is the attribute, `after` the producer's scale, which is used. Unknown scales are not
+    compared.
     """
     findings = []
     for node in view.order:

@@ -139,9 +139,10 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
 
 
 def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
-    """Return the unused tensors that can replace each undefined tensor.
+    """Return undefined tensor -> unused tensors of the main graph that can replace it.
 
-    Kind, scale and width are always compared; shapes only if there are few pairs of tensors.
+    Kind, scale and width are always compared; shapes only if there are at most `_MAX_SHAPE_TRIALS`
+    pairs.
     """
     analysis = KindAnalysis.for_view(view)
     unused = [

@@ -53,9 +53,10 @@ _WIDTH_AXES = {
 
 
 def infer_shapes(model: ModelProto) -> Sizes:
-    """Infer element types and dimensions of the tensors of the main graph.
+    """Return tensor name -> (element type, dimensions) of the main graph.
 
-    Returns an empty dict if inference fails.
+    A size that is not known is None, and so are the dimensions of an unknown rank. Empty if
+    inference fails.
     """
     try:
         register_schemas()

@@ -166,7 +166,8 @@ def _map_in_processes(
 ) -> Iterator[_Result]:
     """Yield the results of all items in order, computed by `workers` spawned processes.
 
-    They share the processor's threads. ConfigError if a process dies.
+    Each uses an equal part of the processor's threads. Raises ConfigError if a process dies, and
+    errors of the job.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
@@ -284,7 +285,8 @@ class _ClusterJob(Generic[_Item, _Result]):
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
         """Return the result of an item.
 
-        If its worker was lost, the job and the item are sent again.
+        If its worker was lost, the job and the item are sent again, up to `_MAX_TRIES` times in
+        total; then ConfigError.
         """
         from distributed import KilledWorker
 

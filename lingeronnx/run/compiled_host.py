@@ -84,7 +84,7 @@ class CompiledHost:
         return outputs
 
     def _compile_part(self, entry: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
-        """Compile the C of a host part and return its function. entry : of the manifest.
+        """Compile the C of a host part and return its function; `entry` is that of the manifest.
 
         The compiler is CC, or cc. ConfigError if there is none or it fails.
         """

@@ -139,8 +139,8 @@ class DumpFolder:
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
         """Append a batch of tensor `name` to its file; a scalar becomes one row.
 
-        qparams : of integers, else None; those of the first batch enter the index. ConfigError if
-        dtype or shape of a row changes, or the file cannot be written.
+        `qparams` are those of integers, else None; those of the first batch enter the index.
+        ConfigError if dtype or shape of a row changes, or the file cannot be written.
         """
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array

@@ -20,7 +20,7 @@ __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]
 
 
 def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return standard nodes that compute a Dequant, and add its factor to `model`.
+    """Return [Cast, Mul], which compute a Dequant, and add the factor 1 / scale to `model`.
 
     The scale is a power of two, so only the Cast rounds.
     """
@@ -68,7 +68,8 @@ def build_host_model(
 ) -> onnx.ModelProto | None:
     """Build a model of some nodes of `model`, or return None if there are no nodes.
 
-    Its outputs are those of `outputs` that the nodes compute.
+    Its inputs are the tensors that the nodes consume and do not compute, constants apart; its
+    outputs are those of `outputs` that they compute, in that order.
     """
     if not nodes:
         return None

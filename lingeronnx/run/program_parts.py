@@ -197,9 +197,10 @@ class _StageAssignment:
         return earliest
 
     def _assign_stages(self) -> dict[int, frozenset[int]]:
-        """Return {id of a node: stages that compute it}.
+        """Return id of a node -> stages that compute it.
 
-        Only Quants and Constants may have several.
+        A host node runs as late as its consumers allow, a chip node in its earliest stage; a Quant
+        fed by the host, and a Constant, in each stage with a consumer.
         """
         stages: dict[int, frozenset[int]] = {}
         for node in reversed(self.order):
@@ -290,7 +291,8 @@ def _extract_host_part(
 ) -> ir.Model:
     """Return the host part of a stage of the complete model `proto`.
 
-    Its outputs are first the tensors that later stages consume, in their order.
+    Its outputs are first the tensors that later stages consume, in their order, then graph outputs.
+    Dequants of the host become standard nodes.
     """
     protos = proto.graph.node
     nodes: list[onnx.NodeProto] = []

@@ -134,6 +134,7 @@ def deregister_schema(form: Format) -> None:
 
 
 def _uses_standard_schema(form: Format) -> bool:
+    """Whether an operator is one of standard ONNX: without a domain and signature of its own."""
     return not form.domain and form.signature is None
 
 
@@ -198,6 +199,10 @@ def _make_standard_schema(form: Format) -> defs.OpSchema:
 
 
 def _make_doc(form: Format) -> str:
+    """Return the documentation of an operator's schema: its docstring, or its name without one.
+
+    Followed by a reference to its formula.
+    """
     return f"{(form.__doc__ or form.name).strip()} The formula is in docs/numerics.md."
 
 
@@ -219,6 +224,7 @@ def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
 
 
 def _make_type_constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return the constraint `name` to tensors of element types `types`, as a schema takes it."""
     return name, [f"tensor({t})" for t in types], ""
 
 
@@ -351,6 +357,7 @@ def _declare_float_states(node: onnx.NodeProto, declared_types: Mapping[str, int
 
 
 def _is_integer(elem: int) -> bool:
+    """Whether an ONNX element type is int8, int16 or int32."""
     return elem in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 
 

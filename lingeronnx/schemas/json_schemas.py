@@ -62,6 +62,7 @@ _COUNT = {"type": "integer", "minimum": 0}
 
 
 def _with_description(schema: _Schema, description: str) -> _Schema:
+    """Return a copy of `schema` with a description."""
     return {**schema, "description": description}
 
 
@@ -80,14 +81,17 @@ def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _S
 
 
 def _map_of(values: _Schema) -> _Schema:
+    """Return the schema of an object with any names, whose values match `values`."""
     return {"type": "object", "additionalProperties": values}
 
 
 def _array_of(items: _Schema) -> _Schema:
+    """Return the schema of an array whose elements match `items`."""
     return {"type": "array", "items": items}
 
 
 def _nullable(schema: _Schema) -> _Schema:
+    """Return the schema of a value that matches `schema` or is null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 

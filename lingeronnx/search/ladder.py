@@ -126,6 +126,7 @@ class Attempt:
 
 
 def _format_layer_count(count: int) -> str:
+    """Format as "1 layer", "3 layers"."""
     return f"{count} layer{'s' if count > 1 else ''}"
 
 
@@ -276,6 +277,7 @@ def _group_by_shared_scale(
 
 
 def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
+    """Return node name -> multiply-accumulates per sample."""
     return {str(node.name): count_macs(node) for node in planned.partition.graph.graph}
 
 

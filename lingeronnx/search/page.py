@@ -238,6 +238,7 @@ class _Axis:
         self.low, self.high, self._start, self._end = low - margin, high + margin, start, end
 
     def __call__(self, value: float) -> float:
+        """Return the coordinate of `value`, linear between `start` (low) and `end` (high)."""
         return self._start + (value - self.low) / (self.high - self.low) * (self._end - self._start)
 
     @property

@@ -50,7 +50,8 @@ def parse_cost(record: Mapping[str, Any]) -> AttemptCost:
 def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
     """Whether a journal record has all valid fields; an attempt without them is run again.
 
-    With `labels` the metric of the float model ("float") is required as well.
+    A record with a reason ("why") needs only "attempt" and "seconds" besides. With `labels` the
+    metric of the float model ("float") is required as well.
     """
     seconds = record.get("seconds")
     if not isinstance(record.get("attempt"), dict):
@@ -73,6 +74,7 @@ def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
 
 
 def _is_size(value: object) -> bool:
+    """Whether `value` is an integer of at least 0; a bool is none."""
     return isinstance(value, int) and _is_number(value) and value >= 0
 
 

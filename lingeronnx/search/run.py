@@ -390,6 +390,7 @@ class _Search:
         narrow_layers = rank_narrow_layers(self._base.planned)
 
         def widen_layers(layers: Sequence[NarrowLayer]) -> Attempt:
+            """Return the attempt that gives weights and data of `layers` `bits` bits."""
             return Attempt(wide=tuple((layer.selector, bits, bits) for layer in layers))
 
         extremes = (widen_layers(()), widen_layers(narrow_layers))  # both are tried in any case
@@ -473,7 +474,8 @@ class _Search:
     def _check_budget(self) -> None:
         """Raise _SearchStopped if the attempts or the time budget are used up.
 
-        The first attempt is always made.
+        The time is, if another attempt as long as the longest so far would exceed it. The first
+        attempt is always made.
         """
         if not self.trials:
             return

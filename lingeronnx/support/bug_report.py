@@ -85,7 +85,7 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
 
 
 def _truncate_messages(trace: str) -> str:
-    """Truncate the messages of a traceback to one line of 200 characters.
+    """Return the traceback with each message truncated to its first line and 200 characters.
 
     Longer messages may print parts of a model.
     """

@@ -234,6 +234,7 @@ def _free_memory_bytes() -> int | None:
 
 
 def _is_relevant_variable(name: str) -> bool:
+    """Whether an environment variable concerns lingeronnx, Numba, OpenMP or the cache folder."""
     return name.startswith(("LINGERONNX_", "NUMBA_", "OMP_")) or name == "XDG_CACHE_HOME"
 
 

@@ -330,7 +330,7 @@ class ChannelAffine(ClampableKernel):
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop; accumulators are int32 if the weights allow it, else int64.
+        """Return the loop; accumulators are int32 if their bound is below 2^31, else int64.
 
         The zero point of x is folded into the bias. SimulatorError if accumulators exceed 62 bits.
         """

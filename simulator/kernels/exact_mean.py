@@ -145,7 +145,7 @@ class Mean(ClampableKernel):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop for the size of x; SimulatorError if its sums do not fit 61 bits.
 
-        Outputs are limited to `bits` bits and to `clip_bounds`.
+        Outputs are limited to `bits` bits and to `clip_bounds`. A `shift` multiplies by 2^shift.
         """
         (x,) = specs
         window = self._window(x)

@@ -86,7 +86,8 @@ class IndexSelect(Kernel):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return a compiled copy; without one, slices for equal steps and `take` for other axes.
 
-        Index -1 takes the fill value.
+        Index -1 takes the fill value. A compiled copy exists only if samples are selected
+        separately.
         """
         indices = list(self.indices)
         if channel_last:

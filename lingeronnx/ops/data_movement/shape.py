@@ -219,7 +219,8 @@ def _emit_permutation(
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
     """Return the operator that permutes the axes of `value`, its inputs and its attributes.
 
-    A large tensor is sliced, and the operator is an iqCat of the transposed slices.
+    A Transpose; if `_plan_transpose_parts` splits the tensor, an iqCat of transposed slices, whose
+    nodes are emitted here. `shape` is that of `value`.
     """
     q = low.input_qparams(node, 0)
     split_parts = _plan_transpose_parts(shape, perm, low.target)

@@ -48,9 +48,11 @@ def canonicalize_attention_masks(model: ir.Model) -> PassResult:
 
 
 def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | SkipReason:
-    """Convert the mask before `softmax`.
+    """Convert the mask before `softmax` to a sum with 0 and `MASK_VALUE`, in place; return 1.
 
-    Returns the number of changes, or a reason if there is a mask that cannot be converted.
+    Returns 0 if there is no mask that only `softmax` reads, or if it has this form already, and a
+    reason if the mask broadcasts the scores, is not float32, differs between samples, or masks all
+    of a row.
     """
     node = ir.producer(softmax.inputs[0])
     mask = _match_mask(node)

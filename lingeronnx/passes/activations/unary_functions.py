@@ -133,9 +133,10 @@ def _is_scalar_float(array: np.ndarray, max_rank: int) -> bool:
 def _find_region(
     end: ir.Node, should_fuse: _FusionPredicate
 ) -> tuple[list[ir.Node], ir.Value] | None:
-    """Find the largest fusible set of nodes that computes the output of `end` from one tensor.
+    """Find the largest set of nodes that computes the output of `end` from one tensor.
 
-    Returns (nodes in graph order, the tensor), or None.
+    Returns (nodes in graph order, the tensor). None unless a set of at least two nodes exists for
+    which ``should_fuse(nodes, tensor)`` is true.
     """
     sources = _computed_operands(end)
     if sources is None:

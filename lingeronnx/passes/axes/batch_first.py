@@ -60,7 +60,8 @@ def move_batch_to_front(model: ir.Model) -> PassResult:
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
     """Return why a Transpose still moves the batch away from axis 0.
 
-    None for other nodes, and for a Transpose that only recurrent layers read.
+    None for other nodes, for a Transpose whose input has not the batch (an unknown size) on axis 0
+    or that leaves it there, and for one that only recurrent layers read.
     """
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
     if not perm or perm[0] == 0:
@@ -202,9 +203,10 @@ class _BatchFirstRewriter:
         return rules.get(op_type, self._infer_unary_view)(node, view)
 
     def _infer_unary_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of an elementwise or last-axis operator on one view, or None.
+        """Return the view of an elementwise or last-axis operator on one view.
 
-        All other operands must be constant.
+        None for other operators, for another axis than the last, and unless all other operands are
+        constant.
         """
         operands = [value for value in node.inputs[1:] if value is not None]
         if any(ir.const_value(value) is None for value in operands):

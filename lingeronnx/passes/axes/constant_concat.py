@@ -45,9 +45,10 @@ def replace_concat_with_constants(model: ir.Model) -> PassResult:
 
 
 def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[int | None]) -> bool:
-    """Rewrite the Concat `node`, whose output has this `shape`, as Pad and Add.
+    """Rewrite the Concat `node`, whose output has this `shape`, as Pad and Add; return True.
 
-    Returns False, without a change, if it is not one tensor with constants.
+    Returns False, without a change, unless exactly one operand is computed and the others are
+    float32 constants with axis 0 of size 1, along another axis than 0 and with known sizes.
     """
     axis, sizes = ir.get_attr(node, "axis") % len(shape), [dim or 0 for dim in shape[1:]]
     constants = [_constant_part(value, len(shape)) for value in node.inputs]

@@ -34,9 +34,10 @@ class _TransposeStep(NamedTuple):
 
 
 def merge_axes(model: ir.Model) -> PassResult:
-    """Merge axes of the Transpose nodes of `model`.
+    """Replace Transposes of more than `_MIN_RANK` axes by ones of fewer axes between Reshapes.
 
-    Transposes of more than `_MIN_RANK` axes are replaced by ones of fewer axes between Reshapes.
+    In place; those that move the batch, have unknown sizes or cannot be reduced are skipped with a
+    reason. Identity permutations are left alone.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

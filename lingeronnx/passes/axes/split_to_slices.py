@@ -12,7 +12,7 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_split_to_slices(model: ir.Model) -> PassResult:
-    """Convert the Split nodes of `model` to Slice nodes.
+    """Convert the Split nodes of `model` to one Slice per output that is used, in place.
 
     Skipped with a reason are those of the batch axis, and of unknown sizes.
     """

@@ -17,7 +17,8 @@ from .reject_unsupported import iter_all_nodes
 def check_schemas(model: ir.Model) -> int:
     """Raise ModelError, naming the node, if `model` violates an operator's schema.
 
-    Changes nothing and returns 0.
+    Also for impossible IR and opset versions, and for a graph input without an element type.
+    Operators of other domains are not checked. Changes nothing and returns 0.
     """
     _check_versions(model)
     context = onnx.checker.C.CheckerContext()

@@ -488,7 +488,8 @@ def _deduplicate_constant_rows(
 def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[str, int] | None:
     """Compare `trial` with `model` on `size` samples, on twice as many, and on single ones.
 
-    Returns {output: batch axis}, or None if an output differs.
+    Returns output -> batch axis. None if an output differs or has no batch axis, or a model does
+    not run. Inputs are random.
     """
     names = [str(value.name) for value in model.graph.outputs]
     batched = _batched_inputs(model)
@@ -574,6 +575,7 @@ def _find_grown_axis(array: np.ndarray, doubled: np.ndarray) -> int | None:
 
 
 def _run_feed(runner: FloatRunner, feed: _Feed) -> _Feed:
+    """Return output name -> array of a run on `feed`."""
     return {name: array for name, array, _ in runner.run(feed)}
 
 

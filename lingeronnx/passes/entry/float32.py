@@ -30,9 +30,10 @@ FLOAT32 = Condition("float32 as the only float type", _find_other_float)
 
 
 def convert_to_float32(model: ir.Model) -> int:
-    """Convert the other float types of `model`; return how many tensors and attributes changed.
+    """Convert other float types of `model` to float32, in place, also in subgraphs.
 
-    Concerns values, initializers and attributes, also in subgraphs, in place.
+    Returns the number of typed tensors and attributes that changed; initializers are clipped to the
+    range of float32.
     """
     values: list[ir.Value] = [*model.graph.inputs, *model.graph.initializers.values()]
     changes = 0

@@ -10,9 +10,10 @@ from ...graph import ir
 
 
 def inline_functions(model: ir.Model) -> int:
-    """Inline the foreign functions of `model` and return how many there were.
+    """Inline all functions of other domains than ours, in place; return how many there were.
 
-    Raises ModelError if a function cannot be inlined.
+    Unused ones are removed. Raises ModelError if one cannot be inlined or uses another opset
+    version.
     """
     functions = [
         function for function in model.functions.values() if function.domain != ir.FUNCTION_DOMAIN

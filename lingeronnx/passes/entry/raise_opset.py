@@ -179,10 +179,10 @@ def _infer_ranks(model: ir.Model) -> dict[str, int]:
 
 
 def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
-    """Align axis 0 of operand 1 with `axis` of operand 0 by appending axes of size one.
+    """Align axis 0 of operand 1 with `axis` of operand 0 by appending axes of size 1; return 1.
 
-    None means that the last axes are aligned, as in newer opsets. Raises ModelError if a rank is
-    not known.
+    None means that the last axes are aligned, as in newer opsets, and changes nothing. Raises
+    ModelError if a rank is not known.
     """
     if axis is None:
         return 1
@@ -252,7 +252,7 @@ def _convert_batch_norm(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_resize(model: ir.Model, node: ir.Node) -> int:
-    """Convert Upsample 7 and 9 and Resize 10 to Resize 11.
+    """Convert Upsample 7 and 9 and Resize 10 to Resize 11, in place; return 1.
 
     They sample at x / scale, rounded down for the mode "nearest".
     """

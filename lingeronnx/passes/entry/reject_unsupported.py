@@ -37,7 +37,8 @@ _MAX_INFERENCE_BYTES = 1 << 28  # maximum size of the constants for which shapes
 def reject_unsupported(model: ir.Model) -> int:
     """Raise ModelError if `model` cannot be quantized in any way.
 
-    Changes nothing and returns 0.
+    For operators that `_check_operator` rejects, inputs and outputs that are no tensors, have a
+    size of 0 or are text, and tensors of invalid size. Changes nothing and returns 0.
     """
     for node in iter_all_nodes(model):
         _check_operator(node)
@@ -123,7 +124,8 @@ def _suggest_model_end(node: ir.Node) -> str:
 def _suggest_text_cut(value: ir.Value) -> str:
     """Return how to change a model whose input `value` is text.
 
-    If the model converts the text to numbers, it can start there.
+    It names the first tensors downstream that are no text and come from an encoding operator; the
+    model can start there. Without any, the text must be converted before the model.
     """
     visited, encodings = {value}, list[str]()
     stack = [use.node for use in reversed(list(value.uses()))]

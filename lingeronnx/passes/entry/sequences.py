@@ -52,9 +52,10 @@ def _constant_index(node: ir.Node) -> int | None:
 
 
 def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
-    """Replace the sequence by a Split if every consumer selects one constant element.
+    """Replace the sequence by a Split whose outputs its consumers, now Identities, read.
 
-    Returns the number of changes (0 or 1). The consumers become Identities of the Split's outputs.
+    Returns 1, or 0 without a change unless the sizes are known and every consumer selects one
+    constant element.
     """
     sizes = _get_split_sizes(node)
     if sizes is None or node.outputs[0].is_graph_output():
@@ -83,6 +84,7 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
 
 
 def _selects_constant_element(node: ir.Node) -> bool:
+    """Whether `node` is a SequenceAt with a constant index."""
     return node.op_type == "SequenceAt" and _constant_index(node) is not None
 
 
@@ -123,7 +125,8 @@ def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
 def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
     """Replace the concatenation of a SequenceConstruct by a Concat of its elements.
 
-    Returns the number of changes (0 or 1). With `new_axis` the elements are unsqueezed first.
+    Returns 1, or 0 without a change if another node makes the sequence. With `new_axis` the
+    elements are unsqueezed first.
     """
     construct = ir.producer(node.inputs[0])
     if construct is None or construct.op_type != "SequenceConstruct":

@@ -48,9 +48,10 @@ def make_targets_constant(model: ir.Model) -> PassResult:
 
 
 def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
-    """Give a Reshape a constant target; return the reason if that is not possible, else "".
+    """Give a Reshape a constant target and return ""; else return the reason why not.
 
-    The batch stays on its axis, as 0 (copied) or, if the sizes per sample differ, -1.
+    The target has the output's sizes, and 0 (copied) for the batch or, if the elements per sample
+    differ, -1. Reasons: unknown sizes besides the batch, and a batch that moves to another axis.
     """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if not source or not result:

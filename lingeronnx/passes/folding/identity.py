@@ -109,10 +109,12 @@ def _repeats_once(node: ir.Node) -> bool:
 
 
 def _expands_nothing(node: ir.Node) -> bool:
+    """Whether an Expand has the shape of its input, or its consumers broadcast the input."""
     return _is_broadcast_by_consumers(node) or _has_same_shape(node.inputs[0], node.outputs[0])
 
 
 def _slices_nothing(node: ir.Node) -> bool:
+    """Whether a Slice has the shape of its input and only positive steps."""
     return _has_same_shape(node.inputs[0], node.outputs[0]) and _has_positive_steps(node)
 
 

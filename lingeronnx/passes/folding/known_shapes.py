@@ -14,9 +14,10 @@ from .._pass import PassResult, SkipReason
 
 
 def fold_known_shapes(model: ir.Model) -> PassResult:
-    """Replace known sizes in `model` by constants, counted by removed nodes.
+    """Replace Shape and Size nodes of known shapes by constants, in place.
 
-    Of a Shape with unknown sizes, only the consumers that select known ones are replaced.
+    Of a Shape with unknown sizes, only the consumers that select known ones are replaced. Changes
+    are counted by removed nodes; Shape and Size nodes that remain are listed as skipped.
     """
     changes = 0
     for node in list(model.graph):

@@ -19,9 +19,11 @@ __all__ = ["find_trip_count"]
 
 
 def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
-    """Return the trip count of the Loop `node`, or None.
+    """Return the trip count of the Loop `node`, 1 to `MAX_UNROLLED_ITERATIONS`, or None.
 
-    It is between 1 and `MAX_UNROLLED_ITERATIONS`; a larger one counts as unknown.
+    From a constant limit, or by evaluating the condition. None if the initial condition is not
+    constant and true, the limit is computed, the condition cannot be evaluated, or the count is 0
+    or larger.
     """
     limit_value, condition_value = (*node.inputs, None, None)[:2]
     limit_array, condition = ir.const_value(limit_value), ir.const_value(condition_value)

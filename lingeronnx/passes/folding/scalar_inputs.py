@@ -116,6 +116,7 @@ def _choose_suggestion(value: ir.Value) -> _Suggestion:
 
 
 def _format_number(number: float) -> str:
+    """Format a whole number without a decimal point, another one with the digits of float32."""
     return str(int(number)) if number == int(number) else f"{np.float32(number)}"
 
 

@@ -72,9 +72,10 @@ class _TracedShapes(NamedTuple):
 
 
 def _run_traces(model: ir.Model, feed: Mapping[str, np.ndarray]) -> _TracedShapes:
-    """Run `model` on one and on two samples.
+    """Run `model` on `feed` and on `feed` twice; return the shapes of all tensors in both.
 
-    If all types are known, only shapes are traced; otherwise the tensors are computed.
+    If all types can be inferred, only shapes are traced; otherwise the tensors are computed and
+    their types recorded. The second run is None if the batch is fixed or the model fails on it.
     """
     doubled_feed = _double_feed(model, feed)
     ir.infer_types(model)

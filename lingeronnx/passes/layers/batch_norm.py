@@ -43,9 +43,11 @@ def fold_batch_norm(model: ir.Model) -> PassResult:
 
 
 def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
-    """Fold a normalization of rows in the batch, with the Reshapes around it, into a Linear.
+    """Fold a normalization between two Reshapes into the Linear before them; return True.
 
-    Returns False, without a change, if the nodes around it are different.
+    The first Reshape folds rows into the batch, the second restores them; all are removed. Returns
+    False, without a change, if the nodes around it are others or have further consumers, or a
+    parameter is not constant.
     """
     parameters = fold_batch_norm_parameters(node)
     if parameters is None or ir.get_attr(node, "training_mode", 0):

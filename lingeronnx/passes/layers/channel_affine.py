@@ -69,7 +69,9 @@ def _fold_into_layer(
 ) -> bool:
     """Fold `node`, which computes `op_type` with a constant, into the layer before it.
 
-    Moves the constant upstream to the layer. Returns False, without a change, if that fails.
+    The constant moves upstream through nodes that commute with the operation and have one consumer.
+    Returns False, without a change, if it does not reach a layer or the layer's parameters are not
+    constant or not per channel.
     """
     source = operand.source
     value, array, user = source, operand.array, node
@@ -95,6 +97,7 @@ def _fold_into_layer(
 
 
 def _is_positive(array: np.ndarray) -> bool:
+    """Whether all elements of a float array are above 0."""
     return array.dtype.kind == "f" and bool((array > 0).all())
 
 
@@ -124,7 +127,9 @@ def _move_constant_before(
 ) -> np.ndarray | None:
     """Return the constant that has the effect of `array` on the input of `node`, not its output.
 
-    None if `node` does not commute with the operation.
+    `is_positive_factor` says that it multiplies by positive numbers; then `node` may also be
+    positively homogeneous. Otherwise only Transpose, Squeeze and Unsqueeze commute; None for
+    others.
     """
     rank = len(ir.get_shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
@@ -266,10 +271,10 @@ def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axi
 
 
 def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert `node` on a four-dimensional tensor to BatchNormalization; return the changes.
+    """Convert `node` on a four-dimensional tensor to BatchNormalization; return 1.
 
-    The tensor is float32 with known channels on axis 1, and the constant is one number or one per
-    channel.
+    Returns 0, without a change, unless the tensor is float32 with known channels on axis 1, and the
+    constant is one number or one per channel.
     """
     source, shape = operand.source, ir.get_shape(operand.source)
     if shape is None or len(shape) != 4 or shape[1] is None:

@@ -94,6 +94,7 @@ class _EinsumProduct:
 
     @property
     def _common_letters(self) -> list[str]:
+        """The letters of both factors, in the order of the left one."""
         return [c for c in self.left.letters if c in self.right.letters]
 
     def exclusive_letters(self, factor: _EinsumFactor) -> str:

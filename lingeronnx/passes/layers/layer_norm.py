@@ -194,9 +194,11 @@ def _is_float_matrix(value: ir.Value) -> bool:
 def _find_region_candidates(
     root: ir.Node, source: ir.Value, positions: dict[int, int]
 ) -> list[_Region]:
-    """Find the regions that compute a tensor like `source` from it through `root`, nearest first.
+    """Return the regions that compute a tensor from `source` through `root`, nearest first.
 
-    Only shapes of intermediate tensors may be used elsewhere.
+    The tensor must have the type and shape of `source`, and the region a reduction and no other
+    square root. Only tensors that are not float, such as shapes, may be used elsewhere. `positions`
+    has the position of each node by id.
     """
     computed_ids = {id(source)}
     members, regions = list[ir.Node](), list[_Region]()
@@ -233,6 +235,7 @@ def _sort_consumers(source: ir.Value, positions: dict[int, int]) -> list[ir.Node
 
 
 def _has_same_type(first: ir.Value, second: ir.Value) -> bool:
+    """Whether both have the same shape (also unknown in both) and element type."""
     return ir.get_shape(first) == ir.get_shape(second) and first.dtype == second.dtype
 
 
@@ -516,6 +519,7 @@ def _removable_nodes(nodes: list[ir.Node]) -> list[ir.Node]:
 
 
 def _is_only_used_by(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
+    """Whether only `nodes` consume `value`, and it is no graph output."""
     return not value.is_graph_output() and all(use.node in nodes for use in value.uses())
 
 

@@ -59,10 +59,10 @@ def _explain_unchanged(node: ir.Node) -> str:
 
 
 def _match_gemm(node: ir.Node) -> _LinearMatch | None:
-    """Match a Gemm with constant operands B and C and without transA.
+    """Match a Gemm with constant matrix B, constant or absent C, and without transA.
 
-    The weight of the match is [outputs, inputs] with alpha, the bias a row with beta; zero without
-    C.
+    The weight of the match is [outputs, inputs] times alpha, the bias a row times beta, zero
+    without C. None if the Gemm is another or C is not one value per output.
     """
     weight = ir.const_value(node.inputs[1])
     bias_value = node.inputs[2] if len(node.inputs) > 2 else None

@@ -493,6 +493,7 @@ def _swaps_batch_and_time(node: ir.Node) -> bool:
 
 
 def _is_used(value: ir.Value) -> bool:
+    """Whether `value` has consumers or is a graph output."""
     return bool(value.uses()) or value.is_graph_output()
 
 

@@ -68,9 +68,10 @@ def _reduced_sequence_axes(node: ir.Node) -> list[int]:
 
 
 def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
-    """Convert a pool of sequences [N, A, B] to one of feature maps [N, A, 1, B].
+    """Convert a pool of sequences [N, A, B] to one of feature maps [N, A, 1, B]; return True.
 
-    Returns False, without a change, for other pools.
+    Returns False, without a change, for other ranks and types, unknown sizes besides N, auto_pad,
+    and several outputs.
     """
     if len(node.outputs) != 1 or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return False

@@ -118,9 +118,11 @@ def _drop_ceil_mode(node: ir.Node) -> int:
 
 
 def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
-    """Pad a two-dimensional pool so that all windows are full; return the number of changes.
+    """Pad a two-dimensional pool so that all windows are full; return 1.
 
-    Replaces ceil_mode and uncounted padding by counted padding and a factor per position.
+    Replaces ceil_mode and uncounted padding by counted padding and a factor per position. Returns
+    0, without a change, if there is neither, for auto_pad, unknown sizes, and windows without
+    elements.
     """
     shapes = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if node.domain or len(node.outputs) != 1 or not _are_static_maps(*shapes):

@@ -306,7 +306,8 @@ def _write_average(
 ) -> list[ir.Value]:
     """Write average pooling: sums by a convolution with ones, exact in float32.
 
-    A division is a table of the quotients of all sums.
+    A division is a table of the quotients of all sums. Raises NotExactError with ceil_mode, and for
+    sums that float32 cannot represent.
     """
     spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
     if kernel.ceil_mode:

@@ -168,7 +168,7 @@ def _write_log_softmax(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a logarithm of a softmax.
+    """Write the requantized logarithm of a softmax; return the only output.
 
     The logarithm of the sum comes from a table, by the top 10 bits of the sum. Rows lie along
     `axis` if `single_axis`, else along it and all later axes.

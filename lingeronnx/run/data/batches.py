@@ -196,9 +196,11 @@ class Data:
     def _split_held_out(
         self, feeds: Mapping[str, np.ndarray], index: int, start: int, stop: int
     ) -> list[tuple[int, int, bool]]:
-        """Split samples `start` to `stop` - 1 into runs (first, end, whether held out).
+        """Split samples `start` to `stop` - 1 into runs (first, end exclusive, whether held out).
 
-        index : that of sample `start` among all samples.
+        `index` is that of sample `start` among all samples. Held out are the last
+        `_HELD_OUT_PER_PERIOD` of each `_PERIOD` samples from a first period on, up to a limit in
+        number and bytes; none without `hold_out`.
         """
         if not self.hold_out or stop == start:
             return [(start, stop, False)]
@@ -223,7 +225,8 @@ class Data:
     def peek_batch(self, size: int) -> Iterator[Batch]:
         """Yield one batch of at most `size` samples, from the first items that can be concatenated.
 
-        Generators are not consumed; their first items stay in memory.
+        Its labels are None; held-out samples are left out. Generators are not consumed; their first
+        items stay in memory. Raises DataError without samples.
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []

@@ -119,6 +119,7 @@ class Pictures:
         return {**self.__dict__, "folder": self.folder.absolute(), "_files": files}
 
     def __len__(self) -> int:
+        """Return the number of pictures."""
         return len(self._files)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:

@@ -36,7 +36,7 @@ class _ShapeBinder(Binder):
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        pass
+        """Accept any scales, since they do not affect shapes."""
 
     def _append_float_fallback(self) -> None:
         """Drop the pending float nodes."""

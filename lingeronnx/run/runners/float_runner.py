@@ -194,7 +194,8 @@ class FloatRunner:
     def run(self, feed: Mapping[str, np.ndarray], names: Collection[str] | None = None) -> Stream:
         """Run a batch and yield `(name, array, None)`, with arrays as onnxruntime computes them.
 
-        names : tensors to yield, of the runner's outputs; None for all.
+        `names` are the tensors to yield, of the runner's outputs; None for all. Samples of a model
+        for single samples run one by one and are concatenated along the batch axis.
         """
         outputs = [name for name in self._names if names is None or name in names]
         inputs = {name: np.asarray(feed[name]) for name in self._inputs}

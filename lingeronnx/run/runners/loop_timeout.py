@@ -30,7 +30,7 @@ def with_loop_timeout(
 ) -> Callable[..., Any]:
     """Return onnxruntime's `run` with a timeout, after which it raises ModelError.
 
-    The timeout is LINGERONNX_LOOP_SECONDS. make_options : creates onnxruntime's options of a run.
+    The timeout is LINGERONNX_LOOP_SECONDS. `make_options` creates onnxruntime's options of a run.
     """
 
     def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime

@@ -99,10 +99,10 @@ def _make_stage(
     later_inputs: set[str],
     types: Mapping[str, int],
 ) -> ModelStage:
-    """Make a stage of consecutive nodes. later_inputs : tensors that later stages consume.
+    """Make a stage of the consecutive `nodes` of `proto`.
 
-    outputs : tensors that the stage yields; others in `later_inputs` are handed on. types :
-    {tensor: ONNX element type}.
+    `outputs` are the tensors that it yields, `later_inputs` those that later stages consume, which
+    are handed on unless they are in `outputs`; `types` maps tensors to ONNX element types.
     """
     computed = set(itertools.chain.from_iterable(node.output for node in nodes))
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}

@@ -130,10 +130,10 @@ def _is_constant(node: ir.Node) -> bool:
 def _group_nodes(
     nodes: Sequence[ir.Node], visible: Collection[str], separate: Collection[str]
 ) -> list[list[ir.Node]]:
-    """Merge the group of each node with one consumer into that of the consumer.
+    """Merge the group of each node with a single consumer into that of the consumer.
 
-    Nodes with outputs in `visible` stay last in their group, and a group contains at most one node
-    of `separate`.
+    Nodes with outputs in `visible` are not merged, and stay last in their group; a group contains
+    at most one node of `separate`. Groups are in the order of their last nodes.
     """
     consumers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:

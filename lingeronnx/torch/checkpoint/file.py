@@ -43,6 +43,7 @@ class Checkpoint:
     """The state of a training run in the file `path`, whose folder must exist."""
 
     def __init__(self, path: Path) -> None:
+        """Store the path; nothing is read or written yet."""
         self.path = path
 
     def write(self, state: dict[str, Any]) -> None:

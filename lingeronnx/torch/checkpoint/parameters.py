@@ -271,9 +271,10 @@ def read_arrays(source: Any) -> dict[str, np.ndarray]:
 
 
 def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Tensor]:
-    """Return the state_dict in a mapping that may be a wrapper of one.
+    """Return the state_dict in `content`, a mapping that may be a wrapper of one.
 
-    Raises ModelError, mentioning `source`, if there is none or it is ambiguous.
+    A known wrapper key takes precedence, then a single mapping without tensors beside it. Prefixes
+    of compiled models are removed. Raises ModelError, mentioning `source`, if there is none.
     """
     tensors = {}
     wrapped = {}
@@ -450,9 +451,10 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _as_array(name: str, tensor: Tensor, dtype: np.dtype[Any] | None) -> np.ndarray:
-    """Convert a tensor of a checkpoint to an array of `dtype`; None for any.
+    """Return a tensor of a checkpoint as an array of `dtype`; None keeps the type.
 
-    Raises ModelError for NaN, infinity, and a type of another kind.
+    Floats become float32 first. Raises ModelError for NaN, infinity, tensors that are not dense
+    real numbers, and a type of another kind than `dtype`.
     """
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise ModelError(

@@ -42,9 +42,9 @@ class _ShapeRead:
 
 
 def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
-    """Replace sizes in `model` by constants if they are equal on all `feeds`.
+    """Replace inputs computed from shapes by constants if they are equal on all `feeds`.
 
-    Returns the number of replaced inputs.
+    In place, also removing unused nodes. Returns the number of replaced inputs.
     """
     reads = _find_shape_reads(model)
     if not reads:

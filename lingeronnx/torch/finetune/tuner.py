@@ -179,9 +179,10 @@ class Tuner:
         raise ValueError(f"no block ends at {name}")
 
     def _train_block(self, start: str | None, end: str, number: int) -> float | None:
-        """Train the steps between two block ends.
+        """Train the steps between two block ends on the targets of the float model.
 
-        Returns the mean loss of the last epoch, or None if there is nothing to train.
+        `start` None is the beginning; `number` is for progress and the order of samples. Returns
+        the mean loss of the last epoch (NaN without any), or None if there is nothing to train.
         """
         recipe, module = self.recipe, self.module
         step_range = slice(self._locate_cut(start)[0], self._locate_cut(end)[0])

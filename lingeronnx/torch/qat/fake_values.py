@@ -162,7 +162,7 @@ def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[
 def _max_pool(
     kernel: k.MaxPool, inputs: Sequence[Any], context: FakeQuantContext
 ) -> tuple[Any, ...]:
-    """Take the maximum of each window; padding never wins.
+    """Return (maximum of each window,); padding never wins.
 
     A window of padding only gives the smallest integer of the input type.
     """

@@ -197,9 +197,9 @@ def _lstm_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
 
 
 def _gru_step(a: Attributes, sums: Any, states: Any, layer: _Layer) -> Any:
-    """Compute a step of a GRU and return the state, in a tuple.
+    """Return (new state,) of a step of a GRU, with gates z, r, h.
 
-    `sums` are the gates' sums of the inputs, in the order z, r, h.
+    `sums` [N, 3H] are the gates' sums of the inputs, `states` (state,).
     """
     (h,), (f, g), units = states, layer.activations, layer.r.shape[-1]
     gate_sums = F.linear(h, layer.r[: 2 * units], layer.bias[: 2 * units])

@@ -94,7 +94,7 @@ def _slice(
 
 
 def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
-    """Pad, or crop by negative amounts, the given or all axes.
+    """Return `x` padded, or cropped by negative amounts, along the given or all axes.
 
     `pads` has all begins, then all ends. The default value is 0; the modes are those of the
     operator.

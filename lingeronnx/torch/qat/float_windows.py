@@ -142,7 +142,7 @@ def _get_transposed_padding(
 
 
 def _max_pool(a: Attributes, x: Any) -> Any:
-    """Return the maximum of each window, and on request its flat index.
+    """Return the maximum of each window, and for two outputs also its flat index.
 
     The index counts through the whole batch, in row-major order or with ``storage_order`` 1
     column-major in space.

@@ -434,9 +434,9 @@ def _match_nodes(
 
 
 def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.ndarray]:
-    """Return the factors by which the plan's transforms multiply each constant.
+    """Return (node name, input index) -> factors by which the plan's transforms multiply it.
 
-    The keys are node name and input index.
+    For each constant, elementwise and in its shape; 1 where nothing changes.
     """
     ones = ir.clone(planned.graph)
     for value in ones.graph.initializers.values():

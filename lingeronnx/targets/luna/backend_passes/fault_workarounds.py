@@ -168,9 +168,10 @@ def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewri
 
 
 def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Copy shared inputs of convolutions whose padding the packer hoists.
+    """Insert identity convolutions that copy inputs of convolutions whose padding is hoisted.
 
-    The copies are identity convolutions.
+    Only inputs that other nodes or graph outputs use as well, since the packer would pad them for
+    all. In place; returns one description per convolution.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -355,9 +356,9 @@ def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]
 
 
 def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_rows: int) -> int:
-    """Split a SoftmaxInt into parts of `part_rows` rows and return their number.
+    """Replace a SoftmaxInt of `rows` rows by parts of `part_rows` rows; return their number.
 
-    The parts read a concatenation of `copies` copies of the input.
+    The parts read a concatenation of `copies` copies of the input, along the axis before the last.
     """
     source = ir.require_input(node)
     in_scale, out_scale = float(ir.get_attr(node, "scale_x")), float(ir.get_attr(node, "scale_o"))
@@ -402,7 +403,8 @@ def _insert_partial_softmax(
 def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Copy constants of nodes that share some of their constants, but not all, in place.
 
-    Nodes with equal constants share the copies.
+    Nodes with equal sets of constants share the copies; the first set keeps the originals. Returns
+    one description per copied constant.
     """
     first_group: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}

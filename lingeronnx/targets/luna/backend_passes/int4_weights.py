@@ -218,9 +218,10 @@ def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrit
 
 
 def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    """Extend the kernel of a convolution, or store its weights with 8 bits.
+    """Extend the kernel of a convolution by zeros, or store its weights with 8 bits, in place.
 
-    Returns the description of the change, which is empty if the convolution stays as it is.
+    The latter if the chip has no 4-bit convolutions or no suitable kernel. Returns the description
+    of the change, "" if the convolution stays as it is.
     """
     kernel = _ConvShape.from_node(node)
     aligned = None

@@ -155,9 +155,10 @@ def _get_rescaled_operands(node: PlacedStep) -> str:
 
 
 def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield the unmeasured facts that a correct plan depends on.
+    """Yield the unmeasured facts that a correct plan depends on, with level "unmeasured".
 
-    Most are tensor placements that were never tried.
+    Those of `_find_operator_assumptions`, and placements with a tensor in PSRAM that were never
+    tried for the operator.
     """
     for step in plan.graph.steps:
         yield from _find_operator_assumptions(plan, step)

@@ -208,7 +208,7 @@ def _find_sliced_axis(
 
 
 def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -> list[KernelCall]:
-    """List the copies that a node's activations in external memory need.
+    """List one copy per variable input in PSRAM, then one per output in PSRAM, of a node.
 
     In-place operators, which only rename their data, need none.
     """

@@ -136,9 +136,9 @@ def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, s
 
 
 def _estimate_array_cycles(window: Window, out_channels: int, sums_over_inputs: bool) -> int:
-    """Estimate the array's cycles for `out_channels` channels.
+    """Return the estimated cycles of the array for `out_channels` channels.
 
-    sums_over_inputs : whether outputs sum over all input channels, as in a convolution.
+    `sums_over_inputs` says whether outputs sum over all input channels, as in a convolution.
     """
     (kernel_h, kernel_w), (stride_h, stride_w) = window.kernel, window.stride
     pad_top, pad_left, pad_bottom, pad_right = window.pads

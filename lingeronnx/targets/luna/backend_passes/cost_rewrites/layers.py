@@ -57,8 +57,8 @@ class _PointwiseView:
 def propose_depthwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """Propose 1x1 depthwise convolutions over all or some channels, for a BatchNorm2dInt.
 
-    It must have batch 1 and int8 factors and int32 offsets; the cheapest supported view of its
-    channels is proposed.
+    The cheapest supported view of its channels is proposed. None unless it has batch 1, int8
+    factors and int32 offsets, all constant, and there is a supported view.
     """
     shape = static_shape(node.inputs[0]) if node.inputs else None
     if node.op_type != BATCH_NORM2D.name or shape is None or shape[0] != 1:
@@ -127,9 +127,10 @@ def _write_depthwise_convs(
 def _find_cheapest_view(
     editor: RewriteEditor, shape: Sequence[int], is_uniform: bool
 ) -> tuple[float, _PointwiseView] | None:
-    """Find the cheapest view of a tensor whose convolutions the chip supports.
+    """Return (cycles, view) of the cheapest view of a tensor whose convolutions the chip supports.
 
-    Returns its cycles and the view.
+    None if there is none. Views are also split into 2 to `MAX_CONCAT_INPUTS` parts. `is_uniform`
+    says that all channels have one factor and offset.
     """
     best: tuple[float, _PointwiseView] | None = None
     views = _list_unsplit_views(shape, is_uniform)
@@ -246,8 +247,8 @@ def _insert_pointwise_conv(
 def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """Propose a convolution over a 1x1 image, for a LinearInt with one row.
 
-    All widths must be 8 bits. A diagonal weight matrix becomes a depthwise convolution. None if the
-    chip does not support it.
+    A diagonal weight matrix becomes a depthwise convolution. None for other nodes and several rows,
+    unless all widths are 8 bits, and if the chip does not support it.
     """
     if node.op_type != LINEAR.name or len(node.inputs) < 2:
         return None

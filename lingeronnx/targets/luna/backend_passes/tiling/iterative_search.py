@@ -176,9 +176,10 @@ class TilingState:
         )
 
     def iterate_candidates(self) -> Iterator[ir.Node]:
-        """Yield untiled layers to tile: incorrect ones, large work areas, the most live bytes.
+        """Yield untiled layers to tile: incorrect ones, large work areas, then most live bytes.
 
-        Work areas and live bytes count above a fraction of the goal, large first.
+        A work area counts from 1 / `_WORK_AREA_DIVISOR` of the goal on, live bytes above the goal,
+        large first. Each layer comes once; incorrect ones are sorted by name.
         """
         net, plan = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
@@ -302,9 +303,10 @@ def _evaluate(view: PackerGraphView, budget: _SearchBudget) -> DetailedVerdict |
 
 
 def _find_schedule(state: TilingState, layer: ir.Node) -> tuple[TilingState, TileSchedule] | None:
-    """Return the first schedule that begins with a convolution and meets the goal, or the best.
+    """Return (state, schedule) of the schedule around `layer` that reduces the overload most.
 
-    None if no schedule reduces the overload.
+    Of `_TRIALS` schedules; ends with the first that begins with a convolution and meets the goal.
+    None if no schedule reduces the overload without making more nodes incorrect.
     """
     goal_bytes = state.live_bytes_goal
     overload, best = state.measure_overload(goal_bytes), None
@@ -326,9 +328,10 @@ def _find_schedule(state: TilingState, layer: ir.Node) -> tuple[TilingState, Til
 
 
 def _iterate_trials(state: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
-    """Yield schedules of untiled layers around `layer`.
+    """Yield schedules that contain `layer` and only untiled layers.
 
-    Those that begin with a convolution come first, because its output is large.
+    Starts are at most `_MAX_LOOKBACK_NODES` nodes before it, convolutions first, because their
+    output is large; at most `_MAX_SCHEDULES_PER_START` from each.
     """
     nodes = list(state.view.graph.graph)
     index, external_bytes = nodes.index(layer), state.view.target.external_memory or 0

@@ -55,7 +55,8 @@ def _is_relu_of(node: ir.Node, conv: ir.Node) -> bool:
 def _get_part_count(node: ir.Node, profile: PackerProfile, options: PackerOptions) -> int:
     """Return the number of parts into which the packer splits a node's weights.
 
-    It is 1 for all but a Conv2dInt with one group.
+    As many as the limit of weight bytes requires, at most the outputs; 1 for all but a Conv2dInt
+    with one group.
     """
     if node.op_type != CONV2D.name or ir.get_attr(node, "group", 1) != 1:
         return 1

@@ -230,9 +230,11 @@ def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph
 def _find_schedule_from(
     view: PackerGraphView, start: int, required_node: ir.Node, max_evaluations: int
 ) -> _TiledGraph | None:
-    """Tile a cascade that begins with node `start`, as `_find_schedule` does.
+    """Return the tiled graph of the first chip-ready schedule of a cascade from node `start`.
 
-    At most `max_evaluations` schedules are evaluated under all arguments.
+    Of at most `_MAX_TRIALS` schedules with `required_node`, of which `max_evaluations` that can fit
+    are evaluated under all arguments. Without a chip-ready one, the first evaluated; None without
+    any.
     """
     first_valid: _TiledGraph | None = None
     evaluations = 0

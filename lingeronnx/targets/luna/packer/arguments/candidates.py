@@ -77,9 +77,10 @@ class ArgumentCandidate:
 
 
 def iterate_candidates(prepared: PreparedGraph, target: Target) -> Iterator[ArgumentCandidate]:
-    """Yield the candidates, fastest first.
+    """Yield the candidates of arguments, each once, fastest first; last those with all in PSRAM.
 
-    Prefetching hides the time to load constants, and shared memory is the faster memory.
+    For each set of PSRAM tensors: constants prefetched, not prefetched, in shared memory (with
+    4-bit weights the last two are exchanged). Without a graph, only the default candidate.
     """
     net = prepared.net
     if net is None:

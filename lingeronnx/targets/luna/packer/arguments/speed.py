@@ -112,9 +112,9 @@ def _find_better(
     candidates: Iterable[ArgumentCandidate],
     max_time_fraction: float,
 ) -> EvaluatedCandidate | None:
-    """Return the fastest of `candidates` that is as safe as `current`, or None.
+    """Return the fastest of `candidates` that is chip-ready and as safe as `current`, or None.
 
-    It must take less than `max_time_fraction` of the time of `current`.
+    It must fit, rank no worse, and take less than `max_time_fraction` of the time of `current`.
     """
     if prepared.net is None:
         return None
@@ -144,10 +144,10 @@ def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
 
 
 def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
-    """Yield candidates with one tensor less in PSRAM.
+    """Yield candidates with one tensor (and its aliases) less in PSRAM, the largest first.
 
     Without prefetching, also the candidate with prefetching, alone and with one more tensor in
-    PSRAM.
+    PSRAM. At most `_MAX_TENSORS_PER_MOVE` tensors each; none without a graph or with all in PSRAM.
     """
     candidate, net = current.candidate, current.verdict.graph
     if net is None or candidate.all_psram:

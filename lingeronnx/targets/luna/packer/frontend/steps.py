@@ -151,9 +151,10 @@ def read_packer_graph(
 def _make_input_tensor(
     value: onnx.ValueInfoProto, options: PackerOptions, findings: list[VerdictFinding]
 ) -> PackerTensor:
-    """Make a graph input with its declared shape and the symbol sizes of option -c.
+    """Return a graph input with its declared shape and the symbol sizes of option -c.
 
-    Appends to `findings` if a dimension has no size.
+    A dimension without a size becomes 1 and is appended to `findings`. Without an element type it
+    has one byte per element.
     """
     tensor_type = value.type.tensor_type
     shape = []

@@ -80,9 +80,9 @@ def _find_step(net: PackerGraph, outputs: tuple[str, ...]) -> PackerStep:
 
 
 def _simplify_reshapes(net: PackerGraph) -> None:
-    """Replace each Transpose that moves only axes of size 1 by a Reshape, and fuse reshapes.
+    """Replace each Transpose that keeps the order of axes of size > 1 by a Reshape, in place.
 
-    A Reshape whose only consumer is another Reshape is removed.
+    Then removes each Reshape whose only consumer is another Reshape.
     """
     for index, step in enumerate(net.steps):
         if step.op != "Transpose":
@@ -101,7 +101,7 @@ def _simplify_reshapes(net: PackerGraph) -> None:
 def _split_groups(net: PackerGraph) -> None:
     """Replace each grouped convolution by a Split, one convolution per group, and an iqCat.
 
-    Depthwise convolutions are left unchanged.
+    In place. Depthwise convolutions (as many groups as outputs) are left unchanged.
     """
     for step in list(net.steps):
         group = step.get("group", 1)
