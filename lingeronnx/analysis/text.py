@@ -28,7 +28,10 @@ def wrap_text(text: str, head: str, indent: str) -> list[str]:
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table with ``+---+`` around the head and below the last row, ``|`` between cells."""
+    """Format a left-aligned table with ``+---+`` around the head and below the last row.
+
+    Cells are separated by ``|``; the text ends with a newline.
+    """
     lines = [list(head), *(list(map(str, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"

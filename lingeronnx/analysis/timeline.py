@@ -87,7 +87,7 @@ class Timeline:
         """Return the timeline in the Chrome trace format, one thread per lane.
 
         Times are microseconds, or cycles without a clock; slices that round to no time are
-        instants.
+        instants, except on the host, where each takes one time step after the previous one.
         """
         step_cycles = (self.time.clock_mhz or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
@@ -187,15 +187,17 @@ def trace(
 
 
 def _metadata_event(name: str, thread: int, args: dict[str, Any]) -> dict[str, Any]:
+    """Return a metadata event ("M") of process 1 that names a lane (`thread`) or the process."""
     return {"ph": "M", "pid": 1, "tid": thread, "name": name, "args": args}
 
 
 def _host_marker(text: str, start: float) -> Slice:
+    """Return a slice of unknown duration on the host at cycle `start`."""
     return Slice("host", text, start, 0.0, {"price": "not known"})
 
 
 def _format_op_types(op_types: Sequence[str], max_count: int = 4) -> str:
-    """List the distinct operator types, at most `max_count` of them by name."""
+    """List the distinct operator types, the first `max_count` by name, and count the others."""
     distinct = list(dict.fromkeys(op_types))
     text = ", ".join(distinct[:max_count])
     if len(distinct) > max_count:

@@ -79,7 +79,10 @@ _SYSTEM_ERRNOS = (
 
 
 def _format_system_error(error: Exception) -> str:
-    """Format an error of the system in one line; empty if `error` is a bug in lingeronnx."""
+    """Format an error of the system in one line; "" if `error` is a bug in lingeronnx.
+
+    Errors of the system are MemoryError and OSError with a number in _SYSTEM_ERRNOS.
+    """
     if isinstance(error, MemoryError):
         return "out of memory; use a smaller --batch or --limit, or a smaller model"
     if isinstance(error, OSError) and error.errno in _SYSTEM_ERRNOS:
@@ -98,10 +101,11 @@ class _ClosedStream(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Open file descriptors 0 to 2 if they are closed.
+    """Open file descriptors 0 to 2 on the null device if they are closed.
 
     Otherwise files that are opened later get these descriptors, and output of libraries ends up in
-    them.
+    them. A missing `sys.stdout` becomes a stream whose writing fails, a missing `sys.stderr` the
+    null device.
     """
     for descriptor in range(3):
         try:
@@ -129,11 +133,16 @@ class CommandGroup(click.Group):
     """The command `lingeronnx`: converts exceptions of its commands to exit codes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record the arguments and parse them."""
+        """Record the arguments in `ctx.meta` for bug reports, and parse them."""
         ctx.meta[_ARGV_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
+        """Run the command; print the errors that it raises and exit with their codes.
+
+        1 for errors of the user or the system, 130 after Ctrl-C, 70 for bugs. Exceptions of click
+        and broken pipes are left to click. Warnings are ignored unless LINGERONNX_STRICT is set.
+        """
         _replace_closed_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # tensor names may not be encodable
@@ -164,7 +173,10 @@ class CommandGroup(click.Group):
 
 
 def _report_bug(ctx: click.Context) -> None:
-    """Print the current traceback and how to report it."""
+    """Print the current traceback and how to report it, on stderr.
+
+    Writes an archive for a bug report, too, and prints its path.
+    """
     trace = traceback.format_exc()
     click.echo(trace, err=True, nl=False)
     click.echo(

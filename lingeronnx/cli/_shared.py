@@ -62,7 +62,7 @@ class RecordedCommand(click.Command):
     """A command that records its arguments, for `current_command_line`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record the arguments and parse them."""
+        """Record the command's name and arguments in `ctx.meta`, and parse the arguments."""
         ctx.meta[_ARGS_KEY] = [str(ctx.info_name), *args]
         return super().parse_args(ctx, args)
 
@@ -87,7 +87,10 @@ class GroupedCommand(RecordedCommand):
         self.option_groups = option_groups
 
     def iter_option_groups(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """Yield each heading with the (spelling, help) records of its options."""
+        """Yield each heading with the (spelling, help) records of its options, in order.
+
+        Options of no group come last, under "Other", or "Options" without any group.
+        """
         records = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -106,7 +109,7 @@ class GroupedCommand(RecordedCommand):
 
 
 def current_command_line() -> str:
-    """Return the running command line, ready to paste; empty if it is no `RecordedCommand`."""
+    """Return the running command line, quoted for a shell; "" if it is no `RecordedCommand`."""
     ctx = click.get_current_context()
     args = ctx.meta.get(_ARGS_KEY)
     return "" if args is None else shlex.join(["lingeronnx", *args])
@@ -164,7 +167,7 @@ def worker_options(command: Command) -> Command:
 
 
 def _add_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    """Add options to a command; its help lists them in this order."""
+    """Add click options to a command; its help lists them in this order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -248,12 +251,12 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
 
 
 def _is_image_side(side: float) -> bool:
-    """Whether `side` is a possible width or height, in pixels."""
+    """Whether `side` is an integer from 1 to _MAX_IMAGE_SIDE, in pixels."""
     return side.is_integer() and 0 < side <= _MAX_IMAGE_SIDE
 
 
 def _parse_numbers(option: str, text: str) -> list[float]:
-    """Parse comma-separated numbers."""
+    """Parse comma-separated numbers; UsageError names `option` if one is malformed."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -261,7 +264,7 @@ def _parse_numbers(option: str, text: str) -> list[float]:
 
 
 def _parse_bits(text: str) -> int | str:
-    """Parse a number of bits, or "auto"."""
+    """Parse a number of bits; "auto" is returned as it is. ValueError for other text."""
     return text if text == "auto" else int(text)
 
 
@@ -385,7 +388,10 @@ _QUANTIZE_OPTIONS = (
 def _parse_shapes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Parse --input-shape: the shape of each input, or None if the option is absent."""
+    """Parse --input-shape to {input: shape}; None if the option is absent.
+
+    Raises ConfigError if a dimension is no decimal integer of at most 9 digits.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in parse_pairs("--input-shape", texts, "INPUT=D,D,...").items():
         dims = [dim.strip() for dim in shape.split(",")]
@@ -400,14 +406,17 @@ def _parse_shapes(
 def _parse_fixed_inputs(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, str] | None:
-    """Parse --fix: the constant value of each input, or None if the option is absent."""
+    """Parse --fix to {input: text of its value}; None if the option is absent."""
     return parse_pairs("--fix", texts, "INPUT=VALUE") or None
 
 
 def _parse_batch_axes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, int | None] | None:
-    """Parse --batch-axis: the batch axis of each input (None: no batch), or None if absent."""
+    """Parse --batch-axis to {input: batch axis, or None for "none"}; None if it is absent.
+
+    Raises ConfigError if an axis is neither "none" nor an integer of at most 3 digits.
+    """
     batch_axes: dict[str, int | None] = {}
     for name, axis in parse_pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
         if axis == "none":
@@ -485,7 +494,24 @@ def quantize_options(command: Command) -> Command:
 
 
 def parse_pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
-    """Parse the NAME=VALUE texts of a repeatable option; `form` is shown in the error."""
+    """Parse the NAME=VALUE texts of a repeatable option to {name: value}.
+
+    The last ``=`` separates; of a repeated name, the last value counts.
+
+    Parameters
+    ----------
+    option
+        The option, shown in the error.
+    texts
+        Its values.
+    form
+        The form to write, shown in the error.
+
+    Raises
+    ------
+    ConfigError
+        If a text has no ``=``, name or value.
+    """
     values = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
@@ -513,10 +539,12 @@ def default_output_path(model: Path, suffix: str) -> Path:
 def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
     """Check that `path` can be written and is none of the `inputs` of the command.
 
+    Symbolic links are followed; inputs that are None are ignored.
+
     Raises
     ------
     ConfigError
-        If the folder does not exist, or if an input would be overwritten.
+        If `path` is no regular file, its folder does not exist, or an input would be overwritten.
     """
     from ..files import resolve_write_target
 
@@ -534,7 +562,7 @@ def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
 
 
 def json_text(value: Mapping[str, object]) -> str:
-    """Serialize `value` as indented JSON."""
+    """Serialize `value` as JSON, indented by 2; infinities and NaN become null."""
     return json.dumps(to_json_value(value), indent=2, allow_nan=False)
 
 
@@ -548,7 +576,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
     """Show a progress bar on stderr; yield its update function, or None if stderr is no terminal.
 
     The function takes the current activity, the number of completed items, and the total number or
-    None if it is unknown.
+    None if it is unknown. The rate is counted from the start of an activity.
     """
     if not sys.stderr.isatty():
         yield None
@@ -568,6 +596,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
         current, start = "", time.monotonic()
 
         def update(activity: str, completed: int, total: int | None) -> None:
+            """Show the state of the activity; a new activity restarts the clock."""
             nonlocal current, start
             if activity != current:
                 current, start = activity, time.monotonic()
@@ -589,7 +618,8 @@ _MIN_RATE_SECONDS = 1.0  # seconds before a rate is shown
 def format_progress(completed: int, total: int | None, seconds: float) -> str:
     """Format the progress of a task: completed items, rate per second, and remaining time.
 
-    Without a total, items are samples and the remaining time is omitted.
+    Without a total, items are samples and the remaining time is omitted. In the first
+    _MIN_RATE_SECONDS only the items are shown, and nothing ("") before the first item is completed.
     """
     if not completed:
         return ""

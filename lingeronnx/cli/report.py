@@ -50,7 +50,8 @@ def show_report(
 ) -> None:
     """Print the report of a quantization and the written files.
 
-    A short report (`--notes short`) is shortened until it fits on one screen.
+    A short report (`--notes short`) is shortened until it fits on one screen: first the lines of
+    each category, from _MAX_LINES down to 1, and then the cost table, which gets the free lines.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def show_report(
 
 
 def _count_screen_lines(text: str) -> int:
-    """Count the screen lines of `text`; a command line to copy counts as one line."""
+    """Count the screen lines of ANSI text; a command line to copy counts as one line."""
     from rich.text import Text
 
     lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
@@ -100,7 +101,11 @@ def _print_report(
     max_lines: int,
     cost_rows: int,
 ) -> None:
-    """Print a report: at most `max_lines` per category, `cost_rows` layers in the cost table."""
+    """Print a report and the written files.
+
+    At most `max_lines` lines per category are printed, and `cost_rows` layers in the cost table,
+    which is omitted for 0. Suggested options are printed only with a `command_line`.
+    """
     report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
     print_facts(console, _readiness_rows(report, max(max_lines, 2)))
@@ -122,7 +127,7 @@ def _print_report(
 
 
 def _print_cost_table(console: Console, report: Report, max_rows: int) -> None:
-    """Print the cost of the most expensive layers."""
+    """Print the cost of the `max_rows` most expensive layers; the report must have a cost."""
     assert report.cost is not None
     console.print("\n  Cost on the chip, most expensive nodes (--json lists all)\n", style="bold")
     lines = report.cost.format_table(max_rows, with_totals=False, latency=report.time.latency)
@@ -132,7 +137,7 @@ def _print_cost_table(console: Console, report: Report, max_rows: int) -> None:
 
 
 def _print_files(console: Console, written: WrittenFiles) -> None:
-    """Print the packer's command lines and the written files."""
+    """Print the packer's command lines, if there are any, and the written files with sizes."""
     report = written.report
     if report.packer and report.chip_ready:
         print_line(console, _PACK_LABEL, report.packer)
@@ -150,7 +155,10 @@ def _print_files(console: Console, written: WrittenFiles) -> None:
 
 
 def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows that say whether the graph is chip-ready, and what prevents it."""
+    """Return the rows that say whether the graph is chip-ready, and what prevents it.
+
+    Also layers that are too slow, and merges of parts; at most `max_lines` reasons and merges.
+    """
     rows: list[_Row] = []
     if report.program.runs_correctly:
         rows.append((f"runs on {report.platform}", report.runs_text, "bold"))
@@ -168,7 +176,10 @@ def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _figure_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows with figures: layers, MACs, cost, time, fidelity, accuracy."""
+    """Return the rows with figures: layers, MACs, cost, time, fidelity, accuracy.
+
+    Figures that are unknown are left out. There are at most `max_lines` lines of fidelity.
+    """
     counts = sorted(report.layers.items(), key=lambda item: -item[1])
     layers = "none"
     if counts:
@@ -188,7 +199,10 @@ def _figure_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _format_fidelity(report: Report, max_lines: int) -> list[str]:
-    """Format the fidelity of each output; of many, the worst ones and the range of the others."""
+    """Format the fidelity of each output, at most `max_lines` lines.
+
+    Of more outputs, the worst ones by SQNR, and the range of the others in one line.
+    """
     if len(report.outputs) <= max_lines:
         return [report.fidelity_text(name) for name in report.outputs]
     ranked = sorted(report.outputs, key=lambda name: _sqnr_sort_key(report.outputs[name]))
@@ -202,12 +216,16 @@ def _format_fidelity(report: Report, max_lines: int) -> list[str]:
 
 
 def _sqnr_sort_key(measures: Mapping[str, float]) -> float:
-    """Return the SQNR of an output, or minus infinity for NaN, which sorts first."""
+    """Return the SQNR of an output's measures; minus infinity for NaN, which sorts first."""
     return measures["sqnr"] if measures["sqnr"] == measures["sqnr"] else -float("inf")
 
 
 def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
-    """Return the rows on float nodes of the host part and on rewritten nodes."""
+    """Return the rows on float nodes of the host part and on rewritten nodes.
+
+    If the float nodes need more than `max_lines` lines, they are summarized in one; rewritten nodes
+    are cut to `max_lines`.
+    """
     from ..flow.report import format_float_nodes, format_rewrites
 
     host_lines = format_float_nodes(report.host_part, report.full)
@@ -221,7 +239,10 @@ def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
 
 
 def _summarize_host_part(report: Report) -> str:
-    """Summarize the host part in one line: nodes, operator types, MACs."""
+    """Summarize the host part in one line: nodes, operator types, MACs unless 0.
+
+    The most frequent _MAX_OP_TYPES types are counted.
+    """
     counts = Counter(node.op_type for node in report.host_part).most_common()
     text = ", ".join(f"{op_type} {count}" for op_type, count in counts[:_MAX_OP_TYPES])
     if len(counts) > _MAX_OP_TYPES:
@@ -233,7 +254,10 @@ def _summarize_host_part(report: Report) -> str:
 
 
 def _collect_notes(report: Report, max_lines: int) -> list[str]:
-    """Return the notes of the report and the findings that are mere warnings of the packer."""
+    """Return at most `max_lines` notes: those of the report and warnings of the packer.
+
+    Warnings are the findings of level "plan". Similar ones are merged unless the report is full.
+    """
     from ..flow.report import format_findings
 
     warnings = (finding for finding in report.findings if finding.level == "plan")
@@ -242,7 +266,11 @@ def _collect_notes(report: Report, max_lines: int) -> list[str]:
 
 
 def _print_search(console: Console, search: Mapping[str, Any]) -> None:
-    """Print the attempts of a search, the selected one marked, its bit widths, and why it ended."""
+    """Print the attempts of a search, the selected one marked, its bit widths, and why it ended.
+
+    `search` is the report's JSON. The reason is omitted if the goal was met; flash and cycles if no
+    attempt has them.
+    """
     from ..search.page import format_weight_bits
 
     trials = search["trials"]
@@ -263,7 +291,17 @@ def _print_search(console: Console, search: Mapping[str, Any]) -> None:
 def _format_attempt(
     trial: Mapping[str, Any], unit: str, cost_keys: Sequence[str]
 ) -> tuple[str, ...]:
-    """Format one attempt of a search as a row of the table."""
+    """Format one attempt of a search as a row of the table.
+
+    Parameters
+    ----------
+    trial
+        The attempt's JSON.
+    unit
+        Unit of its value. Without a value, the reason for that is shown.
+    cost_keys
+        Keys of further columns.
+    """
     from ..search.page import format_shortfall
 
     value, shortfall = trial["why"], ""
@@ -284,7 +322,10 @@ def _format_attempt(
 
 
 def show_demo(console: Console, demo: Demo, report: Report) -> None:
-    """Print the digits of the demo, their predicted classes, and the accuracy."""
+    """Print the digits of the demo, their predicted classes, the accuracy and the report.
+
+    Digits are drawn with ASCII characters if the console has no Unicode.
+    """
     from rich.text import Text
 
     print_title(console, f"Handwritten digits, as the integers of a {DEFAULT} NPU compute them")
@@ -317,11 +358,11 @@ def show_demo(console: Console, demo: Demo, report: Report) -> None:
 
 
 def _draw_pixels(pixels: Iterable[float], shades: str) -> str:
-    """Draw a row of pixels [0, 1], two characters each, with five `shades`."""
+    """Draw a row of pixels from 0 to 1, two characters each, with five `shades` from 0 to 1."""
     return "".join(2 * shades[round(float(pixel) * 4)] for pixel in pixels)
 
 
 def _relative_path(path: Path) -> str:
-    """Return `path` relative to the current folder if it is below it."""
+    """Return `path` relative to the current folder if it is below it, else as it is."""
     folder = Path.cwd()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -49,7 +49,10 @@ _MAX_FINDINGS = 5  # findings of a comparison that are printed
 
 
 def console_for(as_json: bool) -> Console:
-    """Return the console for tables: stderr if stdout is reserved for JSON."""
+    """Return the console for tables: stderr if stdout is reserved for JSON, else stdout.
+
+    Its width is 100 if neither a terminal nor COLUMNS gives it; markup in text has no effect.
+    """
     from rich.console import Console
 
     stream = sys.stderr if as_json else sys.stdout
@@ -60,7 +63,10 @@ def console_for(as_json: bool) -> Console:
 
 
 def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Print (label, value, style of the value) rows; long values wrap in their column."""
+    """Print (label, value, style of the value) rows; long values wrap in their column.
+
+    No-break spaces are not wrapped at, and printed as spaces.
+    """
     from rich.text import Text
 
     for label, value, style in rows:
@@ -80,7 +86,21 @@ def print_table(
     rows: Sequence[Sequence[str]],
     right: str = "",
 ) -> None:
-    """Print a table under a title; `right` is the column to align on the right."""
+    """Print a table under a title.
+
+    Parameters
+    ----------
+    console
+        Console to print on.
+    title
+        Title, or "" for an empty line.
+    header
+        Names of the columns.
+    rows
+        Cells of each row.
+    right
+        Name of the column to align on the right.
+    """
     from rich import box
     from rich.padding import Padding
     from rich.table import Table
@@ -100,7 +120,7 @@ def print_title(console: Console, text: str) -> None:
 
 
 def print_line(console: Console, label: str, text: str) -> None:
-    """Print a value that must not be wrapped, such as a path or a command line."""
+    """Print a label and a text that is not wrapped, such as a path or a command line."""
     from rich.text import Text
 
     console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), text), soft_wrap=True)
@@ -109,7 +129,7 @@ def print_line(console: Console, label: str, text: str) -> None:
 def print_notes(
     console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow"
 ) -> None:
-    """Print notes, wrapped and indented."""
+    """Print each note after `kind`, wrapped, with further lines indented."""
     for note in notes:
         lines = textwrap.wrap(
             f"  {kind}: {note}", console.width, subsequent_indent="    ", break_on_hyphens=False
@@ -118,7 +138,7 @@ def print_notes(
 
 
 def show_simulation(console: Console, result: Simulation, output: Path, dump: Path | None) -> None:
-    """Print the tensors of a run and the written files."""
+    """Print the tensors of a run and the written files: `output`, and the folder `dump` if any."""
     output_by_tensor = {tensor: name for name, tensor in result.outputs.items()}
     rows = []
     for name, array in result.arrays.items():
@@ -137,14 +157,20 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
 
 
 def _format_role(tensor: str, output: str | None) -> str:
-    """Format the role of a tensor: empty, "output", or "output NAME" if its name differs."""
+    """Format the role of a tensor: "", "output", or "output NAME" if its name differs.
+
+    `output` is the graph output that it is, or None.
+    """
     if output is None:
         return ""
     return "output" if output == tensor else f"output {output}"
 
 
 def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
-    """Print statistics of one tensor; values of integers also as real values."""
+    """Print statistics of one tensor; values of integers also as real values.
+
+    Scale and real values are omitted if it has no quantization parameters.
+    """
 
     def format_real(value: float) -> str:
         return f"{summary.real(value):g}"
@@ -172,7 +198,11 @@ def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
 def show_evaluation(
     console: Console, evaluation: Evaluation, model: Path, baseline: Path | None
 ) -> None:
-    """Print the value of a metric, and its difference to the baseline."""
+    """Print the value of a metric, the baseline's value, and the drop (baseline - value).
+
+    The latter two are omitted for a metric that compares with the baseline model. Also prints the
+    number of samples, and warnings.
+    """
     unit = evaluation.unit
     text = f"{format_value(evaluation.value, unit)}  {model}"
     if baseline is not None and evaluation.baseline is None:
@@ -187,7 +217,10 @@ def show_evaluation(
 
 
 def show_deployment(console: Console, deployment: Deployment) -> None:
-    """Print the files that were written for a board."""
+    """Print the files that were written for a board, with sizes; golden vectors as one row.
+
+    Also notes, the result of the trial on this PC if there was one, and how to run the packer.
+    """
     rows, golden_sizes = [], []
     for name, size in deployment.files.items():
         if name.startswith("golden/"):
@@ -205,7 +238,10 @@ def show_deployment(console: Console, deployment: Deployment) -> None:
 
 
 def show_verification(console: Console, verification: Verification) -> None:
-    """Print whether a device agrees with the simulator, or its first difference and the causes."""
+    """Print whether a device agrees with the simulator, or its first difference and the causes.
+
+    Also names that the graph does not have, and tensors of the graph that the device did not show.
+    """
     count = f"{len(verification.compared)} tensors compared"
     if verification.agrees:
         print_facts(console, [("agrees", f"{count}, all equal", "bold green")])
@@ -221,7 +257,10 @@ def show_verification(console: Console, verification: Verification) -> None:
 
 
 def _print_first_difference(console: Console, first: TensorDifference) -> None:
-    """Print the first tensor that differs, and its possible causes."""
+    """Print the first tensor that differs, and its possible causes.
+
+    A cause that predicts the device's values exactly is labelled "explained by".
+    """
     layer = f"{first.operator} {first.node}"
     if list(first.nodes) != [first.node]:
         layer += f"; the fault is in one of {_format_names(first.nodes)}"
@@ -240,14 +279,17 @@ def _print_first_difference(console: Console, first: TensorDifference) -> None:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Format the first `_MAX_NAMES` names and the number of others."""
+    """Format the first `_MAX_NAMES` names, and the number of others if there are any."""
     hidden = len(names) - _MAX_NAMES
     suffix = f" and {hidden} more, listed with --json" if hidden > 0 else ""
     return ", ".join(names[:_MAX_NAMES]) + suffix
 
 
 def _format_first_element(first: TensorDifference) -> str:
-    """Format the first differing element and how many differ."""
+    """Format index and both values of the first differing element, and how many differ.
+
+    "unknown" if only checksums were compared.
+    """
     if first.index is None:
         return "unknown: only checksums were compared"
     text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"
@@ -269,7 +311,7 @@ def show_platforms(console: Console, targets: Sequence[Target]) -> None:
 
 
 def show_platform(console: Console, target: Target) -> None:
-    """Print limits, operators and known faults of one platform."""
+    """Print properties, limits, operators and known faults of one platform."""
     print_title(console, f"{target.name}: {target.title}")
     min_exponent, max_exponent = target.exponents
     facts = [
@@ -295,7 +337,10 @@ def show_platform(console: Console, target: Target) -> None:
 
 
 def _format_limits(target: Target) -> list[tuple[str, str]]:
-    """Return (limit, value) rows of the memories, convolutions and pooling of `target`."""
+    """Return (limit, value) rows of the memories, convolutions and pooling of `target`.
+
+    Limits that are None are left out.
+    """
     limits: dict[str, Any] = {
         "shared_memory": target.shared_memory,
         "external_memory": target.external_memory,
@@ -312,7 +357,7 @@ def _format_limits(target: Target) -> list[tuple[str, str]]:
 
 
 def _format_scale(qparams: Affine | None) -> str:
-    """Format a scale, as a power of two if it is one, with a nonzero zero point."""
+    """Format a scale, as 2^e if it is a power of two, with a nonzero zero point; "" for None."""
     if qparams is None:
         return ""
     mantissa, exponent = math.frexp(qparams.scale)
@@ -321,17 +366,21 @@ def _format_scale(qparams: Affine | None) -> str:
 
 
 def _format_shape(shape: Sequence[int]) -> str:
+    """Format a shape like a list: [1, 3, 4]."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 def size_text(path: Path) -> str:
-    """Format the size of a file in kB or MB."""
+    """Format the size of a file in MB from 10^6 bytes on, else in kB, with one decimal."""
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def show_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
-    """Print the summary, the worst layers and the first findings of a comparison."""
+    """Print the summary, the worst layers and the first findings of a comparison.
+
+    `folder` is where its files were written.
+    """
     samples = comparison.join.samples
     models = f"{comparison.names[1]} against {comparison.names[0]}, {samples} samples"
     rows = [("models", models, "")]
@@ -360,7 +409,10 @@ def show_comparison(console: Console, comparison: Comparison, folder: Path) -> N
 
 
 def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Return the rows of the first findings and their remedies."""
+    """Return the rows of the first `_MAX_FINDINGS` findings, each followed by its remedy.
+
+    A last row has the number of others, if there are any.
+    """
     rows = []
     for finding in comparison.findings[:_MAX_FINDINGS]:
         text = f"{finding.place}: {finding.measured} (limit: {finding.limit})"
@@ -374,6 +426,6 @@ def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def _format_written_pages(folder: Path) -> tuple[str, str, str]:
-    """Return the row of the files that a comparison writes to `folder`."""
+    """Return the row that names the files that a comparison writes to `folder`."""
     files = "profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv"
     return "written", f"{folder}: {files}", ""

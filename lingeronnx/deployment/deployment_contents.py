@@ -309,12 +309,12 @@ class DeploymentContents:
             write_golden_calls(folder, self.program, self.calls, feeds)
 
     def prove(self, folder: Path) -> Proof:
-        """Compile the program in `folder` and prove it.
+        """Compile the program in `folder`, prove it, and measure its footprint on small cores.
 
         Raises
         ------
         ConfigError
-            If the proof fails.
+            With the first failure, if the proof fails.
         """
         assert self.program is not None
         feeds = [run.feeds for run in self.sample_runs.values()]

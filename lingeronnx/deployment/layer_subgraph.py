@@ -89,7 +89,7 @@ class LayerSubgraph:
         return self.with_node(index, node)
 
     def with_node(self, index: int, node: onnx.NodeProto) -> LayerSubgraph:
-        """Return a copy with another node at `index`."""
+        """Return a copy with `node` in place of the node at `index`; its operator stays."""
         return replace(
             self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={}
         )

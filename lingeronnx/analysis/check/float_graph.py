@@ -76,7 +76,8 @@ def _find_worked_around_faults(
 ) -> list[WorkedAround]:
     """List the executor's faults that nodes trigger, except those that a violation already names.
 
-    A violation names a fault if its rule contains the fault's text.
+    A violation names a fault if its rule contains the fault's text. Each has the names of all nodes
+    that trigger it.
     """
     faults_by_node = [
         (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
@@ -94,7 +95,8 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
     """Return the violated limits, and the float nodes that belong to the host.
 
     Host nodes are before or after the integer part. If such a node has no multiply-accumulates (a
-    final Softmax), its limits do not matter.
+    final Softmax), its limits do not matter; if it has some and violates a limit, it is not listed.
+    A float node between integer nodes is a violation, whatever the reason.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
@@ -118,9 +120,10 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
 
 
 def _node_violations(node: ir.Node, target: Target) -> list[Violation]:
-    """List the violated limits of a node's operator, or that the target does not have the operator.
+    """List the violated limits of a node's operator.
 
-    Empty for a node that no lowering rule matches.
+    If there are none but the target does not have the operator, that is the only violation. Empty
+    for a node that no lowering rule matches.
     """
     op, _ = find_lowering_rule(node, target)
     if op is None:

@@ -56,11 +56,11 @@ class Forecast:
 
 
 def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
-    """Forecast the deployment of a normalized and fitted float model; empty without a packer.
+    """Forecast the deployment of a normalized and fitted float model on a chip.
 
-    The scales are placeholders: a guess for every activation, adjusted to the chip's rules.
-    Operators that `quantize` offloads to the host, by evidence or with `max_parts`, stay on the
-    chip here.
+    Empty without a packer, without quantized nodes, or if the model cannot be lowered. The scales
+    are placeholders: a guess for every activation, adjusted to the chip's rules. Operators that
+    `quantize` offloads to the host, by evidence or with `max_parts`, stay on the chip here.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     if not target.has_packer or not partition.ops:

@@ -35,8 +35,8 @@ __all__ = ["check_integer"]
 def check_integer(model: ir.Model, target: Target) -> Check:
     """Check an integer graph, which is not modified, against the limits of `target`.
 
-    A platform whose nodes must carry the attribute `platform` gets one more violation if no node
-    has it.
+    A platform whose nodes must carry the attribute `platform` gets one more violation, at the first
+    node, if no node has it.
     """
     model = ir.clone(model)
     for value, shape in infer_shapes(model).items():
@@ -132,7 +132,10 @@ class _GraphChecker:
 
 
 def _has_float_output(node: ir.Node, form: Format) -> bool:
-    """Whether an integer operator writes its wide output as float values, without a scale."""
+    """Whether an integer operator writes its output as float values.
+
+    It must allow wide outputs and have no scale_o.
+    """
     lowering = get_rule_for_integer_op(form)
     if lowering is None or not lowering.allows_wide_output:
         return False
@@ -182,7 +185,10 @@ def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Ite
 
 
 def _has_weights(op_format: Format) -> bool:
-    """Whether an operator has weights that absorb channel factors."""
+    """Whether the lowering of an operator says that its weights absorb channel factors.
+
+    False for an operator without lowering rule.
+    """
     lowering = get_rule_for_integer_op(op_format)
     return lowering is not None and lowering.scale_constraints.factor_behavior == "absorbed"
 
@@ -228,7 +234,10 @@ def _check_non_integer_node(
 
 
 def _integer_inputs(node: ir.Node, integers: set[str]) -> list[str]:
-    """List the inputs of a node that are in `integers`; a Cast may read integer graph inputs."""
+    """List the inputs of a node that are in `integers`, by name.
+
+    Those without a producer do not count for a Cast, which may read integer graph inputs.
+    """
     names = []
     for value in node.inputs:
         if value is None or value.name not in integers:
@@ -240,6 +249,9 @@ def _integer_inputs(node: ir.Node, integers: set[str]) -> list[str]:
 
 
 def _float_nodes_between_integers(model: ir.Model) -> set[str]:
-    """Return the float nodes with integer nodes both upstream and downstream."""
+    """Return the names of float nodes with integer nodes both upstream and downstream.
+
+    Integer nodes are those of the quantized domain.
+    """
     quantized_ids = {id(node) for node in model.graph if is_quantized_domain(node)}
     return {entry.node for entry in split_float_nodes(model, {}, quantized_ids)[0]}

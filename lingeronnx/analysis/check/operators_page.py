@@ -36,7 +36,7 @@ _ONNX_SOURCES = {"Linear": "Gemm, MatMul"}
 
 
 def render_operators_markdown() -> str:
-    """Return the page docs/operators.md."""
+    """Return the page docs/operators.md: table of operators, limits, narrow weights and faults."""
     lines = [
         _HEAD,
         BEGIN,
@@ -75,7 +75,8 @@ def _render_operator_table() -> list[str]:
 def _format_support(name: str, op: Op | None, target: Target) -> str:
     """Return the support of an operator on a target: "yes", "limits", "composed" or "no".
 
-    "composed" is for an operator that the target runs as several others.
+    "composed" is for an operator that the target runs as several others, "limits" for one that it
+    runs itself within some limits. `op` is the lowering rule, None if there is none.
     """
     if not target.can_run(name):
         return "composed" if op is not None and op.is_available(target) else "no"
@@ -97,7 +98,11 @@ def _format_limits(op: Op, target: Target) -> list[str]:
 
 
 def has_limit(constraint: LimitCheck, target: Target) -> bool:
-    """Whether `target` has the limit of a constraint; otherwise its fields are None."""
+    """Whether `target` has the limit of a constraint.
+
+    It has none if the constraint's text quotes a field that is None or missing, or if the vendor
+    says so.
+    """
     try:
         text = format_limit_rule(constraint, target)[0]
     except AttributeError:  # it quotes a field of limits that the target does not have
@@ -106,7 +111,10 @@ def has_limit(constraint: LimitCheck, target: Target) -> bool:
 
 
 def _render_limits() -> list[str]:
-    """Render the limits by operator; a rule that several platforms share is listed once."""
+    """Render the limits by operator; a rule that several platforms share is listed once.
+
+    Operators without limits are left out.
+    """
     lines = ["## Limits", ""]
     for op in LOWERING_RULES:
         platforms_by_rule: dict[str, list[str]] = {}

@@ -28,7 +28,10 @@ __all__ = ["check_packed", "is_packable"]
 
 
 def is_packable(proto: onnx.ModelProto) -> bool:
-    """Whether a file contains operators that only integer graphs have."""
+    """Whether a node of the file's main graph has the name of an integer operator.
+
+    Integer operators in the standard domain, such as Relu, do not count.
+    """
     integer_op_types = {form.name for form in INTEGER_OPS if form.domain}
     return any(node.op_type in integer_op_types for node in proto.graph.node)
 
@@ -125,7 +128,10 @@ def _add_parts(
 
 
 def _named_target(proto: onnx.ModelProto) -> Target:
-    """Return the chip named by the first node with a platform attribute, else the default chip."""
+    """Return the chip named by the first node with a platform attribute, else the default chip.
+
+    Raises the error of `get_target` for an unknown name.
+    """
     for node in proto.graph.node:
         for attribute in node.attribute:
             if attribute.name == "platform":
@@ -137,7 +143,7 @@ def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode
     """Split the float nodes: those between integer nodes, and those before or after all of them.
 
     Integer nodes are those of the quantized domain, but for a Dequant on the host, and standard
-    operators that read an integer tensor.
+    operators that read an integer tensor, directly or over others.
     """
     integer_ids: set[int] = set()
     integers: set[str] = set()

@@ -22,7 +22,7 @@ _COST_COLUMNS = (
 
 
 def render_check_section(check: Check) -> PageSection:
-    """Render the result of a check as a page section."""
+    """Render the result of a check as a page section: verdict, problems, facts, cost and report."""
     blocks = [components.paragraph(check.verdict, "good" if check.sound else "bad")]
     problems = [*map(str, check.violations), *map(str, check.findings)]
     if problems:
@@ -53,7 +53,7 @@ def render_check_page(check: Check, name: str) -> str:
 def _packing_facts(check: Check) -> list[tuple[str, object]]:
     """Return (term, text) pairs on packing, correctness and latency.
 
-    Further lines of the latency have an empty term.
+    Answers are "yes", "no" or "not packed". Further lines of the latency have an empty term.
     """
     answers = {True: "yes", False: "no", None: "not packed"}
     time = [("time" if i == 0 else "", line) for i, line in enumerate(check.time.lines())]

@@ -108,7 +108,7 @@ class Check(Sequence[Violation]):
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        """The verdict on the graph, or those on each chip part of an integer graph."""
+        """The verdict on the graph, or those on each chip part of an integer graph; else ()."""
         if self.choice is not None:
             return (self.choice.verdict,)
         return self.program.verdicts if self.kind == "integer" else ()
@@ -133,12 +133,15 @@ class Check(Sequence[Violation]):
 
     @property
     def cost(self) -> GraphCost | None:
-        """The cost of the graph on the chip, or None if it has no plan."""
+        """The cost of the graph on the chip as one part.
+
+        None if it is not packed as one part, or has no plan.
+        """
         return None if self.choice is None else self.choice.verdict.cost
 
     @property
     def sound(self) -> bool:
-        """Whether no limit is violated, all parts are chip-ready, and the budget is kept."""
+        """Whether no limit is violated, all verdicts are chip-ready, and the budget is kept."""
         ready = all(verdict.is_chip_ready for verdict in self.verdicts)
         return ready and not self.violations and not self.time.findings
 
@@ -367,12 +370,12 @@ _MIN_COST_ROWS = 3  # layers in a table of costs
 
 
 def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
-    """Return the fields of dataclass instances by name."""
+    """Return the fields of each object as a dict; nested objects are not converted."""
     return [vars(item) for item in items]
 
 
 def _format_outcome(verdict: Verdict) -> str:
-    """Return whether a graph packs and is computed correctly."""
+    """Describe whether a graph packs, is computed correctly, and stays within its memory plan."""
     if not verdict.is_packable:
         return "it does not pack"
     outcome = "it packs and is correct"
@@ -384,7 +387,7 @@ def _format_outcome(verdict: Verdict) -> str:
 
 
 def _format_part(part: PartReport) -> list[str]:
-    """Return the lines on a chip part: its packer arguments and verdict, and its cost."""
+    """Return the lines on a chip part: packer arguments and verdict, then its cost if known."""
     outcome = "it packs and is correct" if part.runs else "it does not run on the chip"
     lines = [f"{part.name}: packed with {_truncate(part.packer_args)}: {outcome}"]
     cost = None if part.verdict is None else part.verdict.cost
@@ -420,7 +423,7 @@ def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]
 
 
 def _truncate(line: str, max_length: int = 160) -> str:
-    """Truncate a long line and refer to --json."""
+    """Return a line of at most `max_length` characters, or its begin with a reference to --json."""
     if len(line) <= max_length:
         return line
     return f"{line[:max_length]}... ({len(line)} characters; complete with --json)"

@@ -71,7 +71,10 @@ class IntegerNode:
     producer_qparams: Mapping[str, Affine]
 
     def read_scales(self) -> dict[int, float]:
-        """Return the scale of each input, as the node declares it, or else as its producer does."""
+        """Return {input index: scale}, as the node declares it, or else as its producer does.
+
+        Inputs for which neither does are left out.
+        """
         qparams: dict[int, Affine] = {}
         for index, value in enumerate(self.node.inputs):
             if value is not None and value.name in self.producer_qparams:

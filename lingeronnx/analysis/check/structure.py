@@ -84,7 +84,10 @@ class Structure:
         return "\n".join(texts)
 
     def lines(self) -> list[str]:
-        """Return a line for each suspicion that is not a limit, and for each unusual use count."""
+        """Return a line for each suspicion that is not a limit, and for each unusual use count.
+
+        Usual is 1.
+        """
         lines = [str(s) for s in self.suspicions if s.kind != LIMIT_KIND]
         for name, kind, count in self.use_counts:
             if count != "1":
@@ -110,9 +113,10 @@ class Structure:
 
 
 def count_uses(model: ir.Model) -> list[tuple[str, str, str]]:
-    """Return (name, type, count) of the inputs, weights and layers of a model.
+    """Return (name, type, count) of the inputs, weights and layers of a model, in this order.
 
-    For inputs and weights the consumers count; a layer is used if a graph output depends on it.
+    For inputs and weights the uses by live nodes count; a layer has 1 if a graph output depends on
+    it, else 0.
     """
     rows: list[tuple[str, str, str]] = []
     live_ids = _live_node_ids(model)
@@ -163,6 +167,7 @@ def _count_live_consumers(value: ir.Value, live_ids: set[int]) -> int:
 
 
 def _dtype_name(qparams: Affine | None) -> str:
+    """Return "int<bits>", or "float32" without parameters."""
     return "float32" if qparams is None else f"int{qparams.bits}"
 
 
@@ -227,7 +232,10 @@ class _StoredTensors:
         return self.user_names.get(str(value.name), str(value.name))
 
     def qparams_at(self, node: ir.Node, value: ir.Value | None) -> Affine | None:
-        """Return the parameters of a tensor at a node, or None if it is float there."""
+        """Return the parameters of a tensor at a node, or None if it is float there.
+
+        None too for an absent value, and for a tensor that the plan does not contain.
+        """
         if value is None or self.is_float(node, value):
             return None
         return self.plan.tensors.get(self.user_name(value))
@@ -295,6 +303,7 @@ def _iter_weight_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[s
 
 
 def _format_channel_axis(qparams: Affine | None) -> str:
+    """Return the axis of the scales as text; "-" for one scale and for float."""
     return "-" if qparams is None or qparams.axis is None else str(qparams.axis)
 
 

@@ -104,15 +104,17 @@ def find_graph_suspicions(graph: ir.Model, violations: Sequence[Violation] = ())
 
 
 def _format_override(tensor: str, setting: str) -> str:
+    """Return the option --override that gives `tensor` a setting, quoted for a shell."""
     return f"--override {shlex.quote(f'{tensor}={setting}')}"
 
 
 def _from_violation(violation: Violation) -> Suspicion:
+    """Return the suspicion of kind `LIMIT_KIND` for a violated limit."""
     return Suspicion(violation.node, LIMIT_KIND, violation.value, violation.rule, violation.remedy)
 
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find outputs that leave the integer part and could have more bits.
+    """Find outputs that leave the integer part with at most 8 bits and could have more.
 
     On a chip that would change the input of its program, so it is not suspicious there.
     """
@@ -197,7 +199,7 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Find scales that are stored at most half as fine as the calibrator chose.
 
-    Only groups of tensors with calibration data count; none without a policy.
+    Only groups with calibration data of some tensor count; none without a policy.
     """
     policy, stats, target = result.basis.policy, result.basis.stats, result.platform
     if policy is None:
@@ -238,9 +240,9 @@ def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]
 
 
 def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find output channels of the integer graph whose weights are all zero.
+    """Find layers of the integer graph with output channels whose weights are all zero.
 
-    The float model's weights tell which of them are zero only by rounding.
+    The float model's weights of the same name tell which of them are zero only by rounding.
     """
     initializers = result.float_graph.graph.initializers
     float_weights = {name: ir.const_value(value) for name, value in initializers.items()}
@@ -252,7 +254,7 @@ def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
 
 
 def _find_graph_dead_channels(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find output channels of an integer graph whose weights are all zero."""
+    """Find layers of an integer graph with output channels whose weights are all zero."""
     for node, weight in _iter_layer_weights(graph):
         suspicion = _dead_channel_suspicion(node, weight, None)
         if suspicion is not None:
@@ -306,8 +308,8 @@ def _find_outlier_ranges(
 ) -> Iterator[Suspicion]:
     """Find tensors and weights whose range is set by a few values.
 
-    A calibrated tensor counts if its largest absolute value exceeds MAX_RATIO times a quantile of
-    the absolute values, weights if `compute_outlier_rows` marks one of their rows.
+    A calibrated tensor counts if its largest absolute value exceeds MAX_RATIO times the 0.99
+    quantile of the absolute values, weights if `compute_outlier_rows` marks one of their rows.
     """
     for name, observed in stats.items():
         max_abs, quantile = max(observed.high, -observed.low), _abs_quantile(observed)
@@ -406,7 +408,7 @@ def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find graph outputs that an integer operator other than Dequant produces."""
+    """Find graph outputs that an integer operator other than Dequant writes as integers."""
     for value in graph.graph.outputs:
         node = ir.producer(value)
         op = None if node is None else find_integer_op(node)

@@ -52,10 +52,12 @@ def render_time_plot(time: CallLatency, title: str) -> str:
 
 
 def _svg_text(x: float, y: float, text: str, attributes: str = "") -> str:
+    """Return an SVG text element at (x, y) in pixels; `text` is escaped, `attributes` are not."""
     return f'<text x="{x:.1f}" y="{y:.1f}" {attributes}>{html.escape(text)}</text>'
 
 
 def _svg_rect(x: float, y: float, width: float, color: str) -> str:
+    """Return an SVG rectangle of the height of a bar, with its upper left corner at (x, y)."""
     return f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_ROW - 6}" fill="{color}"/>'
 
 

@@ -15,6 +15,9 @@ MOVE_NODE_REMEDY = (
 
 
 def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
-    """Create the violation of `rule` by `node`, reported for its first output."""
+    """Create the violation of `rule` by `node`, with its first named output ("" without one).
+
+    `value` is the value that violates the rule, and `remedy` how to fix it.
+    """
     tensor = next((str(v.name) for v in node.outputs if v.name), "")
     return Violation(str(node.name), ir.display_op_type(node), tensor, rule, value, remedy)

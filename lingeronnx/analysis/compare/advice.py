@@ -80,7 +80,7 @@ class _Diagnosis:
         self.findings: dict[str, LayerFinding] = {}
 
     def _is_explained_upstream(self, name: str, order: int) -> bool:
-        """Whether a parent row has a finding of `order` or lower."""
+        """Whether a parent row has a finding of `order` or lower (0 is the most serious)."""
         findings = [self.findings.get(parent) for parent in self.parents[name]]
         return any(finding is not None and finding.order <= order for finding in findings)
 
@@ -140,12 +140,16 @@ class _Diagnosis:
                 self.findings[name] = finding
 
     def _is_explained_by_few_bits(self, name: str, row: ComparedTensor) -> bool:
-        """Whether the layer or a parent has a finding, or the layer has uneven weights."""
+        """Whether the layer or a parent has a finding, or the layer's weights are uneven.
+
+        Findings of parents count up to order 2.
+        """
         if name in self.findings or self._is_explained_upstream(name, 2):
             return True
         return self._diagnose_uneven_weights(name, row) is not None
 
     def _diagnose_uneven_weights(self, name: str, row: ComparedTensor) -> LayerFinding | None:
+        """Return the finding of `diagnose_uneven_weights` about a row, or None."""
         return diagnose_uneven_weights(row, self._join, self.parents[name], self.findings)
 
     def diagnose_remaining(self) -> None:
@@ -170,7 +174,10 @@ def _records_settings(tensor_join: TensorJoin) -> bool:
 
 
 def _load_settings(tensor_join: TensorJoin) -> Mapping[str, Any] | None:
-    """Return the settings of `quantize` recorded in the analysed graph, or None."""
+    """Return the settings of `quantize` recorded in the analysed graph.
+
+    None if it records none, or the analysed model has no graph.
+    """
     graph = tensor_join.other.graph
     return None if graph is None else load_quantize_settings(graph)
 
@@ -179,6 +186,8 @@ def _extend_to_shared_scale(
     names: Collection[str], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
 ) -> set[str]:
     """Extend `names` to all tensors that share a scale with them through data movement.
+
+    Returns a new set; tensors are joined as long as both sides have the same scale.
 
     Parameters
     ----------
@@ -204,7 +213,7 @@ def _extend_to_shared_scale(
 
 
 def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
-    """List the tensors whose scale the user set by an override, as the analysed graph records it.
+    """Return the tensors whose scale the user set by an override, as the analysed graph records it.
 
     Empty if no settings are recorded, there is no float graph, or they do not match it.
     """
@@ -224,7 +233,7 @@ def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
 
 
 def format_options(findings: Sequence[LayerFinding]) -> str:
-    """Return the distinct options of all findings as one shell command line."""
+    """Return the distinct options of all findings, in their order, as one shell command line."""
     options: dict[str, None] = {}
     for finding in findings:
         options.update(dict.fromkeys(finding.options))
@@ -235,9 +244,10 @@ def format_options(findings: Sequence[LayerFinding]) -> str:
 
 
 def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
-    """Return the nearest upstream rows of every row.
+    """Return {row: nearest upstream rows} of every row.
 
-    Tensors without a row are skipped, and the search continues at their inputs.
+    Tensors without a row are skipped, and the search continues at their inputs; constants do not
+    count.
     """
     source = tensor_join.base if tensor_join.base.graph is not None else tensor_join.other
 

@@ -67,7 +67,8 @@ class BadCase:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sample as an .npz file, which every command accepts as data.
 
-        The file contains the inputs by name, and `labels` if there is a label.
+        The file contains the inputs by name, and `labels` if there is a label. Raises ConfigError
+        for another suffix than .npz.
         """
         if os.path.splitext(path)[1] != ".npz":
             raise ConfigError(
@@ -169,7 +170,10 @@ def find_bad_case(
 
 
 def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples in a batch; 1 if no input has a batch axis."""
+    """Return the number of samples in a batch, the largest of all inputs of any batch size.
+
+    1 if there is no such input.
+    """
     counts = [
         spec.count_samples(feeds[name]) for name, spec in specs.items() if spec.accepts_any_batch
     ]
@@ -179,7 +183,7 @@ def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpe
 def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
     """Return the name of the output to compare and its sample axis.
 
-    `output` None is the default output.
+    An `output` of None is the default output; the axis is `find_dynamic_axis`.
 
     Raises
     ------

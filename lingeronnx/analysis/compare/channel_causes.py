@@ -53,7 +53,7 @@ class StoredRanges:
 
     @classmethod
     def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
-        """Compute the magnitudes of a tensor stored as `stored_form`."""
+        """Compute the magnitudes of the channels of `row`, stored as `stored_form`."""
         channels, factor = row.channels, np.array(stored_form.factor)
         max_abs, rms = channels.max_abs * factor, np.sqrt(channels.mean_square) * factor
         active_max_abs, sqnrs_db = max_abs[channels.is_active], channels.sqnr_db()
@@ -63,12 +63,12 @@ class StoredRanges:
 
     @property
     def is_large(self) -> np.ndarray:
-        """Which channels exceed the median channel too much, bool [C]."""
+        """Which channels exceed _MAX_CHANNEL_RATIO times the median channel, bool [C]."""
         return np.asarray(self.max_abs > _MAX_CHANNEL_RATIO * self.median_max_abs)
 
     @property
     def has_few_large(self) -> bool:
-        """Whether at most an eighth of the channels, or one, are large."""
+        """Whether at most an eighth of the channels are large, or at most one."""
         return bool(np.count_nonzero(self.is_large) <= max(1, len(self.max_abs) // 8))
 
 
@@ -192,7 +192,8 @@ def _abs_quantile_99(row: ComparedTensor) -> float:
 def _equalization_options(row: ComparedTensor, tensor_join: TensorJoin) -> tuple[str, ...]:
     """Return the option to equalize channel ranges, or 16 bits for a graph that is equalized.
 
-    Empty if it is equalized and the platform has no 16 bits.
+    A graph is equalized if a transform of its plan has different factors. Empty if it is and the
+    platform has no 16 bits.
     """
     plan = getattr(tensor_join.other, "plan", None)
     if plan is None or all(len(set(t.factor)) <= 1 for t in plan.transforms.values()):
@@ -260,7 +261,10 @@ def diagnose_uneven_weights(
 
 
 def _integer_weight(node: ir.Node | None) -> np.ndarray | None:
-    """Return the integer weight [O, I, ...] of a layer, or None if it has none."""
+    """Return the integer weight [O, I, ...] of a layer: constant input 1 of at least two axes.
+
+    None if it has none.
+    """
     if node is None or len(node.inputs) <= 1:
         return None
     array = ir.const_value(node.inputs[1])
@@ -279,9 +283,10 @@ _CHANNEL_PRODUCING_OPS = (
 def diagnose_minor_issues(
     row: ComparedTensor, tensor_join: TensorJoin, explained: bool
 ) -> LayerFinding | None:
-    """Return a finding about dead channels, an 8-bit output, or an unexplained error.
+    """Return a finding about dead channels, an 8-bit output, or an unexplained error, else None.
 
-    `explained` tells whether a finding upstream explains the error.
+    They are tried in this order; the latter two need a low SQNR. `explained` says whether a finding
+    upstream explains the error, which excludes the last.
     """
     finding = _diagnose_dead_channels(row)
     if finding is not None:
@@ -341,6 +346,6 @@ def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
 
 
 def _format_channels(channels: np.ndarray) -> str:
-    """List up to four channels, and count the others."""
+    """List up to four channels, and the number of the others."""
     listed = ", ".join(str(int(c)) for c in channels[:4])
     return listed + (f" and {len(channels) - 4} more" if len(channels) > 4 else "")

@@ -29,14 +29,14 @@ MIN_OPSET = 8
 def duplicate_with_clipped_inputs(
     graph: ir.Model, stored_forms: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Append a second copy of every layer that reads clipped inputs.
+    """Append a second copy of every layer, which reads clipped tensors of the first copy.
 
     Parameters
     ----------
     graph
         The float model, which is not modified.
     stored_forms
-        How tensors are stored as integers, by name.
+        How tensors are stored as integers, by name; only these are clipped.
     real
         These tensors; only their rank and data type matter.
 
@@ -45,7 +45,7 @@ def duplicate_with_clipped_inputs(
     model : ir.Model
         The model with both copies.
     names : dict of str to str
-        Original tensor by tensor of the second copy.
+        Tensor of the second copy -> original tensor.
     """
     model, second = ir.clone(graph), ir.clone(graph)
     used_names = ir.get_tensor_names(model)

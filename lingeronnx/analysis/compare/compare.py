@@ -152,7 +152,10 @@ def _build_comparison(
 
 
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
-    """Return the bits of weights by node name of an integer graph; empty if all have 8 bits."""
+    """Return {node: bits of its weights} of an integer graph; empty if all have 8 bits.
+
+    Nodes without attribute `parameter_bits` are left out.
+    """
     bits_by_node: dict[str, int] = {}
     for node in () if graph is None else graph.graph:
         bits = ir.get_attr(node, "parameter_bits")
@@ -198,6 +201,7 @@ def _add_trial_samples(
 
 
 def _model_name(model: object) -> str:
+    """Return the file name of a path, or "model" for an object in memory."""
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
@@ -237,7 +241,7 @@ def _format_table(comparison: Comparison) -> str:
 
 
 def _format_csv(comparison: Comparison) -> str:
-    """Format the comparison as CSV, with all columns."""
+    """Format the comparison as CSV, with all columns, the first line being their names."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = (*COLUMNS, *CSV_ONLY_COLUMNS, *comparison.width_columns)
@@ -248,7 +252,10 @@ def _format_csv(comparison: Comparison) -> str:
 
 
 def _format_cell(value: object) -> str:
-    """Format a cell of the text table, without spaces; None is "-"."""
+    """Format a cell of the text table, without spaces; None is "-".
+
+    Floats have six significant digits.
+    """
     if value is None:
         return "-"
     return format_number(value) if isinstance(value, float) else str(value).replace(" ", "")

@@ -94,11 +94,11 @@ class Comparison:
 
     @property
     def worst(self) -> list[ComparedTensor]:
-        """The five tensors whose own layer adds most error, worst first."""
+        """The five tensors whose own layer adds most error (lowest effective SQNR), worst first."""
         return sorted(self.rows, key=lambda row: row.effective.sqnr)[:5]
 
     def finding_kind_of(self, row: ComparedTensor) -> str:
-        """Return the kind of the first finding about a row, or ""."""
+        """Return the kind of the first finding about a row, also as one of others, or ""."""
         for finding in self.findings:
             if row.name in (finding.layer, *finding.also):
                 return finding.kind
@@ -167,7 +167,10 @@ class Comparison:
         return "\n".join([*lines, *self._format_option_advice()])
 
     def _format_option_advice(self) -> list[str]:
-        """Return the lines that advise options, with their measured effect if they were tried."""
+        """Return the lines that advise options, with their measured effect if they were tried.
+
+        Empty if no finding has an option.
+        """
         if not format_options(self.findings):
             return []
         results = self.option_results

@@ -81,8 +81,8 @@ def make_finding(
 ) -> LayerFinding:
     """Create a finding about the tensor of `row`.
 
-    The weight is the shortfall of `sqnr_db` from an ordinary 8-bit tensor. `sqnr_db` is the SQNR
-    that the tensor is left with, in dB; None for the SQNR of its own layer.
+    The weight is the shortfall of `sqnr_db` from an ordinary 8-bit tensor, at least 0. `sqnr_db` is
+    the SQNR that the tensor is left with, in dB; None for the SQNR of its own layer.
     """
     if sqnr_db is None:
         sqnr_db = row.effective.sqnr
@@ -106,7 +106,8 @@ def format_distinct_from(
 ) -> str:
     """Format a value with enough digits to differ from the limit that it exceeds.
 
-    `template` is a format string with the number of digits `d`.
+    `template` is a format string with the number of digits `d`, which begins at `digits` and grows
+    by at most 5; if that is not enough, it stays `digits`.
     """
     for d in range(digits, digits + 6):
         if template.format(value, d=d) != template.format(limit, d=d):

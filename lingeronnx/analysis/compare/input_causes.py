@@ -28,9 +28,11 @@ _MIN_SAMPLES = 32  # samples required to judge the order of channels
 def diagnose_inputs(
     tensor_join: TensorJoin, layout_checks: Mapping[str, InputLayoutCheck]
 ) -> Iterator[LayerFinding]:
-    """Yield findings about inputs that differ from those of calibration.
+    """Yield at most one finding for each input, if it differs from those of calibration.
 
-    `layout_checks` has the layout check of each image input.
+    Tried in this order: the moments that the analysed graph records, the layout check, and without
+    recorded moments, the fraction of clipped values. `layout_checks` has the layout check of each
+    image input.
     """
     graph = tensor_join.other.graph
     moments = {} if graph is None else load_input_moments(graph)
@@ -179,5 +181,5 @@ def _make_input_finding(
 
 
 def _format_values(values: np.ndarray) -> str:
-    """List the first four values."""
+    """Format the first four values with three significant digits, separated by commas."""
     return ", ".join(f"{v:.3g}" for v in values[:4])

@@ -56,7 +56,8 @@ def check_input_layout(
 ) -> InputLayoutCheck:
     """Check the layout of the images [N, 3, H, W] that input `name` has in `feeds`.
 
-    Other inputs and other kinds of `base` give an empty result.
+    Other inputs, and a `base` that is no float model, give an empty result. Too few images, or no
+    suitable BatchNormalization, give an undecided one.
     """
     images = feeds.get(name)
     if not isinstance(base, FloatSource) or images is None:
@@ -99,7 +100,10 @@ _TRANSPOSED = "height and width exchanged"
 
 
 def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (description, images) of all layouts; the given layout comes first, with ""."""
+    """Yield (description, images) of all layouts; the given layout comes first, with "".
+
+    Height and width are exchanged only if they are equal.
+    """
     yield "", array
     for order in permutations(range(_COLOR_CHANNELS)):
         if order != tuple(range(_COLOR_CHANNELS)):
@@ -109,9 +113,9 @@ def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
-    """Find the BatchNormalization that alone reads the Conv that alone reads input `name`, or None.
+    """Return the BatchNormalization that alone reads the Conv that alone reads input `name`.
 
-    Its variance must be constant.
+    None if there is none, or its variance is not constant.
     """
     value = next((v for v in graph.graph.inputs if v.name == name), None)
     conv = None if value is None else ir.sole_consumer(value)

@@ -105,7 +105,10 @@ class ComparedTensor:
 
     @property
     def total_shape(self) -> tuple[int, ...]:
-        """The shape over all of the data, with the batches concatenated on axis 0."""
+        """The shape over all of the data, with the batches concatenated on axis 0.
+
+        The shape of the last batch for scalars, and without elements.
+        """
         row_size = math.prod(self.shape[1:])
         total_count = self.arrived.total_count
         if not self.shape or not row_size or not total_count:
@@ -124,7 +127,10 @@ class ComparedTensor:
 
     @property
     def effective(self) -> PairMeasures:
-        """The error of the layer itself, as far as it matters to the consumers of the tensor."""
+        """The error of the layer itself, as far as it matters to the consumers of the tensor.
+
+        This is `as_consumed`, else the local error, else the error as it arrives.
+        """
         return self.local_or_arrived if self.as_consumed is None else self.as_consumed
 
     @property
@@ -328,7 +334,7 @@ class TensorJoin:
     def _convert_recurrent_outputs(
         self, tensors: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return outputs of recurrent layers by the analysed model's names and in its layout."""
+        """Return {analysed model's name: output} of recurrent layers, as [N, T, D * H]."""
         return {
             name: _to_batch_first(tensors[output.name], output)
             for name, output in self._recurrent_outputs.items()
@@ -516,7 +522,10 @@ class TensorJoin:
         return None
 
     def baseline_name(self, name: str) -> str:
-        """Return the baseline's name of the tensor in row `name`."""
+        """Return the baseline's name of the tensor in row `name`.
+
+        It is another one only for renamed recurrent outputs.
+        """
         return self._recurrent_outputs[name].name if name in self._recurrent_outputs else name
 
     def find_row(self, name: str) -> str | None:
@@ -551,11 +560,12 @@ def _producer_type(source: TensorSource, node: ir.Node | None) -> str:
 
 
 def _node_name(node: ir.Node | None) -> str:
+    """Return the name of a node, "" for None."""
     return "" if node is None else str(node.name)
 
 
 def _long_axes(shape: Sequence[int]) -> list[int]:
-    """Return the axes of a shape that are not of length 1."""
+    """Return the lengths of the axes of a shape that are not of length 1, in order."""
     return [length for length in shape if length != 1]
 
 
@@ -598,10 +608,10 @@ def _to_batch_first(array: np.ndarray, output: _RecurrentOutput) -> np.ndarray:
 def _consumed_range(
     graph: ir.Model | None, node: ir.Node | None, name: str
 ) -> tuple[float, float] | None:
-    """Return the range that all consumers of a tensor clip it to.
+    """Return the range (low, high) that all consumers of a tensor clip it to.
 
     The consumers must be Relus or Clips from 0 with the same range; None if there is another
-    consumer, for a graph output, and without a graph.
+    consumer, for a graph output or input, and without a graph.
     """
     if graph is None or node is None:
         return None

@@ -25,8 +25,9 @@ _LOW_SQNR_DB = 15.0  # SQNR below which rounding does not explain the error of a
 def _exceeds_rounding_error(row: ComparedTensor) -> bool:
     """Whether the layer's own error is larger than rounding explains.
 
-    That is a low SQNR, or the RMS error of a channel in integer steps: too many, or more than
-    twice the median with a low SQNR. False for inputs and without a local error.
+    That is an SQNR below _LOW_SQNR_DB, or the RMS error of a channel in integer steps: above
+    _MAX_RMS_STEPS, or above 1 step and twice the median in a channel of low SQNR. False for inputs
+    and without a local error.
     """
     if row.local is None or row.kinds[0] == "Input":
         return False

@@ -78,7 +78,7 @@ class LayerExaminer:
 
     @cached_property
     def _float_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the float model."""
+        """The tensors of the float model on the samples, as real values by name."""
         return {
             name: array if form is None else form.real(array)
             for name, array, form in self._base.run(self._feeds)
@@ -106,7 +106,10 @@ class LayerExaminer:
 
     @cached_property
     def _expected_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the float model, with inputs of layers clipped to their integer range."""
+        """The tensors of the float model, with inputs of layers clipped to their integer range.
+
+        Not clipped if the baseline is no float model.
+        """
         if not isinstance(self._base, FloatSource):
             return self._float_tensors
         return self._float_tensors | self._base.run_with_clipped_inputs(
@@ -140,9 +143,9 @@ class LayerExaminer:
         return _explain_as_unrelated(row, *consumed)
 
     def _offset_persists(self, row: ComparedTensor, offsets: np.ndarray) -> bool:
-        """Whether the largest offset [C] remains in a run from the inputs.
+        """Whether more than half of the largest offset [C] remains in a run from the inputs.
 
-        Otherwise it compensates for errors upstream.
+        Otherwise it compensates for errors upstream. True if the tensor has no channels.
         """
         x = self._float_tensors[row.name]
         y = self._arrived_tensors[row.name].reshape(x.shape)
@@ -153,7 +156,11 @@ class LayerExaminer:
         return 2 * abs(float(error[worst].mean())) > abs(float(offsets[worst]))
 
     def find_saturated_bias(self, row: ComparedTensor) -> Explanation | None:
-        """Find biases (third input) at the limits of their integer type; None without any."""
+        """Find biases (third input) at the limits of their integer type; None without any.
+
+        The lowest two integers and the highest count. Only nodes of the quantized domain are
+        examined.
+        """
         node = self._other.node(row.name)
         if node is None or not is_quantized_domain(node) or len(node.inputs) <= 2:
             return None
@@ -173,7 +180,7 @@ class LayerExaminer:
         )
 
     def _find_float_node(self, name: str, op_types: Collection[str]) -> ir.Node | None:
-        """Return the first of the nodes folded into `name` with one of the types."""
+        """Return the first of the nodes folded into `name` with one of the types, or None."""
         for node in self._iter_folded_nodes(name):
             if node.op_type in op_types:
                 return node
@@ -247,7 +254,8 @@ class LayerExaminer:
     def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
         """Yield the float node that produces `name`, then the nodes folded into it, upstream.
 
-        It follows first inputs up to a tensor that the analysed model has too.
+        It follows first inputs up to a tensor that the analysed model has too; nothing for an
+        unknown name.
         """
         node = self._base.node(name)
         while node is not None:
@@ -269,7 +277,10 @@ def _move_channel_axes(
 def _clip_to_consumed_range(
     row: ComparedTensor, x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Clip both arrays to the range that the consumers of the tensor let through."""
+    """Clip both arrays to the range that the consumers of the tensor let through.
+
+    Returned as they are if the consumers do not clip.
+    """
     if row.consumed_range is None:
         return x, y
     return np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
@@ -294,7 +305,7 @@ def _is_clipping(node: ir.Node) -> bool:
 
 
 def _to_ints(value: object) -> object:
-    """Convert the elements of a list or tuple to integers."""
+    """Return a list or tuple as a list of integers; any other value as it is."""
     return [int(v) for v in value] if isinstance(value, list | tuple) else value
 
 
@@ -307,7 +318,8 @@ def _sqnr_db(x: np.ndarray, y: np.ndarray) -> float:
 def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both arrays, with y equal to x in channels that are constant in both.
 
-    The consumers of such channels may contain the constant.
+    The consumers of such channels may contain the constant. Constant is a range of at most
+    CONSTANT_TOLERANCE of the largest magnitude.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     axis = channel_axis(x.ndim)
@@ -320,7 +332,10 @@ def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return a cause if clipping y at 0 brings it much closer to x, which is never negative."""
+    """Return a cause if clipping y at 0 brings it much closer to x, which is never negative.
+
+    Much is _MIN_IMPROVEMENT_DB; None otherwise, and if y has no negative value.
+    """
     if x.min(initial=0) < 0 or y.min(initial=0) >= 0:
         return None
     if _sqnr_db(x, np.maximum(y, 0)) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB:
@@ -396,7 +411,10 @@ def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return "computes something else" if a channel's RMS error is 8 steps or more, else None."""
+    """Return "computes something else" if a channel's RMS error is 8 steps or more, else None.
+
+    None too for float tensors and for tensors without channels.
+    """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:
         return None

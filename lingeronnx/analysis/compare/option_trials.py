@@ -93,7 +93,10 @@ class OptionTrialResult:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the gain is at least `MIN_GAIN_DB` and exceeds the error of the trial itself."""
+        """Whether the gain is at least `MIN_GAIN_DB` and the error of the trial itself.
+
+        The latter is the difference between the trial without options and the graph.
+        """
         trial_error = abs(self.baseline_sqnr - self.graph_sqnr)
         return self.best_sqnr - self.baseline_sqnr >= max(MIN_GAIN_DB, trial_error)
 
@@ -114,6 +117,9 @@ def try_options(
 ) -> OptionTrialResult | None:
     """Try the options of the findings and select the best combination.
 
+    If no option is certain to help, those of serious findings are tried with refined weights, if
+    the graph has such.
+
     Parameters
     ----------
     tensor_join
@@ -126,7 +132,8 @@ def try_options(
     Returns
     -------
     OptionTrialResult or None
-        None if there are no options or nothing can be tried.
+        None if there are no options, the models are not a float model and an integer graph, the
+        model is too large, or nothing can be tried.
     """
     options = _distinct_options(findings)
     base, other = tensor_join.base, tensor_join.other
@@ -241,7 +248,7 @@ class _OptionTrial:
         )
 
     def value(self, options: Sequence[str]) -> float | None:
-        """Measure the worst output's SQNR in dB with options; None if that fails.
+        """Measure the worst output's SQNR in dB with options; None if planning or running fails.
 
         Results are kept by options and by `refines_weights`.
         """
@@ -256,7 +263,7 @@ class _OptionTrial:
 
     @cached_property
     def graph(self) -> float:
-        """The worst output's SQNR of the graph in dB."""
+        """The worst output's SQNR of the analysed graph in dB; infinite without outputs."""
         sqnr_db = self._measure_worst_sqnr(self._other)
         return math.inf if sqnr_db is None else sqnr_db
 
@@ -324,7 +331,11 @@ class _OptionTrial:
         return apply_external_plan(prepared, plan)
 
     def _plan_samples(self, prepared: PreparedModel) -> PlannedModel:
-        """Return the plan of the samples, without range transforms if `quantize` rejected them."""
+        """Return the plan of the samples.
+
+        Without range transforms if the graph is refined but not equalized: `quantize` rejected
+        them.
+        """
         if self.graph_is_refined and not self._equalized:
             return plan_without_range_transforms(prepared)
         return plan_model(prepared)

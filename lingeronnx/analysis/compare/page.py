@@ -22,7 +22,7 @@ _BINS = 64  # bins of a tensor's histogram
 
 
 def render_comparison_section(comparison: Comparison) -> PageSection:
-    """Render a comparison as a page section, with all its rows as data."""
+    """Render a comparison as a page section, with all its rows as data for the script."""
     index = {row.name: i for i, row in enumerate(comparison.rows)}
     parents = find_parent_rows(comparison.join)
     rows = []
@@ -66,7 +66,7 @@ def render_comparison_page(comparison: Comparison) -> str:
 
 
 def _read_asset(kind: str) -> str:
-    """Return the text of the page's file with the extension `kind`."""
+    """Return the text of page.<kind> in this package: html, css or js."""
     return (files(__package__) / f"page.{kind}").read_text(encoding="utf-8")
 
 
@@ -103,16 +103,21 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
 
 
 def _metrics(pair: PairMeasures) -> dict[str, object]:
+    """Return {name in tables: value for JSON} of the measures in METRICS."""
     return {name: _to_json_number(getattr(pair, key)) for name, key in METRICS.items()}
 
 
 def _distribution_to_json(distribution: Distribution) -> list[float | str | None]:
+    """Return lowest and highest value, mean and variance for JSON."""
     values = (distribution.low, distribution.high, distribution.mean, distribution.variance)
     return [_to_json_number(value) for value in values]
 
 
 def _to_json_number(value: float | None) -> float | str | None:
-    """Return a number with six digits for JSON; infinities and NaN as words."""
+    """Return a number with six significant digits for JSON; infinities and NaN as words.
+
+    None stays None.
+    """
     if value is None:
         return None
     return float(f"{value:.6g}") if math.isfinite(value) else str(float(value))

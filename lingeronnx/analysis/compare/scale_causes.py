@@ -22,7 +22,7 @@ _FULL_SQNR_DB = 35.0  # SQNR of an ordinary 8-bit tensor
 
 
 def has_same_scale(row: ComparedTensor, other: ComparedTensor) -> bool:
-    """Whether both tensors are stored as integers with the same scale."""
+    """Whether both tensors are stored as integers with the same scale; False for float."""
     if row.stored_form is None or other.stored_form is None:
         return False
     return row.stored_form.q.scale == other.stored_form.q.scale
@@ -34,7 +34,10 @@ def diagnose_scale(
     by_layer: Mapping[str, LayerFinding],
     fixed: bool = False,
 ) -> LayerFinding | None:
-    """Return a finding if the scale clips values or leaves most integers unused.
+    """Return a finding if the scale clips values or leaves most integers unused, else None.
+
+    A tensor that shares its scale with a parent, through an operator that keeps scales, gets a
+    finding only if a parent has one of the same kind.
 
     Parameters
     ----------
@@ -45,8 +48,8 @@ def diagnose_scale(
     by_layer
         Findings so far.
     fixed
-        Whether the user chose the scale. A coarse scale is then not due to a rule of the chip or
-        to calibration.
+        Whether the user chose the scale. A coarse scale is then not due to a rule of the chip or to
+        calibration.
     """
     keeps_scale = row.kinds[0] in operators.SCALE_PRESERVING_OPS
     sharing = {
@@ -163,7 +166,10 @@ def _stored_range(row: ComparedTensor) -> tuple[float, float]:
 
 
 def format_range(row: ComparedTensor) -> str:
-    """Format the range of the values and the range that the integers cover."""
+    """Format the range of the values and the range that the integers cover, in the user's units.
+
+    The tensor must be stored as integers.
+    """
     assert row.stored_form is not None
     q, factors = row.stored_form.q, row.stored_form.factor
     scale = q.scale * max(factors)

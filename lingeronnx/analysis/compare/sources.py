@@ -87,12 +87,12 @@ class TensorSource(Protocol):
         ...
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces the tensor with the user's `name`."""
+        """Return the node that produces the tensor with the user's `name`, or None."""
         ...
 
 
 def _producers_by_output(graph: ir.Model) -> dict[str, ir.Node]:
-    """Return the node that produces each tensor."""
+    """Return {tensor: node that produces it} of the main graph."""
     return {str(value.name): node for node in graph.graph for value in node.outputs}
 
 
@@ -162,7 +162,7 @@ class FloatSource:
         return {original_names[name]: array for name, array, _ in items}
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces a tensor."""
+        """Return the node that produces a tensor, or None for an input or unknown name."""
         return self._nodes.get(name)
 
 
@@ -231,11 +231,11 @@ class IntegerSource:
         return IntegerSource, (self.session,)
 
     def graph_name(self, name: str) -> str:
-        """Return the graph's name of the user's tensor `name`."""
+        """Return the graph's name of the user's tensor `name`; `name` itself if it has no other."""
         return self._graph_names.get(name, name)
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces the integers of the user's tensor `name`."""
+        """Return the node that produces the integers of the user's tensor `name`, or None."""
         return self._nodes.get(self.graph_name(name))
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -329,7 +329,7 @@ class PlannedSource:
         return _unpickle_planned_source, (ir.to_bytes(self.graph), self.plan)
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces a tensor."""
+        """Return the node that produces a tensor, or None for an input or unknown name."""
         return self._nodes.get(name)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -387,11 +387,12 @@ class _SplitModel(NamedTuple):
 
 
 def _unpickle_planned_source(content: bytes, plan: Plan) -> PlannedSource:
+    """Return the source of a plan for the graph that `ir.to_bytes` serialized."""
     return PlannedSource(ir.from_bytes(content), plan)
 
 
 def load_dump(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Load (all samples, mapped from disk; quantization parameters or None) by tensor from a dump.
+    """Load {tensor: (all samples, mapped from disk; quantization parameters or None)} from a dump.
 
     Raises
     ------
@@ -449,9 +450,9 @@ class DumpSource:
             ) from error
 
     def renamed_for(self, source: IntegerSource) -> DumpSource:
-        """Make the same dump with the user's names and the channel factors of an integer graph.
+        """Return the same dump with the user's names and the channel factors of an integer graph.
 
-        Tensors without a user's name are left out.
+        Tensors without a user's name are left out. Reading starts at the first sample.
         """
         user_names = source.user_names
         dump = DumpSource(
@@ -466,7 +467,10 @@ class DumpSource:
         return None
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield the next samples, as many as `feeds` has; DataError if the dump has fewer."""
+        """Yield the next samples, as many as `feeds` has on axis 0 (its arrays are not read).
+
+        Raises DataError if the dump has fewer.
+        """
         count = max((len(array) for array in feeds.values() if array.ndim), default=1)
         start, self._position = self._position, self._position + count
         for name, (array, q) in self._arrays.items():
@@ -484,7 +488,7 @@ class DumpSource:
 
 
 def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
-    """Open the sources of two models.
+    """Open the sources of two models: (baseline, analysed).
 
     Inputs that were fixed in the quantized model are fixed in the float model too.
     """
@@ -498,7 +502,8 @@ def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSo
 def open_source(model: object) -> TensorSource:
     """Open the source of a model.
 
-    `model` is a model's path, graph or session, a `QuantizedModel`, a dump, or a source.
+    `model` is a model's path, graph or session, a `QuantizedModel`, a dump (a folder or a mapping),
+    or a source, which is returned as it is. Raises ConfigError for anything else.
     """
     if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return model

@@ -69,7 +69,7 @@ def find_swapped_channels(
 
 
 def _weight_array(node: ir.Node) -> np.ndarray | None:
-    """Return the constant weight of a layer as float64, or None."""
+    """Return constant input 1 of a layer as float64; None without one of at least two axes."""
     array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if array is None or array.ndim < 2 else array.astype(np.float64)
 

@@ -87,7 +87,7 @@ def _encode_histogram(distribution: Distribution) -> bytes:
 
 
 def _encode_field(number: int, value: int | float | bytes) -> bytes:
-    """Encode field `number` in protobuf's wire format: bytes, double or varint, by the type."""
+    """Encode field `number` in protobuf's wire format: bytes, double (float) or varint (int)."""
     if isinstance(value, bytes):
         return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
     if isinstance(value, float):
@@ -96,7 +96,7 @@ def _encode_field(number: int, value: int | float | bytes) -> bytes:
 
 
 def _encode_varint(value: int) -> bytes:
-    """Encode an integer as a base-128 varint, low bits first."""
+    """Encode a nonnegative integer as a base-128 varint, low bits first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -111,7 +111,10 @@ def _encode_record(data: bytes) -> bytes:
 
 
 def _mask_crc(data: bytes) -> int:
-    """Return the masked CRC-32C of `data`, as TFRecord has it."""
+    """Return the masked CRC-32C of `data`.
+
+    It is rotated right by 15 bits, plus 0xA282EAD8, modulo 2^32.
+    """
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

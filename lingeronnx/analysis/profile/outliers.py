@@ -87,7 +87,7 @@ class OutlierRow:
 
     @property
     def is_outlier(self) -> bool:
-        """Whether a few outliers set the range, or a value is not finite."""
+        """Whether `versu` exceeds MAX_RATIO, or a value is not finite (NaN)."""
         return not self.versu <= MAX_RATIO  # true for NaN as well
 
     def values(self) -> tuple[float, ...]:
@@ -133,7 +133,10 @@ def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
 def compute_outlier_rows(
     tensors: Mapping[str, Any] | Iterator[tuple[str, Any]],
 ) -> list[OutlierRow]:
-    """Return the rows of numeric tensors that are not empty, including counters."""
+    """Return the rows of numeric tensors that are not empty, in order.
+
+    `tensors` are (name, array-like) pairs or a mapping; booleans and counters count as numbers.
+    """
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
     return [_compute_row(name, array) for name, array in arrays if _is_number(array) and array.size]
@@ -214,7 +217,9 @@ def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
 
 
 def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], bool]:
-    """Return a predicate that searches the regular expression `pattern` in `root` + name.
+    """Return a predicate: whether the regular expression `pattern` is found in `root` + name.
+
+    A pattern of None matches every name.
 
     Raises
     ------
@@ -232,10 +237,10 @@ def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], 
 
 
 def select_layers(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
-    """Return the layer names of the outputs of nodes that match a regular expression.
+    """Return {tensor: layer name} of the outputs of nodes that match a regular expression.
 
     A layer is named `root` + the name of its node; further outputs of a node are named by their
-    tensors.
+    tensors. Constant nodes are left out.
 
     Parameters
     ----------
@@ -245,11 +250,6 @@ def select_layers(session: Session, pattern: str | None = None, root: str = "") 
         Regular expression searched in `root` + layer name; None selects all layers.
     root
         Prefix of layer names.
-
-    Returns
-    -------
-    dict of str to str
-        Layer name by tensor.
 
     Raises
     ------

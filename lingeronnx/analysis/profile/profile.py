@@ -392,7 +392,10 @@ class Profile:
         types: Sequence[str] | None = None,
         with_stack: bool = False,
     ) -> str:
-        """Return the table of `statistic.txt`; `with_stack` adds source locations of operators."""
+        """Return the table of `statistic.txt`, a row for each entry of `select`.
+
+        `with_stack` adds a column with source locations of operators, "unknown" without one.
+        """
         rows = []
         index, previous_module = -1, ""
         for entry in self.select(prefixes, types):
@@ -486,7 +489,7 @@ class Profile:
     def to_dict(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
     ) -> list[dict[str, object]]:
-        """Return the rows as JSON-ready values."""
+        """Return the rows of `select` as JSON-ready values."""
         rows = []
         for entry in self.select(prefixes, types):
             recorded = self.tensors[entry.tensor]
@@ -509,5 +512,5 @@ class Profile:
 
 
 def _matches_prefix(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
-    """Whether the name or the module path of an operator begins with one of `prefixes`."""
+    """Whether the node name or the module path of an operator begins with one of `prefixes`."""
     return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)

@@ -98,7 +98,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     Raises
     ------
     DataError
-        If there is no valid profile.
+        If there is no valid profile, or it is of another version.
     """
     file = Path(path) / PROFILE_FILE if Path(path).is_dir() else Path(path)
     try:

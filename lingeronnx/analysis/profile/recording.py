@@ -119,7 +119,10 @@ def profile(
 
 
 def _record(recorder: Recorder, source: Data, batch: int, progress: Progress | None) -> Profile:
-    """Run the recorder's session over all of the data and return the profile."""
+    """Run the recorder's session over all of the data, `batch` samples at a time.
+
+    Returns the profile; ConfigError if the data are empty.
+    """
     sample_count = 0
     for feeds, _ in source.batches(batch):
         for name, array, q in recorder.session.tensors(feeds):
@@ -221,6 +224,7 @@ class RecordedSession(Session):
 
     @property
     def _input_names(self) -> list[str]:
+        """The names of the model's inputs, in order."""
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
@@ -319,12 +323,12 @@ def compare_kept(
 
 
 def _load_recorded_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Load (all samples, mapped from disk; quantization parameters or None) by tensor.
+    """Load {tensor: (all samples, mapped from disk; quantization parameters or None)}.
 
     Raises
     ------
     DataError
-        If the profile has no tensors, or they cannot be read.
+        If the profile in `folder` has no tensors, or they cannot be read.
     """
     try:
         return load_dump(folder / TENSORS_FOLDER)

@@ -96,7 +96,9 @@ class Journal:
                 self._file.close()
 
     def _truncate_partial_line(self, path: Path) -> bool:
-        """Remove an incomplete last line and check the header; return False without a header.
+        """Remove an incomplete last line and check the header; return whether there is a header.
+
+        False, too, if the file does not exist.
 
         Raises
         ------
@@ -115,7 +117,10 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
-        """Raise ConfigError if the header of the file differs from this journal's."""
+        """Raise ConfigError if the header of the file differs from this journal's.
+
+        Digests are not shown in the message.
+        """
         JOURNAL_VERSION.check(header, str(self._path))
         for key, value in self._header.items():
             stored = header.get(key) if isinstance(header, dict) else None
@@ -149,7 +154,10 @@ class Journal:
             raise self._damaged_error() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:
-        """Return an iterator over the records of `part` that exist now, in order."""
+        """Return an iterator over the records of `part` that exist now, in order.
+
+        Records added later are not yielded. Raises ConfigError if a line is damaged.
+        """
         return islice(self._iter_records(part), sum(1 for _ in self._iter_records(part)))
 
     def _iter_records(self, part: str) -> Iterator[dict[str, Any]]:
@@ -192,4 +200,5 @@ class Journal:
             raise self._damaged_error() from error
 
     def _damaged_error(self) -> ConfigError:
+        """Return the error for a damaged file, with the remedy."""
         return ConfigError(f"{self._path} is damaged; {self._ways.restart}")

@@ -201,7 +201,11 @@ def _build_variants(
 
 
 def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
-    """Return the variants of an operator that trials need; `has_wide`: also in more bits."""
+    """Return the variants of an operator that trials need.
+
+    Only (True, "plan"), except for operators that approximate: these also with fine inputs, and
+    with `has_wide` also in more bits.
+    """
     if op.integer_op not in _APPROXIMATING_FORMATS:
         return [(True, "plan")]
     return list(product((True, False), ("plan", "wide") if has_wide else ("plan",)))
@@ -210,8 +214,8 @@ def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
 def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:
     """Return 16-bit parameters centered at 0, as kernels require.
 
-    If the plan has a shifted zero point, either end of the range may be all 255 steps away from 0,
-    so `fine` is replaced.
+    `fine`, if the plan has no zero point. Otherwise either end of the range may be all 255 steps
+    away from 0, so they are made from `qparams`.
     """
     if not qparams.shifted:
         return fine

@@ -48,9 +48,11 @@ def write_histograms(
     outputs: Mapping[str, np.ndarray],
     count: int,
 ) -> None:
-    """Write four files: weights and outputs of the `count` best and worst layers.
+    """Write four PDF files: weights and outputs of the `count` best and worst layers.
 
-    `outputs` has values of the float model's tensors on some samples.
+    They are called worst_weight_hist_result.pdf and so on (best, act). Layers without weights or
+    outputs are left out. `outputs` has values of the float model's tensors on some samples, by
+    name.
     """
     with_weights = [layer for layer in worst_first if layer.weight.weights]
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]

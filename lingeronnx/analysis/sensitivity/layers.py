@@ -138,7 +138,10 @@ def _nodes_with_quantized_weights(
 
 
 def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
-    """Return the bits of weights by the user's operator; the most if its weights differ."""
+    """Return {user's operator: bits of its weights}, the most if its weights differ.
+
+    Operators without quantized weights are left out.
+    """
     bits_by_operator: dict[str, int] = {}
     for node, op in planned.partition.integer_nodes:
         operator = ir.origin_name(node)
@@ -166,7 +169,7 @@ def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
 
 
 def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
-    """Return the first name that selects nodes of the user's graph, or ""."""
+    """Return the first of `names` that selects nodes of the user's graph, or ""."""
     for name in names:
         try:
             select_nodes(planned.original, name)
@@ -230,7 +233,7 @@ def restored_by_options(
 
 
 def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
-    """Return everything that is rounded of some operators."""
+    """Return the union of everything that is rounded of `operators`."""
     return reduce(or_, (operator.all_rounded for operator in operators), RoundedSet())
 
 
@@ -296,16 +299,20 @@ def build_roundable_model(
 def _widened_activation_qparams(
     planned: PlannedModel, name: str, qparams: Affine, bits: int
 ) -> Affine:
-    """Return the parameters of an activation with more bits that cover its observed range."""
+    """Return the parameters of activation `name` with `bits` bits that cover its observed range.
+
+    Without statistics only the resolution grows.
+    """
     stats = planned.basis.stats.get(name)
     low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
     return _widen_qparams(qparams, bits, low, high)
 
 
 def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affine:
-    """Return parameters with more bits, some of which extend the range to cover [low, high].
+    """Return parameters with `bits` bits, some of which extend the range to cover [low, high].
 
-    A scale with few bits may clip rare values; one with 16 bits need not.
+    The others make the scale finer. The range is extended only for one scale without zero point: a
+    scale with few bits may clip rare values, one with 16 bits need not. A width is never reduced.
     """
     factor = 2.0 ** max(bits - qparams.bits, 0)
     if qparams.single and not qparams.shifted:
@@ -333,7 +340,7 @@ def _iter_widened_weights(
 def _rounded_constants(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0
 ) -> Mapping[str, np.ndarray]:
-    """Round the weights of a node to the plan's grid, and return its changed constants by name.
+    """Round the weights of a node to the plan's grid; return {constant: changed array}.
 
     `bits` other than 0 is the width of a finer grid. Weights that the plan does not quantize are
     left out.

@@ -54,7 +54,10 @@ def _render_cells(row: Sequence[Any]) -> list[str]:
 
 
 def parse_advised_options(text: str) -> str:
-    """Return the options advised in the text of sensitive_ops.txt, or ""."""
+    """Return the options advised in the text of sensitive_ops.txt, or "".
+
+    They are the line after the marker.
+    """
     _, marker, advice = text.partition(_OPTIONS_MARKER)
     return advice.splitlines()[1].strip() if marker else ""
 

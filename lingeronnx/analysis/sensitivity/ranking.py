@@ -114,7 +114,11 @@ class Sensitivity:
 
     @property
     def best(self) -> SkipAdvice | None:
-        """The shortest advice with most of the best gain, or None if no gain reaches `min_gain`."""
+        """The shortest advice with most of the best gain, or None if no gain reaches `min_gain`.
+
+        Most is `_MIN_GAIN_FRACTION` of the best gain, but at least `min_gain`; a gain must be
+        positive.
+        """
         best_gain = max((self.gain(advice) for advice in self.advice), default=0.0)
         if not best_gain > 0 or not best_gain >= self.min_gain:
             return None
@@ -125,7 +129,10 @@ class Sensitivity:
         return None
 
     def gain(self, advice: SkipAdvice) -> float:
-        """Return the improvement of advice over everything rounded, in the metric's unit."""
+        """Return the improvement of advice over everything rounded, in the metric's unit.
+
+        Positive is better, whatever the metric; 0 for equal values.
+        """
         if advice.value == self.quantized:  # also if both are infinite
             return 0.0
         difference = advice.value - self.quantized
@@ -140,7 +147,7 @@ class Sensitivity:
         write_text(Path(folder) / "sensitive_ops.html", render_sensitivity_page(self.text(), rows))
 
     def text(self, most: int | None = None) -> str:
-        """Format the first `most` rows of the ranking as a table, followed by the advice.
+        """Format the first `most` rows of the ranking (None: all) as a table, then the advice.
 
         The table has the bits of weights if an operator has other than 8 bits.
         """
@@ -218,7 +225,10 @@ def _to_json_value(item: object) -> object:
 
 
 def _format_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) -> list[str]:
-    """Format rows as lines; the columns `left_aligned` are left-aligned, others right-aligned."""
+    """Format rows as lines of aligned columns.
+
+    The columns `left_aligned` (indices) are left-aligned, others right-aligned.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

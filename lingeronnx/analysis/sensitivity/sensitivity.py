@@ -208,7 +208,10 @@ class SensitivityRequest:
     max_float_macs: float = _MAX_FLOAT_MAC_FRACTION
 
     def min_gain_for(self, metric: str) -> float:
-        """Return the gain required of advice that is measured by `metric`."""
+        """Return the gain required of advice that is measured by `metric`, in its unit.
+
+        That of the user, else the default for the unit, 0 if that has none.
+        """
         if self.min_gain is not None:
             return self.min_gain
         return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0)
@@ -267,7 +270,8 @@ def _function_name(function: Function) -> str:
 def _function_code_bytes(function: Function) -> bytes:
     """Return bytes that depend on a function's own code and the functions defined inside it.
 
-    Empty for compiled functions.
+    A partial or wrapper counts as the function inside, a callable object as its `__call__`. Empty
+    for compiled functions.
     """
     wrapped = getattr(function, "func", function)  # of a partial
     wrapped = getattr(wrapped, "__wrapped__", wrapped)
@@ -430,7 +434,8 @@ def _format_chance_note(
 def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:
     """Return the indices of trials, most sensitive first by the first metric of `values`.
 
-    With `all_but_one` the order is reversed: the best value is that of the worst operator.
+    `values` are by trial and metric. With `all_but_one` the order is reversed: the best value is
+    that of the worst operator.
     """
     sign = -1 if request.all_but_one else 1
     keys = [
@@ -475,7 +480,10 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
 def _resolve_outputs(
     planned: PlannedModel, name: str | None, function: Function | None
 ) -> list[str]:
-    """Return the graph outputs to measure: `name`, by default the first, or all for a function."""
+    """Return the graph outputs to measure: [`name`], by default [first], or all for a function.
+
+    Raises ConfigError if there is no such output.
+    """
     outputs = [str(value.name) for value in planned.original.graph.outputs]
     return outputs if function is not None else [resolve_output(name, outputs)]
 
@@ -508,7 +516,7 @@ def _advice_candidates(
 
 
 def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object) -> Data:
-    """Return the evaluation data, by default the calibration data.
+    """Return the evaluation data, by default the calibration data, else those of the plan.
 
     If the model is fed its own states, the data become calls with the float model's states.
     """

@@ -141,7 +141,7 @@ class TrialEngine:
 
     @cached_property
     def _last_consumer(self) -> dict[str, int]:
-        """The index of the last segment that reads a tensor."""
+        """{tensor: index of the last segment that reads it}."""
         last: dict[str, int] = {}
         for index, segment in enumerate(self.segments.segments):
             last.update(dict.fromkeys(segment.inputs, index))
@@ -167,7 +167,7 @@ class TrialEngine:
             yield start, stop, samples
 
     def _count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Return the number of samples in a batch; 1 if no input has a batch axis."""
+        """Return the number of samples in a batch; 1 if no input accepts any batch size."""
         counts = [
             self.inputs[name].count_samples(array)
             for name, array in feeds.items()
@@ -313,7 +313,7 @@ class TrialEngine:
         return variant if variant in operator.variants else None
 
     def _round_tensor(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
-        """Round a tensor to its grid in `setting`; float tensors are returned unchanged."""
+        """Round a tensor to its grid in `setting`, plan or wide; float tensors are unchanged."""
         grid = setting.grid_of(name)
         if not grid:
             return array
@@ -346,7 +346,7 @@ class TrialModel:
         self.inputs = list(engine.inputs.values())
 
     def with_setting(self, setting: RoundedSet) -> TrialModel:
-        """Make the model with another rounding; it shares the cache of base runs."""
+        """Return the model with another rounding; it shares the cache of base runs."""
         trial = TrialModel(self._engine, self._base, setting)
         trial._base_runs = self._base_runs
         return trial
@@ -407,4 +407,5 @@ class TrialModel:
 
     @property
     def _cache_bytes(self) -> int:
+        """Bytes of the tensors of all cached base runs."""
         return sum(base.nbytes for base in self._base_runs.values())

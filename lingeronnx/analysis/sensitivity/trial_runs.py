@@ -50,7 +50,7 @@ Function = Callable[..., float]
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
     """Choose the samples of a block: as many as fit in memory, 1 to the batch size of the config.
 
-    Counted are the tensors between segments, as float32.
+    Counted are the tensors between segments, as float32, against _MAX_BLOCK_BYTES.
     """
     stored: set[str] = set()
     for segment in segments.segments:
@@ -181,9 +181,9 @@ class TrialRuns:
         write_histograms(folder, self.planned, ranked, outputs, count)
 
     def advice_metric(self) -> str:
-        """Return the metric of advice: accuracy if there are labels, else SQNR.
+        """Return the metric of advice: top1 if the labels are classes, else SQNR.
 
-        A metric of the ranking that is not a measure of agreement takes precedence.
+        The first metric of the ranking that is not a measure of agreement takes precedence.
         """
         for name in self._metric_names:
             if name not in METRICS:
@@ -198,7 +198,9 @@ class TrialRuns:
         settings: Sequence[RoundedSet],
         metric_names: Sequence[str],
     ) -> TrialValues:
-        """Run trials, except for blocks whose results are in the journal.
+        """Run trials, except for blocks whose results are in the journal; return values by trial.
+
+        New results are added to the journal. With a user's function, each trial is one result.
 
         Parameters
         ----------
@@ -369,7 +371,7 @@ class FunctionTrials:
     function: Function
 
     def start(self) -> Callable[[RoundedSet], float]:
-        """Make the function of a setting that runs the user's function on the rounded model."""
+        """Return a function of a rounding that calls the user's function with the rounded model."""
         trials = TrialModel(self.rounding.create_engine(), self.base)
         return lambda setting: call_user_function(
             "the evaluation function", self.function, trials.with_setting(setting)

@@ -24,7 +24,8 @@ def channel_axis(rank: int) -> int | None:
 def move_channel_axis(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
     """Move the channels of a tensor from axis 1 to the axis of `channel_axis` if necessary.
 
-    Channels with a factor each are always on axis 1, which differs only for three axes.
+    Channels with a factor each are always on axis 1, which differs only for three axes; with one
+    factor the array is returned as it is.
     """
     return np.moveaxis(array, 1, 2) if array.ndim == 3 and len(factor) > 1 else array
 
@@ -93,7 +94,7 @@ class ChannelSums:
 
     @property
     def max_abs(self) -> np.ndarray:
-        """The largest |x|."""
+        """The largest |x| of each channel."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
@@ -123,7 +124,11 @@ class ChannelSums:
 
     @property
     def is_constant(self) -> np.ndarray:
-        """Which channels never change, or by less than 8 bits can resolve; bool [C]."""
+        """Which channels of x as computed never change; bool [C].
+
+        Their range is at most CONSTANT_TOLERANCE of the largest magnitude, which 8 bits cannot
+        resolve.
+        """
         size = np.maximum(np.abs(self.raw_min), np.abs(self.raw_max))
         return np.asarray(self.raw_max - self.raw_min <= CONSTANT_TOLERANCE * size)
 
@@ -133,7 +138,7 @@ class ChannelSums:
         return ~self.is_constant & (self.mean_square > 0)
 
     def sqnr_db(self) -> np.ndarray:
-        """Return the SQNR of the active channels in dB, clipped to [-60, 120]."""
+        """Return the SQNR of the active channels in dB, [active channels], within [-60, 120]."""
         active = self.is_active
         with np.errstate(over="ignore"):
             ratio = self.mean_square[active] / np.maximum(self.mean_squared_error[active], 1e-300)

@@ -44,7 +44,7 @@ class Distribution:
         self._merge_moments(batch)
 
     def merge(self, other: Distribution) -> None:
-        """Merge the values of another distribution."""
+        """Merge the values of another distribution into this one."""
         self.histogram.merge(other.histogram)
         self._merge_moments(other)
 
@@ -63,7 +63,7 @@ class Distribution:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Distribution:
-        """Create a distribution from a `state`."""
+        """Create a distribution from a `state`; its histogram is empty if the state has none."""
         values = cls()
         (
             values.count,

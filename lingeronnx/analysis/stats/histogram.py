@@ -128,7 +128,10 @@ class Histogram:
 
     @classmethod
     def from_bins(cls, low: float, high: float, count: int, bins: NonzeroBins) -> Histogram:
-        """Create a histogram of `count` values from `low` to `high` that were counted in `bins`."""
+        """Create a histogram of `count` values from `low` to `high` that were counted in `bins`.
+
+        Its number of zeros is 0.
+        """
         histogram = cls()
         histogram.low, histogram.high, histogram.count, histogram._exact_batches = (
             low,
@@ -215,7 +218,7 @@ class Histogram:
     def quantile(self, fraction: float) -> float:
         """Return the value that `fraction` of all values do not exceed; NaN without values.
 
-        Exact up to 4096 values, beyond that to the width of a bin.
+        Exact up to 4096 values (interpolated like numpy's), beyond that to the width of a bin.
         """
         if not self.count:
             return math.nan
@@ -253,7 +256,10 @@ class Histogram:
 
 
 def _widen_range(low: float, high: float, bin_count: int) -> tuple[float, float]:
-    """Widen an empty range by 0.5 on both sides, and one with fewer floats than bins."""
+    """Return a range with low < high and at least twice as many floats as bins.
+
+    An empty one is widened by 0.5 on both sides, too narrow ones by as much as needed.
+    """
     if high <= low:
         low, high = low - 0.5, high + 0.5
     min_width = 2 * bin_count * math.ulp(max(abs(low), abs(high)))
@@ -266,7 +272,10 @@ def _bin_index(value: float, exponent: int) -> int:
 
 
 def _bin_exponent(low: float, high: float) -> int:
-    """Return the smallest e for which bins of width 2**e cover [low, high] with 52-bit indices."""
+    """Return the smallest e for which _BIN_COUNT bins of width 2**e cover [low, high].
+
+    Indices of bins have at most 52 bits; _MIN_EXPONENT for zeros only.
+    """
     max_abs = max(abs(low), abs(high))
     if max_abs == 0:
         return _MIN_EXPONENT

@@ -50,7 +50,7 @@ def normalize_metric_name(name: str) -> str:
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether a smaller value of the metric is better."""
+    """Whether a smaller value of the metric is better; False for functions of the user."""
     return name in LOWER_IS_BETTER
 
 
@@ -108,7 +108,10 @@ class Measures:
         return len(self._label_metrics) < len(self._factory.names)
 
     def add(self, reference: np.ndarray, labels: np.ndarray | None, array: np.ndarray) -> None:
-        """Add a batch: the float model's output, labels if there are any, the trial's output."""
+        """Add a batch: the float model's output, labels if there are any, the trial's output.
+
+        Raises DataError if a metric needs labels and there are none.
+        """
         if self._needs_pair:
             self._pair.add(reference, array)
         for name, metric in self._label_metrics.items():
@@ -144,10 +147,10 @@ class Measures:
 
 
 def worst_first_key(name: str, value: float, order: str | None) -> float:
-    """Return a key that sorts the worst value first; NaN is the worst.
+    """Return a key for an ascending sort that puts the worst value of a metric first.
 
-    `order` is "ascending" or "descending" for a user's function, whose worst values come first in
-    that order; None for a known metric.
+    NaN is the worst. `order` is "ascending" or "descending" for a user's function, whose worst
+    values come first in that order; None for a known metric, or for a function "ascending".
     """
     if math.isnan(value):
         return -math.inf

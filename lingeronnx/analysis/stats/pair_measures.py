@@ -127,7 +127,7 @@ class PairMeasures:
         self._merge_sums(batch)
 
     def merge(self, other: PairMeasures) -> None:
-        """Merge the measures of further samples."""
+        """Merge the measures of further samples, in place."""
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
         self._merge_sums(other)
@@ -215,7 +215,7 @@ class PairMeasures:
 
     @property
     def cosine(self) -> float:
-        """The cosine similarity; 1 if both are all zero, 0 if only one is."""
+        """The cosine similarity; 1 if both are equal, 0 if only one is all zero."""
         xx, yy, xy, error, _ = self._sums
         if error == 0:
             return 1.0
@@ -239,7 +239,7 @@ class PairMeasures:
 
     @property
     def kl(self) -> float:
-        """The KL divergence of the histograms; 0 for the same values in another order."""
+        """The KL divergence of the histograms over the union of both ranges; 0 without values."""
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
@@ -317,7 +317,10 @@ def _max_relative_error(x: np.ndarray, error: np.ndarray) -> float:
 
 
 def kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """Compute KL = sum p log(p/q) of two histograms of one shape, with p, q at least 1e-12."""
+    """Compute KL = sum p log(p/q) of two histograms of one shape, with p, q at least 1e-12.
+
+    Counts are normalized first; never negative, and 0 if a histogram is empty.
+    """
     if not p.any() or not q.any():
         return 0.0
     probabilities = [np.maximum(h / h.sum(), MIN_PROBABILITY) for h in (p, q)]

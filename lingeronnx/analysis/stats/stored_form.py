@@ -39,6 +39,8 @@ class StoredForm:
     def real(self, array: np.ndarray) -> np.ndarray:
         """Convert integers, or reals in stored units, to the user's tensor, float32.
 
+        Finite values are clipped to the range of float32.
+
         Raises
         ------
         ValueError
@@ -85,7 +87,10 @@ class StoredForm:
         return np.minimum(array, stored_bound)
 
     def quantize(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Convert the user's tensor to stored integers, rounded half up."""
+        """Convert the user's tensor to stored integers of type `dtype`.
+
+        They are rounded half up and clipped.
+        """
         return self.q.integers(real.astype(np.float64) * self.broadcast_factors(real.ndim)).astype(
             dtype
         )

@@ -135,13 +135,7 @@ def deploy(
 
 
 def _check_prefix(name: str | None) -> str | None:
-    """Return `name` if C names can begin with it, or None if it is None.
-
-    Raises
-    ------
-    ConfigError
-        If C names cannot begin with `name`.
-    """
+    """Return `name`, which may be None; raise ConfigError if C names cannot begin with it."""
     from ...deployment.deploy import is_valid_stem
     from ...errors import ConfigError
 

@@ -134,7 +134,10 @@ def export(
 
 
 def _format_export(output: Path, exported: Exported) -> Iterator[str]:
-    """Yield the lines that describe an exported model."""
+    """Yield the lines that describe an exported model.
+
+    They are its size, inputs and outputs, the difference from torch, and notes.
+    """
     settings = f"opset {exported.opset}, exporter {exported.exporter}"
     yield f"{output}: {exported.nodes} nodes, {exported.parameters} parameters, {settings}"
     for kind, tensors in (("input", exported.inputs), ("output", exported.outputs)):
@@ -154,7 +157,11 @@ def _format_export(output: Path, exported: Exported) -> Iterator[str]:
 
 
 def _parse_shape(text: str) -> Shape:
-    """Parse ``NAME=1,3,224,224:DTYPE``; name and dtype are optional."""
+    """Parse ``NAME=1,3,224,224:DTYPE`` to (name, shape, dtype).
+
+    Without a name it is None, without a dtype "float32"; no dimensions are a scalar. Raises
+    BadParameter if a dimension is not a positive integer.
+    """
     name, equals, spec = text.rpartition("=")
     dims, _, dtype = spec.partition(":")
     try:
@@ -169,7 +176,11 @@ def _parse_shape(text: str) -> Shape:
 
 
 def _parse_dynamic_axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int, str]]:
-    """Parse ``NAME=0,2`` to a list and ``NAME=0:N,2:T`` to a dict; a single ``none`` is empty."""
+    """Parse ``NAME=0,2`` to {name: [0, 2]} and ``NAME=0:N`` to {name: {0: "N"}}.
+
+    A single ``none`` is {}. Raises BadParameter if a name is missing or repeated, an axis is no
+    integer, or only some axes of an input have symbols.
+    """
     if tuple(texts) == ("none",):
         return {}
     axes_by_input: dict[str, list[int] | dict[int, str]] = {}

@@ -201,7 +201,11 @@ def finetune(
 def _parse_constraints(
     clamps: Sequence[str], unclamped: Sequence[str]
 ) -> dict[str, dict[str, str] | None]:
-    """Parse --clamp and --no-clamp: selector -> limits, or None for no limits."""
+    """Parse --clamp and --no-clamp to {selector: {kind: text of the limit}, or None for no limits}.
+
+    Limits of one selector are merged; --no-clamp takes precedence. Raises ConfigError for a
+    malformed text.
+    """
     limits: dict[str, dict[str, str] | None] = {}
     for text in clamps:
         selector, equals, body = text.rpartition("=")

@@ -79,12 +79,16 @@ def fix_dequant(
 
 
 def _print_lines(lines: Sequence[str], as_json: bool) -> None:
+    """Print lines on stdout, or on stderr with `as_json`."""
     for line in lines:
         click.echo(line, err=as_json)
 
 
 def _describe_unchanged(model: Path, written: Path) -> str:
-    """Describe a written graph without edits: the same bytes as `model`, or only the same graph."""
+    """Describe a written graph without edits, as the end of a sentence.
+
+    It has the same bytes as the file `model`, or is only the same graph.
+    """
     return (
         ", byte for byte the input"
         if filecmp.cmp(model, written, shallow=False)

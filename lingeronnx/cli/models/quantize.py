@@ -316,7 +316,14 @@ def quantize(
 
 
 def _check_search_options(options: dict[str, Any], eval_data: str | None) -> bool:
-    """Return whether a search is requested; raise UsageError for options that need one."""
+    """Return True if a search is requested: an option limits accuracy, size or time.
+
+    Raises
+    ------
+    click.UsageError
+        If --metric is given without evaluation data, or --resume, --budget or --cluster without a
+        search.
+    """
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     searches = any(
@@ -337,7 +344,11 @@ def _check_output_paths(
     save_plan: Path | None,
     search_files: Iterable[Path],
 ) -> None:
-    """Raise ConfigError if an output would replace an input or another output."""
+    """Raise ConfigError if an output cannot be written or would replace another file.
+
+    The chip part's file must differ from the inputs; the plan and the files of a search from the
+    inputs, `output` and the chip part's file.
+    """
     chip_output = chip_file_path(output)
     check_output_path(chip_output, inputs)
     plan_files = [] if save_plan is None else [save_plan]
@@ -352,7 +363,7 @@ def _check_format(graph_format: str, deploy_to: Path | None) -> None:
 
 
 def _check_report(folder: Path | None, data: str | None) -> None:
-    """Raise UsageError if --report has no data to compare the models on."""
+    """Raise UsageError if a report is requested (`folder`) without data to compare on."""
     if folder is not None and data is None:
         raise click.UsageError(
             "--report compares both models on data; pass --eval DATA or --calib DATA"
@@ -362,7 +373,10 @@ def _check_report(folder: Path | None, data: str | None) -> None:
 def _check_deploy(
     folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None
 ) -> None:
-    """Raise ConfigError if `folder` cannot be written or calibration data are missing."""
+    """Raise ConfigError if `folder` cannot be written or calibration data are missing.
+
+    A plan or a quantized model needs no data. Nothing is checked without a folder.
+    """
     from ...deployment import check_folder
     from ...flow import require_data
     from ...graph import ir
@@ -373,14 +387,27 @@ def _check_deploy(
 
 
 def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for latency on the chip."""
+    """Return the options for latency on the chip: clock, budget_ms and timing."""
     return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
 def _write_deployment(
     folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
 ) -> Deployment | None:
-    """Write the files for a board if `folder` is given.
+    """Write the files for a board to `folder`; None if it is None.
+
+    Parameters
+    ----------
+    folder
+        Folder to write, or None.
+    model
+        The user's model.
+    result
+        The quantized model.
+    calib
+        Calibration data, for the golden vectors.
+    **settings
+        Passed to `api.deploy`.
 
     Raises
     ------
@@ -400,7 +427,7 @@ def _write_deployment(
 def _write_report(
     folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any
 ) -> None:
-    """Write the HTML report if `folder` is given."""
+    """Write the HTML report to `folder`; nothing if it is None."""
     from ... import api
 
     if folder is not None:
@@ -408,7 +435,7 @@ def _write_report(
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
-    """Write the attempts of a search, if there was one, as HTML and SVG."""
+    """Write the attempts of a search, if there was one, to two files: HTML page and SVG."""
     if result.report.search is not None:
         from ...search.page import write_search_page
 
@@ -418,7 +445,7 @@ def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) ->
 
 
 def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
-    """Return `result` with a note for each suspicious property of the quantized model."""
+    """Return a copy of `result` with a note for each suspicious property of the quantized model."""
     from ... import api
 
     notes = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
@@ -427,7 +454,9 @@ def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
-    """Read a plan, and set platform and mode in `options` if it is a lingeronnx plan.
+    """Read a plan or encodings from a file.
+
+    If it is a lingeronnx plan, its platform and mode are set in `options`, in place.
 
     Raises
     ------

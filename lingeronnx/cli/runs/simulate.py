@@ -115,7 +115,10 @@ def simulate(
 
 
 def _check_dump_folder(path: Path | None, data: str) -> None:
-    """Raise ConfigError if a dump into `path` could replace a file of the data."""
+    """Raise ConfigError if the data are in the folder `path` of a dump, or are that folder.
+
+    A dump could replace them. Nothing is checked without a dump (None).
+    """
     if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
         raise ConfigError(
             f"--dump {path}: the folder contains the input data; choose another folder"

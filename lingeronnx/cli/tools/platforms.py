@@ -49,6 +49,9 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 
 
 def _target_to_json(target: Target) -> dict[str, Any]:
-    """Return the JSON object of a target, with its vendor's columns beside the others."""
+    """Return the JSON object of a target, with its vendor's fields at the top level.
+
+    "packer" is the packer's command.
+    """
     body = to_json_value(target)
     return {**body, **body.pop("vendor"), "packer": target.vendor.packer_command}
