@@ -261,7 +261,10 @@ class TensorJoin:
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Top-1 accuracy of both models in percent, if all samples have class labels."""
+        """Top-1 accuracy of both models in percent; None unless all samples have class labels.
+
+        It is that of the first graph output. None, too, without samples.
+        """
         predictions = self._predictions
         if not predictions.samples == self.samples > 0:
             return None
@@ -271,7 +274,10 @@ class TensorJoin:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the accuracy, and about constant or saturated outputs."""
+        """Warnings about the accuracy, and about constant or saturated outputs.
+
+        The former only if `accuracy` is known.
+        """
         warnings = []
         if self.accuracy is not None:
             warnings += self._predictions.format_warnings(is_integer=True)
@@ -281,7 +287,7 @@ class TensorJoin:
 
     @property
     def outputs(self) -> dict[str, float]:
-        """The SQNR of the graph outputs in dB, as it arrives."""
+        """{graph output: SQNR in dB, as the error arrives}, of the outputs that have a row."""
         names = [name for name in self._output_names if name in self.rows]
         return {name: self.rows[name].arrived.sqnr for name in names}
 
@@ -435,7 +441,7 @@ class TensorJoin:
 
     @cached_property
     def _output_names(self) -> list[str]:
-        """The names of the graph outputs."""
+        """The names of the graph outputs, of the baseline if it has a graph; [] without graphs."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
         return [] if graph is None else [str(value.name) for value in graph.graph.outputs]
 
