@@ -70,8 +70,8 @@ def make_cache_key(*identifiers: str) -> str:
 def cache_folder() -> str | None:
     """Return the folder of the compiled code, created if necessary, or None if it cannot be.
 
-    If another user could have written to it, a warning is printed to stderr and a private temporary
-    folder is used instead.
+    It is in LINGERONNX_CACHE_DIR, else XDG_CACHE_HOME, else ~/.cache. If another user could have
+    written to it, a warning is printed to stderr and a private temporary folder is used instead.
     """
     configured = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:

@@ -106,17 +106,17 @@ class RepairReport:
 
     @property
     def fatal(self) -> list[RepairFinding]:
-        """The findings that cannot be repaired."""
+        """The findings of level "fatal", which cannot be repaired."""
         return [finding for finding in self.findings if finding.level == "fatal"]
 
     @property
     def wrong(self) -> list[RepairFinding]:
-        """The findings that are repaired."""
+        """The findings of level "wrong", which are repaired."""
         return [finding for finding in self.findings if finding.level == "wrong"]
 
     @property
     def notes(self) -> list[RepairFinding]:
-        """The findings that are left unchanged."""
+        """The findings of level "note", which are left unchanged."""
         return [finding for finding in self.findings if finding.level == "note"]
 
     def lines(self, planned: bool = False) -> list[str]:

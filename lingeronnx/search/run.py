@@ -352,8 +352,8 @@ class _Search:
     def _search_rung(self, rung: Sequence[Attempt]) -> bool:
         """Whether an attempt of the rung meets the goal: galloping search, then bisection.
 
-        The 1st, 2nd, 4th ... attempts are tried until one meets the goal. Bisection then finds the
-        first attempt that does.
+        The 1st, 2nd, 4th ... and at last the last attempt are tried until one meets the goal.
+        Bisection then finds the first attempt that does.
         """
         last = len(rung) - 1
         failed, met, step = -1, -1, 0

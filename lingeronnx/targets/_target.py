@@ -153,9 +153,10 @@ class Vendor:
     def evaluate_packing(
         self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None
     ) -> PackerArguments:
-        """Evaluate the part of a graph that runs on the chip.
+        """Evaluate the part of a graph that runs on the chip, with the vendor's packer rules.
 
-        `argv` are the packer's arguments; None selects the best ones.
+        `argv` are the packer's arguments; None selects the best ones. This base has no packer and
+        always raises ConfigError; vendors override it.
         """
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 

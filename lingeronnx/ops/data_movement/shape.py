@@ -43,7 +43,7 @@ class _ShapeRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject nodes that move the batch axis."""
+        """Return the reason if the node moves the batch axis, else None."""
         return explain_batch_move(node)
 
 

@@ -160,7 +160,7 @@ class Clip(Op):
         return True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject bounds computed at run time."""
+        """Return the reason if the bounds are computed at run time, else None."""
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:

@@ -259,7 +259,7 @@ class MaxPool(Op):
         return _explain_pool_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the same operator on integers."""
+        """Emit MaxPool on integers, with the node's window attributes; the scale is unchanged."""
         context.emit(formats.MAX_POOL, node, context.inputs(node), _make_window_attributes(node))
 
 

@@ -207,9 +207,10 @@ def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
 
 
 def _remove_nan_guard(model: ir.Model, node: ir.Node) -> int:
-    """Remove a Where that replaces NaN after a Softmax; return the number of changes.
+    """Remove a Where(IsNaN(y), ..., y) of a Softmax y; returns the number of changes, 0 or 1.
 
-    A Softmax is NaN only for a completely masked row, which needs an infinite mask.
+    Kept if the Softmax's producer has a constant with infinity or NaN: a Softmax is NaN only for a
+    completely masked row, which needs an infinite mask.
     """
     is_nan = ir.producer(node.inputs[0])
     softmax = ir.producer(node.inputs[2])

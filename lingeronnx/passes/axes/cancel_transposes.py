@@ -287,9 +287,10 @@ def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | No
 
 
 def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the pads, or the axes that they apply to.
+    """Permute the axes that the pads apply to, or without that input the pads, by `perm`, in place.
 
-    Returns True, since the output must be transposed, or None if the pads are not constant.
+    Returns True, since the output must be transposed, or None, without a change, if that input is
+    not constant.
     """
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = ir.get_axes(node, 3)

@@ -128,7 +128,8 @@ def _match_regions(
 ) -> _LayerNormMatch | None:
     """Return the largest of `regions`, nearest first, that is a normalization of `source`.
 
-    A larger region may only add affine operators.
+    A region larger than one that matched may only add affine operators; the search ends at the
+    first one that adds others. None if no region matches or there are no probe inputs.
     """
     results = {str(region.result.name) for region in regions}
     fallback = FloatFallback(model, regions[-1].nodes, results)

@@ -243,7 +243,9 @@ def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | N
 def _make_reshapes_dynamic(model: ir.Model) -> bool:
     """Let the first dimension of all Reshapes follow the batch, in place.
 
-    Returns False if a target shape is not a suitable constant.
+    A positive first size becomes -1, or 0 if another size is -1. Returns False, perhaps with some
+    Reshapes changed, if a target shape is not constant, is empty, or has a first size above 1 and a
+    -1; otherwise True.
     """
     for node in model.graph:
         if node.op_type != "Reshape" or node.domain:

@@ -36,9 +36,10 @@ class ModelStage:
 
 
 def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[str]]:
-    """Group consecutive tensors of at most `MAX_STAGE_BYTES` bytes per sample.
+    """Group consecutive tensors of at most `MAX_STAGE_BYTES` bytes (4 per element) per sample.
 
-    There is one group if shapes or types are not known, or nodes have subgraphs.
+    The order is that of `names`; a larger tensor is a group of its own. There is one group if
+    shapes or types are not known, or nodes have subgraphs.
     """
     values = {str(value.name): value for value in ir.iter_values(model)}
     has_subgraphs = any(ir.has_subgraphs(node) for node in model.graph)

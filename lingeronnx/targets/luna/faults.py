@@ -21,7 +21,7 @@ class LunaFault(Enum):
     """
 
     def __init__(self, key: str, text: str) -> None:
-        """Set the key and the text of the member."""
+        """Set the short name `key` and the description `text` of the member."""
         self.key, self.text = key, text
 
     CLIP = "clip", "Clip does not load: ReLU6 is computed by saturation"

@@ -43,9 +43,10 @@ _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], Sequence[str]]] = {
 def _get_activations(
     a: Attributes, default: Sequence[str], directions: int
 ) -> list[ActivationFunction]:
-    """Return the activations of all directions in order.
+    """Return the activations of all directions in order; `default` is that of one direction.
 
-    Their numeric attributes are assigned in order to the activations that have some.
+    Their numeric attributes are assigned in order to the activations that have some. ModelError for
+    an unknown activation.
     """
     values = {name: list(a.get(f"activation_{name}") or []) for name in ("alpha", "beta")}
     activations: list[ActivationFunction] = []

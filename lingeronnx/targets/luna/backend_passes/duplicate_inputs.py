@@ -30,7 +30,8 @@ _MAX_ROW_LENGTH = 512
 def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Make every node that reads a graph input as several operands read a copy of it, in place.
 
-    The copy, an identity convolution, replaces all these operands, and is shared by such nodes.
+    A graph input is the output of a Quant. The copy, an identity convolution, replaces all these
+    operands, and is shared by such nodes.
     """
     copies: dict[ir.Value, ir.Value] = {}
     rewrites = []

@@ -99,9 +99,10 @@ def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]
 
 
 def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Insert an identity convolution after the first Quant of a graph without weights.
+    """Insert an identity convolution after a Quant of a graph without weights, in place.
 
-    The Quant must have rank 2 to 4 and a known shape.
+    It is the first Quant whose output has rank 2 to 4 and known sizes from axis 1 on; without one
+    nothing changes.
     """
     if any(_get_weight_inputs(node) for node in graph.graph):
         return []

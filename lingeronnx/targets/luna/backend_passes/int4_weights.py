@@ -126,7 +126,9 @@ class _ConvShape:
     def find_aligned_kernel(self, target: Target) -> _ConvShape | None:
         """Return this convolution, or its smallest extension, whose 4-bit weights fill the plan.
 
-        None if none of them saves bytes compared with 8 bits.
+        They do if as many bytes are planned as written, and fewer than this convolution fetches
+        now. Extensions have up to `_MAX_ZERO_ROWS` rows and columns of zeros and must be supported.
+        None if there is no such convolution.
         """
         max_bytes = self.compute_stored_size(target).fetched_bytes
         extensions = [
@@ -246,9 +248,11 @@ def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
 
 
 def _legalize_linear(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    """Convert a LinearInt to a 1x1 convolution, or store the weights of a node with 8 bits.
+    """Convert a LinearInt to a 1x1 convolution, or store a node's weights with 8 bits, in place.
 
-    Returns the description of the change, which is empty if the node stays as it is.
+    A convertible LinearInt of a correct size stays as it is (returns ""); one of another size is
+    converted if the convolution is correct. All other nodes get 8 bits. Returns the description of
+    the change.
     """
     if not _is_convertible_linear(node):
         return _store_as_int8(graph, node)

@@ -82,10 +82,11 @@ def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units
 
 
 def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Insert an identity LinearInt after every LSTMInt whose work area is too small.
+    """Insert an identity LinearInt after every LSTMInt whose work area is too small, in place.
 
     An LSTMInt with H units writes 40*H bytes and plans 32*H. A LinearInt with a bias plans four
-    bytes per output; with few rows it computes additional outputs, which are sliced off again.
+    bytes per output element, so one with 10*H elements anywhere in the graph suffices. With fewer
+    than ten steps the inserted one computes additional outputs, which are sliced off again.
     """
     rewrites = []
     max_linear_elements = max(

@@ -242,9 +242,10 @@ def search_iteratively(
 
 
 def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
-    """Return the tiled graph and its schedules, or None if no tiling makes it ready.
+    """Return the tiled graph and its schedules, or None if no tiling makes it ready for the chip.
 
-    Tries one memory fraction after the other, until the graph is far from fitting.
+    Tries one memory fraction after the other, until the graph is far from fitting. None at once if
+    a node that is no window is incorrect wherever its tensors are placed.
     """
     budget = _SearchBudget(SEARCH_BUDGET_NODES)
     untiled_state = TilingState.for_untiled_graph(view, _MEMORY_FRACTIONS[0], budget)
@@ -346,9 +347,11 @@ def _iterate_trials(state: TilingState, layer: ir.Node) -> Iterator[TileSchedule
 
 
 def _is_within_goal(state: TilingState, layers: Collection[str], goal_bytes: int) -> bool:
-    """Whether the first tiles of `layers` are correct and within the goal for live bytes.
+    """Whether the first tiles of `layers` are not in `incorrect_nodes` and are within `goal_bytes`.
 
-    The first tile keeps its layer's name, so findings and plan entries are looked up by it.
+    The live bytes at each of their steps must not exceed it, nor their largest work area times
+    `_WORK_AREA_DIVISOR`. The first tile keeps its layer's name, so findings and plan entries are
+    looked up by it.
     """
     graph, plan = state.verdict.graph, state.verdict.memory_plan
     assert graph is not None

@@ -260,7 +260,9 @@ def _find_schedule_from(
 def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
     """Whether the tiles fit without findings under arguments that were measured to be correct.
 
-    Tries several sets of tensors in psram. Only nodes in `untiled` may have findings.
+    Tries several sets of tensors in psram. Only nodes in `untiled` may have findings other than of
+    level "plan" and on shared memory, and the plan must fit, or else the node with the most live
+    bytes must be in `untiled`.
     """
     net = view.prepared.net
     if net is None:

@@ -228,8 +228,9 @@ def check_overruns(
 ) -> Iterator[VerdictFinding]:
     """Yield a finding for each node that writes past its work area, if that does or may do harm.
 
-    The level is "right" if a live tensor is overwritten, and "plan" if bytes past the end of the
-    planned memory are written.
+    The level is "right" if a live tensor is overwritten or the operator is in
+    `_ALWAYS_HARMFUL_OPERATORS`, else "plan" if bytes past the end of the planned memory are
+    written; other overruns have no finding.
     """
     work_area = find_work_area(memory)
     if work_area is None:
@@ -266,7 +267,9 @@ def _find_live_overlaps(
 ) -> list[str]:
     """Return the tensors and buffers that are live at a step and overlap a byte range of a memory.
 
-    `exposed` limits the bytes of a tensor or buffer that count, by name; all bytes of others count.
+    `span` is (first, one past the last byte). `exposed` limits the bytes of a tensor or buffer that
+    count, by name; all bytes of others count. A buffer is live if this or a later step uses it, a
+    tensor if it has a consumer or is a graph output; work areas do not count.
     """
     start, end = span
     overlapping = []

@@ -68,7 +68,8 @@ def _check_large_conv(
 ) -> Iterator[VerdictFinding]:
     """Yield a finding if input or output of a convolution over a large map is in PSRAM.
 
-    A map is large if its padded bytes exceed `MAX_COPY_BYTES`.
+    A map is large if its bytes, with channels padded to a multiple of 8 and the width to one of 8
+    strides, exceed `MAX_COPY_BYTES`.
     """
     _, channels, height, width = node.x.shape
     map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height

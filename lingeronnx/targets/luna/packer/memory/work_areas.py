@@ -130,9 +130,9 @@ def _get_conv_area_venusa(node: PlacedStep) -> int:
 def _get_conv_area_venus(node: PlacedStep) -> int:
     """Return the bytes of the staged input and output, or of the tiles of a large map.
 
-    Up to `_MAX_CHUNK_BYTES` of padded input, the tensors in PSRAM are staged. Larger maps have
-    tiles of rows, but one with fewer than `_MAX_CHUNK_BYTES` pixels has no area unless the
-    convolution is depthwise.
+    Up to `_MAX_CHUNK_BYTES` of padded input, the tensors in PSRAM are staged. Larger maps have the
+    fewest equal tiles of rows that do not exceed it, and need the larger of tile and output
+    (depthwise: their sum). Those with fewer than `_MAX_CHUNK_BYTES` pixels need 0 unless depthwise.
     """
     _, channels, height, width = node.x.shape
     input_bytes, output_bytes = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
@@ -267,7 +267,9 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
     def get_average_pool_area(node: PlacedStep) -> int:
         """Return the bytes of the intermediate sums, and of the ones of a global average.
 
-        A power-of-two window has sums of `bytes_per_sum` bytes each, another one of 8.
+        A global average of C channels needs max(H * W, 4 * C), and 4 * C more unless H * W is a
+        power of two. Another window needs its output elements (of 8 channels for a padded map above
+        `_MAX_CHUNK_BYTES`) times `bytes_per_sum` if its area is a power of two, else times 8.
         """
         kernel = node.step.get("kernel_shape")
         area = math.prod(kernel)
@@ -409,7 +411,7 @@ def _get_concat_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_concat_area(node: PlacedStep) -> int:
-    """Return the bytes of one slice from the axis on, or 0.
+    """Return the bytes of the output's axes from the concatenated one on, or 0.
 
     It is 0 unless an input is rescaled and an input or the output is in PSRAM.
     """
