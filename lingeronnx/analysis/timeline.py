@@ -197,7 +197,7 @@ def _host_marker(text: str, start: float) -> Slice:
 
 
 def _format_op_types(op_types: Sequence[str], max_count: int = 4) -> str:
-    """List the distinct operator types, the first `max_count` by name, and count the others."""
+    """Name the first `max_count` distinct operator types, in order, and count the others."""
     distinct = list(dict.fromkeys(op_types))
     text = ", ".join(distinct[:max_count])
     if len(distinct) > max_count:

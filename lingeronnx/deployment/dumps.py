@@ -190,7 +190,7 @@ def _read_dump(path: Path) -> DumpedTensor:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a regular file, or raise DataError."""
+    """Read a regular file; raise DataError if it is none or cannot be read."""
     if (file_kind := describe_irregular_file(path)) is not None:
         raise DataError(
             f"cannot read {path}: it is {file_kind}, not a regular file; save its contents to a "

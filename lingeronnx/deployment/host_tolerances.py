@@ -129,7 +129,10 @@ def run_in_double_precision(
 
 
 def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy the model with float32 constants and Casts to float32 as double, functions inlined."""
+    """Copy the model with its functions inlined, and float32 constants as double.
+
+    Casts to float32 become Casts to double. Subgraphs stay as they are.
+    """
     if model.functions:
         double_model = inline_local_functions(model)
     else:

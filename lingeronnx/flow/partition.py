@@ -392,7 +392,10 @@ def _find_regions(partition: Partition) -> dict[str, str]:
 
 
 def _nodes_after_host(partition: Partition) -> set[str]:
-    """Return the names of nodes downstream of float nodes that are downstream of integer nodes."""
+    """Return the names of nodes downstream of the host's results of integers.
+
+    That is, downstream of a float node that is downstream of an integer node.
+    """
     after_integers, after_host = set[str](), set[str]()
     for node in partition.graph.graph:
         name = str(node.name)

@@ -324,7 +324,10 @@ class Linear(WeightedIntegerOp):
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix kernel, with float output if the node has no scale_o."""
+        """Return the matrix kernel, with float output if the node has no scale_o.
+
+        Raises ModelError if weight, bias or scales are invalid.
+        """
         from simulator.kernels import Linear as Kernel
 
         weight = info.require_constant(1, "int8 int16", "weight")

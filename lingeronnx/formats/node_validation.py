@@ -156,7 +156,10 @@ _ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for constant weights and biases of wrong dtype or rank, or empty ones."""
+    """Raise ModelError for constant weights and biases of wrong dtype or rank, or empty ones.
+
+    Computed ones are not checked.
+    """
     for index, (kind, axes) in form.constant_parameters(node).items():
         array = ir.const_value(node.inputs[index])
         if array is None:

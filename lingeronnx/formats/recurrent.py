@@ -281,7 +281,11 @@ class RecurrentIntegerOp(Format):
         return parameters
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard layer, whose recurrent state is float and whose time axis is 0."""
+        """Emit the standard layer and return its outputs, as many as the node has.
+
+        The recurrent state is float; the standard layer's time axis is 0, so that inputs and
+        outputs of a batch-first node are transposed.
+        """
         attrs, indices = builder.attrs, input_indices(builder.node)
         batch_first = bool(self.time_axis(builder.info))
 

@@ -186,7 +186,10 @@ class Check(Sequence[Violation]):
 
     @property
     def verdict(self) -> str:
-        """The result in one line."""
+        """The result in one line: that no limit is exceeded if it is `sound`, else the reasons.
+
+        Reasons are the time, packing, and the number of limits.
+        """
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
         reasons = []
@@ -235,7 +238,10 @@ class Check(Sequence[Violation]):
         return lines
 
     def _format_lines(self, max_lines: int | None) -> list[str]:
-        """Return the report with at most `max_lines` lines per section; None: all of it."""
+        """Return the report with at most `max_lines` lines per section; None: all of it.
+
+        The table of costs gets the lines that are free on the screen.
+        """
         full = max_lines is None
         lines = [self.verdict, *self._format_violations(max_lines)]
         if self.violations and self.kind == "float":

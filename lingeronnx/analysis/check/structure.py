@@ -188,7 +188,7 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
     """
 
     def describe(name: str, qparams: Affine | None) -> str:
-        """Describe how the scale of tensor `name` was chosen; "-" for float."""
+        """Describe how the scale of tensor `name` was chosen; "-" without parameters (float)."""
         if qparams is None:
             return "-"
         if policy is None:

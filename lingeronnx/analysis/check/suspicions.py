@@ -77,7 +77,10 @@ class Suspicion:
 def find_model_suspicions(
     result: QuantizedModel, violations: Sequence[Violation] = ()
 ) -> list[Suspicion]:
-    """Return the suspicions about a quantized float model."""
+    """Return the suspicions about a quantized float model.
+
+    They are grouped by kind, in a fixed order; `violations` of the limits come last.
+    """
     partition = Partition.build(result.float_graph, result.plan.floats, result.platform)
     return [
         *_find_narrow_outputs(partition, result),
@@ -138,7 +141,7 @@ def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterat
 
 
 def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
-    """Find float operators with integer operators both upstream and downstream."""
+    """Find float operators with integer operators both upstream and downstream, at any distance."""
     nodes = list(partition.graph.graph)
     downstream_ids = set(partition.integer_node_ids)  # integer nodes and nodes downstream
     for node in nodes:

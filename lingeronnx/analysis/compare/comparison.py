@@ -193,7 +193,7 @@ class Comparison:
         return [head, f"   {self.options}", measured, ""]
 
     def _format_summary(self) -> list[str]:
-        """Return lines on outputs, accuracy, warnings and notes."""
+        """Return lines on the outputs' SQNR, the accuracy if known, warnings and notes."""
         lines = [
             f"output '{name}': {format_number(value)} dB" for name, value in self.outputs.items()
         ]

@@ -141,7 +141,10 @@ def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 def _load_distribution(
     numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Distribution:
-    """Create a distribution from the result of `_dump_distribution` and the arrays of the file."""
+    """Create a distribution from the result of `_dump_distribution` and the arrays of the file.
+
+    `arrays` are by name. The exact values or the bins become its histogram.
+    """
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
         return Distribution.from_state([0, skipped, *_EMPTY_MOMENTS, None])

@@ -224,7 +224,11 @@ def _validate_arguments(
     plots: int,
     folder: str | os.PathLike[str] | None,
 ) -> None:
-    """Raise ConfigError or DataError for invalid arguments before any work."""
+    """Raise ConfigError or DataError for invalid arguments before any work.
+
+    Plots need matplotlib and a folder, data must not be a generator, and data are required unless
+    there is a function.
+    """
     if plots:
         check_matplotlib()
         if folder is None:

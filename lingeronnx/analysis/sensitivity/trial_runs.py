@@ -164,7 +164,10 @@ class TrialRuns:
         worst_first: Sequence[RankedTrial],
         count: int,
     ) -> None:
-        """Draw histograms of the `count` best and worst layers, with float outputs of one block."""
+        """Draw histograms of the `count` best and worst layers, with float outputs of one block.
+
+        `worst_first` ranks the operators; the PDF files are written to `folder`.
+        """
         engine = self._roundable.create_engine()
         feeds, _ = next(self._data.batches(self.block_size))
         runs = [

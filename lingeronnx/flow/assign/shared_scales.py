@@ -256,7 +256,11 @@ def _float_consumers(
 def _consumers_outside(
     names: Sequence[str], values: Mapping[str, ir.Value], integer_ops: Mapping[int, Op]
 ) -> list[ir.Node]:
-    """Return the consumers of the tensors `names`, one per use, except data movement among them."""
+    """Return the consumers of the tensors `names`, one per use, in the order of `names`.
+
+    Left out are integer data movements all of whose outputs are among `names`. `integer_ops` is by
+    `id(node)`.
+    """
     consumers = []
     for name in names:
         for use in values[name].uses():

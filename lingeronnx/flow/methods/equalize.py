@@ -265,7 +265,10 @@ class _PredictedNoise:
         return np.asarray(np.all(is_alive, axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
-        """Return N for the factors `s`, one per channel."""
+        """Return N for the factors `s` [C].
+
+        It is the sum of the consumers' output noise, each relative to its output power.
+        """
         weight_noise = np.zeros(len(s))
         for producer in self._producers:
             max_abs = (s * producer.max_abs).max()

@@ -84,7 +84,10 @@ def _weight_factor(
 
 
 def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
-    """Multiply the constant bounds of a Clip, as inputs or attributes, by `factor`, in place."""
+    """Multiply the constant bounds of a Clip, as inputs or attributes, by `factor`, in place.
+
+    Bounds that are missing or computed stay as they are.
+    """
     for index, name in ((1, "min"), (2, "max")):
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:

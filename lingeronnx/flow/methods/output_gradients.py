@@ -417,7 +417,10 @@ def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
 
 
 def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
-    """Backpropagate through a convolution; returns {input name: its gradient}."""
+    """Backpropagate through a convolution; returns {data input: its gradient}.
+
+    `gradient` is that of the output; `tensors` must contain the input.
+    """
     name, weight = ir.input_name(node), _weight_array(node)
     group = _group_count(node)
     transposed = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)

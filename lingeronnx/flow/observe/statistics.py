@@ -226,9 +226,10 @@ def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and largest value of an array times the factors of its channels.
+    """Return the smallest and largest value of an array times its factors.
 
-    The products are rounded to the type of the array.
+    There is one factor, or one per channel (axis 1). The products are rounded to the type of the
+    array.
     """
     if len(factors) == 1:
         bounds = np.array([array.min(), array.max()])

@@ -124,7 +124,7 @@ class _LayerDigests:
     """Digests of the computation of each layer of a plan, before refinement."""
 
     def __init__(self, planned: PlannedModel, options: RefinementOptions) -> None:
-        """Compute digests of all float values and of the integer results of layers."""
+        """Compute digests of all float values and of the integer results of layers with weights."""
         lowered = lower(planned.partition, planned.plan, planned.target)
         self._float_digests = compute_value_digests(planned.graph)
         integer_digests = compute_value_digests(lowered.graph)

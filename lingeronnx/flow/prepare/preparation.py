@@ -315,7 +315,7 @@ def _accept_model(
 
 
 def _format_tail_note(tail: DynamicTail | None) -> list[str]:
-    """Format the note on a tail that was split off; empty if there is none."""
+    """Format the note on a tail that was split off, as a list of one; [] if there is none."""
     if tail is None:
         return []
     reason = "shapes that depend on values"

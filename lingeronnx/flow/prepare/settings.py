@@ -46,9 +46,10 @@ def resolve_target(config: QuantConfig) -> Target:
 def adapt_config_to_import(
     config: QuantConfig, target: Target, imported: ImportedQuantization
 ) -> QuantConfig:
-    """Set mode and weight scales so that imported scales are kept, unless the user set them.
+    """Return `config` with mode and weight scales such that imported scales are kept.
 
-    The mode becomes max-value if the platform has it and a scale is no power of two.
+    Settings of the user stay. The mode becomes max-value if the platform has it and a scale is no
+    power of two.
     """
     user_set = config.model_fields_set
     changes: dict[str, Any] = {}

@@ -51,7 +51,10 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
 
 
 def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
-    """Whether some output comes from a Softmax with fewer than `_MIN_SOFTMAX_ROWS` rows in all."""
+    """Whether some output comes from a Softmax with fewer than `_MIN_SOFTMAX_ROWS` rows in all.
+
+    Rows are counted over the measured samples.
+    """
     sample_count = candidate.fidelity.errors.shape[-1]
     for value in candidate.prepared.graph.graph.outputs:
         producer = ir.producer(value)

@@ -463,7 +463,10 @@ def _is_better_placement(old: Candidate, new: Candidate, min_gain_db: float) -> 
 
 
 def _output_gains(old: Candidate, new: Candidate) -> list[float]:
-    """Return the SQNR gain in dB of each output, then of each tensor that outputs concatenate."""
+    """Return the SQNR gain in dB of each output, then of each tensor that outputs concatenate.
+
+    Positive if `new` is better; both SQNRs are clamped first.
+    """
     new_outputs = new.fidelity.outputs
     gains = [
         clamp_sqnr_db(new_outputs[name]["sqnr"]) - clamp_sqnr_db(output["sqnr"])

@@ -82,7 +82,10 @@ def choose_import_or_requantize(
 
 
 def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
-    """Return a reason why no samples can be held out, or an empty reason and the samples."""
+    """Return ("", samples to compare on), or (reason why none can be held out, {}).
+
+    Reasons are the effort, samples that cannot be held out, and less than MIN_SAMPLES.
+    """
     prepared = imported.prepared
     if not prepared.conf.recipe.measures_alternatives:
         return f"effort is {prepared.conf.effort}", {}

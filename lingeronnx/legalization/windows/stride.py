@@ -100,7 +100,10 @@ def _get_phase_length(geometry: ConvGeometry, axis: int) -> int | None:
 def _make_conv_attributes(
     geometry: ConvGeometry, axis: int, pad_begin: int, pad_end: int, taps: int
 ) -> dict[str, AttributeValue]:
-    """Return the attributes of a convolution with stride 1 and these pads and taps on an axis."""
+    """Return the attributes of a convolution with stride 1 and these pads and taps on `axis`.
+
+    Everything else is as in `geometry`.
+    """
     rank = len(geometry.kernel)
     pads, kernel, strides = list(geometry.pads), list(geometry.kernel), list(geometry.strides)
     pads[axis], pads[rank + axis], kernel[axis], strides[axis] = pad_begin, pad_end, taps, 1

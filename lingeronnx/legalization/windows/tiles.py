@@ -189,7 +189,10 @@ def _are_tiles_supported(
 
 
 def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
-    """Create a detached copy of a node on a tile of batch 1, to check its limits."""
+    """Create a detached copy of a Conv or pool on a tile of batch 1, to check its limits.
+
+    Shapes and pads are those of the tile; the weight is shared.
+    """
     in_shape = [1, shape.channels, shape.height, shape.width]
     inputs = [make_detached_value(in_shape, like=ir.require_input(node), computed=True)]
     outputs = shape.channels
