@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from .errors import RepairError as RepairError
     from .extension import extended as extended
     from .flow import QuantizedModel as QuantizedModel
+    from .flow.config import QuantConfig as QuantConfig
     from .ops import Violation as Violation
     from .plan import Affine as Affine
     from .plan import Plan as Plan
-    from .plan.config import QuantConfig as QuantConfig
     from .qdq.encodings import Encodings as Encodings
     from .qdq.encodings import read_plan as read_plan
     from .reference import reference_ops as reference_ops
@@ -90,7 +90,7 @@ _HOME = {
     "Pictures": "run.data.pictures",
     "Plan": "plan",
     "Affine": "plan",
-    "QuantConfig": "plan.config",
+    "QuantConfig": "flow.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
     "Sensitivity": "analysis.sensitivity.ranking",

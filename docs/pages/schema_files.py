@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lingeronnx.schemas.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
+from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
 
 from .markdown import MADE, cell, table
 

@@ -25,11 +25,11 @@ from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..flow import PlannedModel
 from ..flow.assign import group_shared_scales
+from ..flow.config import Override, QuantConfig
 from ..formats import QUANT
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import count_macs
-from ..plan.config import Override, QuantConfig
 from ..targets import Target
 
 __all__ = [

@@ -20,7 +20,7 @@ from ..analysis.sensitivity.journal import Journal
 from ..analysis.sensitivity.layers import weight_bits_by_operator
 from ..errors import ConstraintError
 from ..flow import Candidate, QuantizedModel
-from ..plan.recipe import EFFORTS
+from ..flow.recipe import EFFORTS
 from ..run.data import Progress
 from ..targets import Target
 from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header

@@ -3,7 +3,7 @@
 import json
 import re
 
-from lingeronnx.schemas.json_schemas import make_json_schema
+from lingeronnx.flow.json_schemas import make_json_schema
 from tests.schemas.test_files import faults
 from tests.targets.luna.timing.test_board_log import board
 

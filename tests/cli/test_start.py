@@ -16,7 +16,7 @@ import pytest
 from lingeronnx import __version__, cli
 from lingeronnx.cli._shared import format_progress, progress_bar
 from lingeronnx.conversion import DIALECT_BY_DOMAIN, STANDARD_FORMS
-from lingeronnx.plan.config import QuantConfig
+from lingeronnx.flow.config import QuantConfig
 from lingeronnx.run.data import pictures
 from lingeronnx.targets import PLATFORMS
 from tests.cli.helpers import ROOT, CommandFolder

@@ -17,11 +17,11 @@ from ...flow import (
     require_calibrated_scales,
     require_data,
 )
+from ...flow.config import QuantConfig
 from ...formats.node_validation import check_nodes
 from ...graph import ir
 from ...graph.name_mapping import restore_user_names
 from ...ops import Violation
-from ...plan.config import QuantConfig
 from ...run.float_names import map_to_float_names
 from ...run.integer.runner import detect_target
 from ...run.session import is_integer_graph

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...errors import ConstraintError, ModelError
 from ...flow.assign import ScalePolicy, assign_qparams, group_shared_scales
+from ...flow.config import QuantConfig
 from ...flow.factor_groups import find_saturating_clips, partition_with_clip_fallback
 from ...flow.lower import lower
 from ...flow.partition import Partition, partition_graph
@@ -20,7 +21,6 @@ from ...formats import CLIP
 from ...graph import ir
 from ...lowering import LoweringResult
 from ...ops.macs import count_macs
-from ...plan.config import QuantConfig
 from ...run.chip_part import extract_chip_part
 from ...targets import AppliedRewrite, PackerArguments, Target
 

@@ -33,12 +33,12 @@ from ...flow import (
     prepare_model,
     refine_weights,
 )
+from ...flow.config import parse_override
 from ...flow.lower import lower
 from ...flow.planning.scale_sources import plan_without_range_transforms
+from ...flow.recipe import get_equalizing_effort, refines_weights
 from ...ops.macs import count_macs
 from ...plan import Plan
-from ...plan.config import parse_override
-from ...plan.recipe import get_equalizing_effort, refines_weights
 from ...run.provenance import load_quantize_settings
 from ...run.session import Session
 from ..stats.pair_measures import PairMeasures

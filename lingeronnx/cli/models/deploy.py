@@ -113,7 +113,7 @@ def deploy(
     load_data = make_data_loader(options)
     with progress_bar() as progress:
         from ... import api
-        from ...plan.config import merge_overrides
+        from ...flow.config import merge_overrides
 
         deployment = api.deploy(
             model,

@@ -275,7 +275,7 @@ def quantize(
     state_feedback = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
-        from ...plan.config import merge_overrides
+        from ...flow.config import merge_overrides
 
         _check_deploy(deploy_to, model, calib, plan)
         calib = load_data(calib)

@@ -154,7 +154,7 @@ def sensitivity(
 
     with created_folder(folder), progress_bar() as progress:
         from ... import api
-        from ...plan.config import merge_overrides
+        from ...flow.config import merge_overrides
 
         ranking = api.sensitivity(
             model,

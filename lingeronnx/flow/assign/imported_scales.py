@@ -28,10 +28,10 @@ from ...formats import Format
 from ...graph import ir
 from ...ops import Op, get_weight_values
 from ...plan import Affine, PerAxis, PerGroup, make_grouped_qparams
-from ...plan.config import QuantConfig, parse_group_size
 from ...plan.power_of_two import floor_power_of_two
 from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
+from ..config import QuantConfig, parse_group_size
 from ..observe.statistics import Stats, TensorStats
 from ..partition import Partition
 from .shared_scales import SharedScaleGroup

@@ -18,10 +18,10 @@ import numpy as np
 from ...decibels import ratio_db
 from ...graph import ir
 from ...plan import Affine, PerAxis
-from ...plan.config import QuantConfig
 from ...plan.power_of_two import floor_power_of_two
 from ...qdq.import_model import ImportedQuantization
 from ...targets import Target
+from ..config import QuantConfig
 from ..partition import Partition
 from .imported_scales import (
     ImportedQParams,

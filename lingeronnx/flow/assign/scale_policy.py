@@ -9,8 +9,8 @@ from typing import Any
 from ...graph import ir
 from ...ops import Op
 from ...plan import Affine
-from ...plan.config import parse_group_size
 from ...targets import Target
+from ..config import parse_group_size
 from ..observe.statistics import ConsumerFunction, TensorStats
 from ..partition import Partition
 from ..prepare.preparation import PreparedModel

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from ...graph import ir
 from ...plan import Plan
-from ...plan.config import QuantConfig
 from ...run.data import Data
 from ...run.runners import FloatRunner
 from ...targets import Target
 from ..assign.imported_scales import ImportedQParams
 from ..assign.scale_policy import ScalePolicy
+from ..config import QuantConfig
 from ..methods.refine import find_refinable_layers, required_float_tensors
 from ..observe.statistics import TensorStats
 from ..partition import Partition

@@ -12,10 +12,10 @@ import numpy as np
 from ...errors import ConfigError
 from ...graph import ir
 from ...passes.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion, suggest_value
-from ...plan.config import QuantConfig
 from ...run.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...run.runners import get_input_specs
 from ...run.streaming import UnrolledCalls, unroll_calls
+from ..config import QuantConfig
 from .recurrent_states import suggest_missing_input_fix
 
 __all__ = ["generate_synthetic_inputs", "load_calibration_data"]

@@ -21,8 +21,6 @@ from ...legalization import AppliedRewrite, collect_host_reasons
 from ...passes import PassLog, SkipReason, run_entry_passes
 from ...passes.entry.check_schemas import check_schemas
 from ...passes.entry.dynamic_batch import make_batch_dynamic
-from ...plan.config import QuantConfig
-from ...plan.recipe import DRAFT_EFFORT
 from ...qdq.encodings import Encodings
 from ...qdq.import_model import ImportedQuantization, import_quantized_model, is_quantized
 from ...run.data import Data
@@ -30,8 +28,10 @@ from ...run.memory import bytes_per_sample, choose_batch_size
 from ...run.runners import FallbackSessionCache, FloatRunner
 from ...run.streaming import UnrolledCalls
 from ...targets import Target
+from ..config import QuantConfig
 from ..factor_groups import partition_with_clip_fallback
 from ..partition import Partition
+from ..recipe import DRAFT_EFFORT
 from .calibration_data import load_calibration_data
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
 from .input_sizes import infer_input_shapes, set_input_shapes

@@ -27,9 +27,9 @@ from ...passes import (
     resolve_control_flow,
 )
 from ...passes.folding.shape_tracing import is_fully_shaped, trace_shapes
-from ...plan.config import QuantConfig
 from ...run.runners import FloatRunner
 from ...targets import Target
+from ..config import QuantConfig
 from .selectors import Selectors
 
 __all__ = ["OutputChangedError", "RewriteResult", "Rewriter", "check_outputs_unchanged"]

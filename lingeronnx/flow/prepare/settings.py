@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plan import PerGroup
-from ...plan.config import QuantConfig
 from ...qdq.import_model import ImportedQuantization
 from ...targets import Target, get_target
+from ..config import QuantConfig
 
 __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
 

@@ -13,8 +13,8 @@ from lingeronnx.flow.assign.calibrators import (
     kl_divergence,
     percentile_threshold,
 )
+from lingeronnx.flow.config import QuantConfig
 from lingeronnx.flow.observe import ConsumerFunction, TensorStats
-from lingeronnx.plan.config import QuantConfig
 from tests import nets
 from tests.case_selection import limit_examples
 

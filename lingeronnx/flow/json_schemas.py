@@ -36,7 +36,7 @@ def make_json_schema(name: str) -> _Schema:
 
 def _config_schema() -> _Schema:
     """Return the schema of a settings file, from `QuantConfig`, without title and description."""
-    from ..plan.config import QuantConfig
+    from .config import QuantConfig
 
     schema = QuantConfig.model_json_schema()
     return {key: value for key, value in schema.items() if key not in ("title", "description")}

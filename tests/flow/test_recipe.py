@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lingeronnx
-from lingeronnx.plan.config import QuantConfig
-from lingeronnx.plan.recipe import (
+from lingeronnx.flow.config import QuantConfig
+from lingeronnx.flow.recipe import (
     DRAFT_EFFORT,
     EFFORTS,
     get_equalizing_effort,

@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from lingeronnx import cli
-from lingeronnx.plan.config import QuantConfig
-from lingeronnx.schemas.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
+from lingeronnx.flow.config import QuantConfig
+from lingeronnx.flow.json_schemas import SCHEMA_DESCRIPTIONS, make_json_schema
 
 HERE = Path(__file__).parents[1]
 MODEL = HERE / "qdq" / "files" / "planned_by_peers.onnx"

@@ -3,7 +3,7 @@
 import inspect
 
 import lingeronnx as lo
-from lingeronnx.plan.settings import QuantSettings
+from lingeronnx.flow.settings import QuantSettings
 
 
 def test_every_setting_is_known_to_type_checkers():
