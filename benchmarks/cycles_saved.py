@@ -31,7 +31,7 @@ from version_models import Entry, iterate_entries
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.name_mapping import apply_file_names
-from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.luna.backend_passes import cost_rewrites as stage

@@ -27,7 +27,7 @@ import lingeronnx as lo
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 from lingeronnx.graph import ir
-from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
 from lingeronnx.targets.luna.packer import evaluation
 from tests import packability

@@ -22,10 +22,10 @@ import onnx
 
 from ..formats import QUANT
 from ..graph import ir
+from ..ops.chip_part import extract_chip_nodes, find_chip_nodes, is_host_dequant
 from ..targets import PackerArguments, Target
 from ..targets._target import AppliedRewrite
 from ..targets.objective import PARTS_KEY
-from .chip_part import extract_chip_nodes, find_chip_nodes, is_host_dequant
 from .host_part import build_host_model, expand_dequant, iter_read_names
 from .runners import iter_read_values
 

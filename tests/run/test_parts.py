@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.runners import open_ort_session
 from lingeronnx.run.session import Session

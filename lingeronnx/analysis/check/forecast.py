@@ -20,8 +20,8 @@ from ...flow.report.program import ProgramReport, build_program_report
 from ...formats import CLIP
 from ...graph import ir
 from ...lowering import LoweringResult
+from ...ops.chip_part import extract_chip_part
 from ...ops.macs import count_macs
-from ...run.chip_part import extract_chip_part
 from ...targets import AppliedRewrite, PackerArguments, Target
 
 __all__ = ["Forecast", "forecast_deployment"]

@@ -16,9 +16,9 @@ from ...formats.node_validation import check_nodes
 from ...graph import ir, onnx_file
 from ...graph.attributes import check_attributes
 from ...graph.name_mapping import restore_user_names
+from ...ops.chip_part import extract_chip_part, is_host_dequant
 from ...ops.macs import count_macs
 from ...plan.synthetic_calibration import collect_calibration_warnings
-from ...run.chip_part import extract_chip_part, is_host_dequant
 from ...run.integer.runner import detect_target
 from ...targets import DEFAULT, DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, get_target
 from .integer_graph import check_integer

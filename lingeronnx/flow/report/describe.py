@@ -11,9 +11,9 @@ from ...files import chip_file_path
 from ...graph import ir
 from ...graph.name_mapping import NameMapping
 from ...legalization import AppliedRewrite
+from ...ops.chip_part import extract_chip_part, is_host_dequant
 from ...ops.macs import count_macs_if_known
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
-from ...run.chip_part import extract_chip_part, is_host_dequant
 from ...run.program_parts import ProgramPart
 from ...targets import Verdict
 from ...targets.latency import CycleSavings

@@ -20,9 +20,9 @@ from ...deprecation import accept_old_parameters, keep_old_members
 from ...errors import ConstraintError
 from ...files import chip_file_path, find_stale_part_files, part_file_path, write_text
 from ...graph import ir
+from ...ops.chip_part import extract_chip_part
 from ...passes import SkipReason
 from ...plan import Plan
-from ...run.chip_part import extract_chip_part
 from ...run.program_parts import split_into_parts
 from ...run.session import Session, open_lowered_session
 from ...targets import Target

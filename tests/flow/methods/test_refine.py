@@ -8,7 +8,7 @@ from lingeronnx.flow import plan_model, prepare_model, refine_weights
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.methods.refine import RefinementOptions
 from lingeronnx.flow.partition import Partition
-from lingeronnx.run.chip_part import extract_chip_part
+from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session

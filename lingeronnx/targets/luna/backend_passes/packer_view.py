@@ -9,7 +9,7 @@ import onnx
 
 from ....graph import ir
 from ....graph.name_mapping import NameMapping, apply_file_names
-from ....run.chip_part import extract_chip_part
+from ....ops.chip_part import extract_chip_part
 from ... import Target
 from ..packer.arguments.selection import (
     EvaluatedArguments,

@@ -16,7 +16,7 @@ import numpy as np
 from ....formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, RESHAPE, SLICE, SOFTMAX
 from ....graph import ir
 from ....graph.name_mapping import apply_file_names
-from ....run.chip_part import extract_chip_part
+from ....ops.chip_part import extract_chip_part
 from ... import Target
 from ..._target import AppliedRewrite
 from ..faults import LunaFault
