@@ -29,7 +29,7 @@ from lingeronnx.files import write_text
 from lingeronnx.graph import ir
 from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer import evaluation
+from lingeronnx.targets.luna import evaluation
 from tests import packability
 from tests.packer import judge as second_judge
 

@@ -13,7 +13,7 @@ from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import packability
 from tests.case_selection import mark_rest_slow
 from tests.nets import Net

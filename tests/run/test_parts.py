@@ -12,7 +12,7 @@ from lingeronnx.ops.chip_part import extract_chip_part
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.runners import open_ort_session
 from lingeronnx.run.session import Session
-from lingeronnx.targets.luna.packer.arguments import selection
+from lingeronnx.targets.luna.arguments import selection
 from lingeronnx.targets.luna.result_cache import ResultCache
 from tests.nets import Net, quantized, samples
 from tests.packability import SHARED, quantize_net, shared_feeds

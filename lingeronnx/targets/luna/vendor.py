@@ -84,7 +84,7 @@ class LunaVendor(PackerVendor):
 
         Where that saves most cycles and all parts still fit; None for a graph without a choice.
         """
-        from .packer.arguments.resident_constants import assign_resident_constants
+        from .arguments.resident_constants import assign_resident_constants
 
         return assign_resident_constants(graphs, target)
 
@@ -101,8 +101,8 @@ class LunaVendor(PackerVendor):
 
         Returns arguments and verdict.
         """
-        from .packer.arguments.selection import select_fastest_arguments
-        from .packer.evaluation import evaluate_graph
+        from .arguments.selection import select_fastest_arguments
+        from .evaluation import evaluate_graph
 
         if argv is None:
             return select_fastest_arguments(graph, target)
@@ -134,8 +134,8 @@ class LunaVendor(PackerVendor):
 
         `graphs` are the parts on the chip, evaluated under `argv`; `clock_mhz` is None if unknown.
         """
-        from .packer.evaluation import DetailedVerdict
-        from .timing.board_log import analyze_board_log
+        from .board_log import analyze_board_log
+        from .evaluation import DetailedVerdict
 
         verdicts = [self.evaluate_packing(graph, target, argv).verdict for graph in graphs]
         return analyze_board_log(
@@ -163,6 +163,6 @@ class LunaVendor(PackerVendor):
 
     def format_packer_command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
         """Format the packer command for a graph file and a package file."""
-        from .packer.arguments.selection import format_command
+        from .arguments.selection import format_command
 
         return format_command(argv, graph_path, package_path)

@@ -15,6 +15,7 @@ from lingeronnx.run.integer.runner import IntegerRunner
 from lingeronnx.run.session import Session
 from lingeronnx.targets import get_target
 from lingeronnx.targets.latency import CycleSavings
+from lingeronnx.targets.luna.arguments import selection as arguments
 from lingeronnx.targets.luna.backend_passes.cost_rewrites import apply_cost_rewrites, selection
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.data_movement import (
     propose_matrix_transposes,
@@ -30,9 +31,8 @@ from lingeronnx.targets.luna.backend_passes.cost_rewrites.layers import (
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.node_costs import NodeCostModel
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.upsampling import propose_conv_transpose
 from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
+from lingeronnx.targets.luna.evaluation import prepare_graph
 from lingeronnx.targets.luna.kernel_costs import ARCS
-from lingeronnx.targets.luna.packer.arguments import selection as arguments
-from lingeronnx.targets.luna.packer.evaluation import prepare_graph
 from lingeronnx.targets.objective import (
     OBJECTIVE_KEY,
     PARTS_KEY,

@@ -11,7 +11,7 @@ import pytest
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from lingeronnx.targets.luna.evaluation import evaluate_graph
 from tests import measured_rows, nets, packability
 from tests.packability import CHIPS, evaluate_result, get_printed_arguments
 

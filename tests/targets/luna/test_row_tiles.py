@@ -12,15 +12,15 @@ from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.backend_passes.tiling.cascades import find_cascades
-from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
-from lingeronnx.targets.luna.packer.arguments.candidates import iterate_candidates
-from lingeronnx.targets.luna.packer.arguments.psram_first import move_back_to_shared
-from lingeronnx.targets.luna.packer.arguments.selection import (
+from lingeronnx.targets.luna.arguments.candidates import iterate_candidates
+from lingeronnx.targets.luna.arguments.psram_first import move_back_to_shared
+from lingeronnx.targets.luna.arguments.selection import (
     make_base_options,
     select_fastest_arguments,
 )
-from lingeronnx.targets.luna.packer.evaluation import prepare_graph
+from lingeronnx.targets.luna.backend_passes.tiling.cascades import find_cascades
+from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
+from lingeronnx.targets.luna.evaluation import prepare_graph
 from lingeronnx.targets.luna.packer.limits.limit_tables import TILING_LIMITS
 from lingeronnx.targets.luna.packer.memory.lower_bounds import compute_min_shared_bytes
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
@@ -411,7 +411,7 @@ def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
     """
     searches = [
         ("backend_passes.tiling.search", "search_iteratively"),
-        ("packer.arguments.selection", "place_large_tensors_in_psram"),
+        ("arguments.selection", "place_large_tensors_in_psram"),
     ]
     for module, name in searches:
         monkeypatch.setattr(

@@ -11,13 +11,13 @@ from ....graph import ir
 from ....graph.name_mapping import NameMapping, apply_file_names
 from ....ops.chip_part import extract_chip_part
 from ... import Target
-from ..packer.arguments.selection import (
+from ..arguments.selection import (
     EvaluatedArguments,
     make_base_options,
     select_fastest_arguments,
     select_safest_for,
 )
-from ..packer.evaluation import NodeLimitChecker, PreparedGraph, prepare_graph
+from ..evaluation import NodeLimitChecker, PreparedGraph, prepare_graph
 from ..packer.names import build_safe_names
 from ..packer.options import PackerOptions
 

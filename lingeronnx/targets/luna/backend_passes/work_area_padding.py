@@ -19,8 +19,8 @@ from ....graph.name_mapping import apply_file_names
 from ....ops.chip_part import extract_chip_part
 from ... import Target
 from ..._target import AppliedRewrite
+from ..arguments.selection import select_safest_arguments
 from ..faults import LunaFault
-from ..packer.arguments.selection import select_safest_arguments
 from ..packer.names import build_safe_names
 from ..packer_profile import get_packer_profile
 from .duplicate_inputs import copy_duplicate_inputs

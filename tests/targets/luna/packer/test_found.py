@@ -17,9 +17,9 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.detached_nodes import make_detached_node, make_detached_value
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments
+from lingeronnx.targets.luna.arguments.selection import select_fastest_arguments
+from lingeronnx.targets.luna.evaluation import evaluate_graph, prepare_graph
 from lingeronnx.targets.luna.packer.assumptions import UNMEASURED_RULES
-from lingeronnx.targets.luna.packer.evaluation import evaluate_graph, prepare_graph
 from lingeronnx.targets.luna.packer.limits import conv as conv_limits
 from lingeronnx.targets.luna.packer.memory.overruns import POSSIBLE_OVERRUNS, find_overruns
 from lingeronnx.targets.luna.packer.memory.plan import resolve_placements

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from lingeronnx.targets.luna.evaluation import evaluate_graph
 from lingeronnx.targets.luna.packer.memory.constants import compute_stored_sizes
 from tests import packer as second
 from tests.targets.luna.packer.integer_nets import IntNet

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.evaluation import prepare_graph
+from lingeronnx.targets.luna.evaluation import prepare_graph
 from lingeronnx.targets.luna.packer.memory.plan import resolve_placements
 from lingeronnx.targets.luna.packer.memory.work_areas import PlacedStep
 from lingeronnx.targets.luna.packer.options import parse_packer_arguments

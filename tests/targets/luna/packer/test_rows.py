@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.evaluation import evaluate_graph
+from lingeronnx.targets.luna.evaluation import evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = next(

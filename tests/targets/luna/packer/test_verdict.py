@@ -12,8 +12,8 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.targets import get_target
-from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments
-from lingeronnx.targets.luna.packer.evaluation import (
+from lingeronnx.targets.luna.arguments.selection import select_fastest_arguments
+from lingeronnx.targets.luna.evaluation import (
     NodeLimitChecker,
     evaluate_graph,
     prepare_graph,

@@ -10,9 +10,9 @@ from .....graph import ir
 from ...._target import AppliedRewrite
 from ....latency import CycleSavings, Latency
 from ....objective import ACCURACY, MEMORY, PLAIN, get_objective
+from ...arguments.local_search import rank_verdict
+from ...arguments.speed import get_comparison_cycles
 from ...kernel_costs import ARCS
-from ...packer.arguments.local_search import rank_verdict
-from ...packer.arguments.speed import get_comparison_cycles
 from ...packer_profile import get_kernel_costs
 from ..packer_view import PackerGraphView
 from .data_movement import (

@@ -17,8 +17,8 @@ from functools import cached_property
 from .....formats import CONV2D
 from .....graph import ir
 from ...._target import AppliedRewrite
-from ...packer.arguments.psram_first import move_back_to_shared
-from ...packer.evaluation import DetailedVerdict
+from ...arguments.psram_first import move_back_to_shared
+from ...evaluation import DetailedVerdict
 from ..packer_view import PackerGraphView
 from .cascades import WINDOW_OPERATORS, is_tileable
 from .output_channel_splits import replace_slices_by_convs

@@ -11,8 +11,8 @@ from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from .....graph import ir
 from .... import Target
 from ...._target import AppliedRewrite
-from ...packer.arguments.selection import EvaluatedArguments
-from ...packer.evaluation import DetailedVerdict, evaluate_plan
+from ...arguments.selection import EvaluatedArguments
+from ...evaluation import DetailedVerdict, evaluate_plan
 from ...packer.limits.limit_tables import TILING_LIMITS
 from ...packer.memory.lower_bounds import compute_min_shared_bytes
 from ...packer.memory.plan import get_shared_memory_limit

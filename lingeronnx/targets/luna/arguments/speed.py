@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from .....formats import LAYER_NORM
-from .... import Target
-from ....latency import Latency
-from ...kernel_costs import ARCS
-from ...packer_profile import get_kernel_costs
+from ....formats import LAYER_NORM
+from ....targets import Target
+from ...latency import Latency
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
-from ..memory.plan import get_shared_memory_limit, plan_memory
-from ..options import PackerOptions
+from ..kernel_costs import ARCS
+from ..packer.memory.plan import get_shared_memory_limit, plan_memory
+from ..packer.options import PackerOptions
+from ..packer_profile import get_kernel_costs
 from .candidates import ArgumentCandidate, include_reshape_aliases, is_valid_option_name
 from .local_search import rank_verdict
 

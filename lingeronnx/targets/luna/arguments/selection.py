@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import onnx
 
-from .....graph import ir
-from .... import Target
-from ....objective import TIME, can_keep_constants_resident, get_objective
-from ....verdict import PackerArguments
-from ...packer_profile import get_kernel_costs, get_packer_profile
-from ...result_cache import ResultCache
+from ....graph import ir
+from ....targets import Target
+from ...objective import TIME, can_keep_constants_resident, get_objective
+from ...verdict import PackerArguments
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan, prepare_graph
-from ..memory.lower_bounds import compute_min_shared_bytes
-from ..memory.plan import MemoryPlan, get_shared_memory_limit, plan_memory
-from ..options import SHARE, PackerOptions
+from ..packer.memory.lower_bounds import compute_min_shared_bytes
+from ..packer.memory.plan import MemoryPlan, get_shared_memory_limit, plan_memory
+from ..packer.options import SHARE, PackerOptions
+from ..packer_profile import get_kernel_costs, get_packer_profile
+from ..result_cache import ResultCache
 from .candidates import ArgumentCandidate, iterate_candidates
 from .local_search import (
     RANK_ASSUMED,

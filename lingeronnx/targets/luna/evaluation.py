@@ -9,28 +9,29 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from ....graph import ir
-from ....graph.detached_nodes import make_detached_node, make_detached_value
-from ....hashing import hash_framed_parts
-from ... import PLATFORMS, Target
-from ..._target import format_limit_rule
-from ...latency import Latency
-from ...verdict import GraphCost, Verdict, VerdictFinding
-from ..kernel_costs import ARCS, KernelCosts
-from ..packer_profile import get_kernel_costs, get_packer_profile
-from .correctness_checks import check_correctness, check_placement
-from .cost import compute_graph_cost
-from .format_checks import check_file, check_net
-from .frontend.steps import parse_nodes, read_packer_graph
-from .frontend.transforms import apply_packer_transforms
-from .int4_checks import check_int4_format
-from .limits.limit_tables import CORRECTNESS_LIMITS, PACKER_LIMITS
-from .memory.findings import PlannedGraph
-from .memory.overruns import check_output_overruns, check_overruns
-from .memory.plan import MemoryPlan, plan_memory, resolve_placements
-from .options import SHARE, PackerOptions, parse_packer_arguments
-from .packer_graph import PackerGraph, PackerStep
-from .verified_placements import find_assumptions
+from ...graph import ir
+from ...graph.detached_nodes import make_detached_node, make_detached_value
+from ...hashing import hash_framed_parts
+from ...targets import PLATFORMS, Target
+from .._target import format_limit_rule
+from ..latency import Latency
+from ..verdict import GraphCost, Verdict, VerdictFinding
+from .kernel_costs import ARCS, KernelCosts
+from .packer.correctness_checks import check_correctness, check_placement
+from .packer.cost import compute_graph_cost
+from .packer.format_checks import check_file, check_net
+from .packer.frontend.steps import parse_nodes, read_packer_graph
+from .packer.frontend.transforms import apply_packer_transforms
+from .packer.int4_checks import check_int4_format
+from .packer.limits.limit_tables import CORRECTNESS_LIMITS, PACKER_LIMITS
+from .packer.memory.findings import PlannedGraph
+from .packer.memory.overruns import check_output_overruns, check_overruns
+from .packer.memory.plan import MemoryPlan, plan_memory, resolve_placements
+from .packer.options import SHARE, PackerOptions, parse_packer_arguments
+from .packer.packer_graph import PackerGraph, PackerStep
+from .packer.verified_placements import find_assumptions
+from .packer_profile import get_kernel_costs, get_packer_profile
+from .timing import estimate_latency
 
 __all__ = [
     "DetailedVerdict",
@@ -78,8 +79,6 @@ class DetailedVerdict(Verdict):
 
     def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
         """Estimate the latency with the given kernel costs; None without graph or memory plan."""
-        from ..timing import estimate_latency  # imports the packer's modules
-
         if self.graph is None or self.memory_plan is None:
             return None
         return estimate_latency(

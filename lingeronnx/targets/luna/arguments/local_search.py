@@ -7,20 +7,20 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from .... import Target
-from ....verdict import VerdictFinding
-from ...packer_profile import get_packer_profile
+from ....targets import Target
+from ...verdict import VerdictFinding
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
-from ..memory.overruns import UNCONFIRMED_RULE, find_overruns
-from ..memory.plan import (
+from ..packer.memory.overruns import UNCONFIRMED_RULE, find_overruns
+from ..packer.memory.plan import (
     Allocation,
     get_shared_memory_limit,
     plan_memory,
     resolve_placements,
     sum_live_bytes,
 )
-from ..options import SHARE, PackerOptions
-from ..packer_graph import PackerGraph
+from ..packer.options import SHARE, PackerOptions
+from ..packer.packer_graph import PackerGraph
+from ..packer_profile import get_packer_profile
 from .candidates import (
     ArgumentCandidate,
     find_multirow_linear_outputs,

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
-from .... import Target
-from ...packer_profile import get_packer_profile
+from ....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from ....targets import Target
 from ..evaluation import PreparedGraph
-from ..int4_checks import INT4_BITS
-from ..memory.findings import RESHAPE_OPERATORS
-from ..options import PSRAM, SHARE, PackerOptions
-from ..packer_graph import PackerGraph
+from ..packer.int4_checks import INT4_BITS
+from ..packer.memory.findings import RESHAPE_OPERATORS
+from ..packer.options import PSRAM, SHARE, PackerOptions
+from ..packer.packer_graph import PackerGraph
+from ..packer_profile import get_packer_profile
 
 __all__ = [
     "ArgumentCandidate",

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .....alignment import round_up
-from .....graph import ir
-from .....graph.name_mapping import apply_file_names
-from .... import Target
-from ....objective import MEMORY, PARTS_KEY, PARTS_RESIDENT, get_objective
-from ....verdict import PackerArguments
-from ...packer_profile import get_kernel_costs
-from ..names import build_safe_names
+from ....alignment import round_up
+from ....graph import ir
+from ....graph.name_mapping import apply_file_names
+from ....targets import Target
+from ...objective import MEMORY, PARTS_KEY, PARTS_RESIDENT, get_objective
+from ...verdict import PackerArguments
+from ..packer.names import build_safe_names
+from ..packer_profile import get_kernel_costs
 from .selection import (
     EvaluatedArguments,
     get_min_residency_gain,

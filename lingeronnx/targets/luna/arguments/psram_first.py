@@ -7,10 +7,10 @@ start in PSRAM, and the tensors of nodes with findings return to shared memory.
 
 from __future__ import annotations
 
-from .... import Target
+from ....targets import Target
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
-from ..memory.plan import get_shared_memory_limit
-from ..options import PackerOptions
+from ..packer.memory.plan import get_shared_memory_limit
+from ..packer.options import PackerOptions
 from .candidates import (
     ArgumentCandidate,
     find_reshape_source,

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ....errors import ConfigError
-from ... import Target
-from ...board_profile import BoardLayer, BoardProfile
-from ...timing_calibration import TimingCalibration
-from ..kernel_costs import ARCS
-from ..packer.evaluation import DetailedVerdict
-from . import sum_cycles_by_family
-from .calibration_fit import MeasuredNode, fit_calibration
-from .kernels import CallCost
+from ...errors import ConfigError
+from ...targets import Target
+from ..board_profile import BoardLayer, BoardProfile
+from ..timing_calibration import TimingCalibration
+from .evaluation import DetailedVerdict
+from .kernel_costs import ARCS
+from .timing import sum_cycles_by_family
+from .timing.calibration_fit import MeasuredNode, fit_calibration
+from .timing.kernels import CallCost
 
 __all__ = ["ProfileLine", "analyze_board_log", "parse_profile_lines"]
 

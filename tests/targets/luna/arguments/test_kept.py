@@ -13,7 +13,7 @@ from lingeronnx.api import quantize
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.packer.arguments.resident_constants import (
+from lingeronnx.targets.luna.arguments.resident_constants import (
     PartMemoryDemand,
     select_resident_parts,
 )
