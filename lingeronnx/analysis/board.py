@@ -45,8 +45,8 @@ def profile_board(
     Raises
     ------
     ConfigError
-        If the log cannot be read or does not belong to this model, or if the platform is not a
-        chip.
+        If the log cannot be read or does not belong to this model, if the platform is not a chip,
+        or if the model has no integer operator.
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)

@@ -152,7 +152,7 @@ def _diagnose_uneven_channels(
     """Find out whether the ranges of more than 3 active channels differ too much; None if not.
 
     The 0.9 quantile must exceed _MAX_CHANNEL_RATIO times the 0.1 quantile, while the SQNR of the
-    median channel is low.
+    median channel is below _UNEVEN_SQNR_DB.
     """
     if ranges.median_sqnr_db >= _UNEVEN_SQNR_DB or ranges.active_max_abs.size <= 3:
         return None

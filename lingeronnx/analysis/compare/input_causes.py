@@ -132,8 +132,12 @@ def _detect_channel_reorder(
 ) -> LayerFinding | None:
     """Find out whether an input has the channels of calibration in another order; None if not.
 
+    The best order must match calibration, and be at least twice as close as the given one.
+
     Parameters
     ----------
+    row
+        The input.
     moments
         Mean and standard deviation of each channel of these data.
     mean, std

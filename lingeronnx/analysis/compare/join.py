@@ -404,7 +404,8 @@ class TensorJoin:
     ) -> dict[str, np.ndarray]:
         """Return baseline tensors computed from clipped inputs, where that makes a difference.
 
-        The inputs of each layer are clipped to the range of their integers.
+        The inputs of each layer are clipped to the range of their integers. {} unless the baseline
+        is a float model.
         """
         if not isinstance(self.base, FloatSource):
             return {}

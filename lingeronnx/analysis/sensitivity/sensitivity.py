@@ -500,9 +500,10 @@ def _advice_candidates(
 ) -> list[list[RoundedOperator]]:
     """Return groups of the worst operators that an option can exempt from rounding.
 
-    The sizes of the groups are _ADVICE_SIZES, as far as there are operators. On an 8-bit platform
-    these run in float; together they may have at most the fraction `max_float_macs` of the
-    multiply-accumulates.
+    The sizes of the groups are _ADVICE_SIZES, as far as there are operators; larger groups contain
+    the smaller ones. Operators without an option, or whose exemption restores nothing, are skipped.
+    On an 8-bit platform exempt operators run in float; those that would exceed the fraction
+    `max_float_macs` of all multiply-accumulates together are skipped too.
     """
     target = planned.target
     remaining_macs = math.inf

@@ -230,9 +230,10 @@ def candidate_scales(
 
 
 def _candidate_multipliers(power_of_two: bool, min_ratio: float) -> list[float]:
-    """Return the multipliers of the full-range scale, from 1 up to at least `min_ratio`.
+    """Return the multipliers of the full-range scale, ascending from 1 to at least `min_ratio`.
 
-    Powers of two, or else `_FREE_SCALE_STEPS` evenly spaced ones per factor of 4.
+    Powers of two up to at least 2**_POWER_OF_TWO_STEPS, or else up to at least 4, with
+    `_FREE_SCALE_STEPS` geometric steps per factor of 4.
     """
     if power_of_two:
         max_exponent = max(_POWER_OF_TWO_STEPS, math.ceil(math.log2(min_ratio)))

@@ -185,7 +185,8 @@ def _symmetric_scales(grid: Affine) -> list[float]:
 def _fit_scale_to_mode(scale: float, values: np.ndarray, bits: int, config: QuantConfig) -> float:
     """Return `scale` rounded to float32, or in mode "q-value" the better of two powers of two.
 
-    These are the neighbors of `scale`; better means a higher SQNR of `values` rounded at `bits`.
+    These are the neighbors of `scale`; better means a higher SQNR of `values` rounded at `bits`. A
+    scale that is a power of two up to a relative 1e-5 becomes that one.
     """
     if config.mode != "q-value":
         return float(np.float32(scale))
