@@ -17,6 +17,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from .escaping import escape_invisible
+
 __all__ = [
     "ConfigError",
     "ConstraintError",
@@ -33,11 +35,14 @@ __all__ = [
 
 
 class LingerOnnxError(Exception):
-    """Base of errors that a user can cause and fix; the message is one line."""
+    """Base of errors that a user can cause and fix.
+
+    The message is one line without control characters, whatever names are in it.
+    """
 
     def __init__(self, message: str) -> None:
         """Store the message, with all white space replaced by single spaces."""
-        super().__init__(" ".join(message.split()))
+        super().__init__(escape_invisible(" ".join(message.split())))
 
 
 class ModelError(LingerOnnxError):

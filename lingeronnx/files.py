@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 from .errors import ConfigError
+from .escaping import escape_file_text
 
 fcntl: ModuleType | None
 try:
@@ -148,9 +149,9 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` atomically, in UTF-8."""
+    """Write `text` to `path` atomically, in UTF-8, with control characters escaped."""
     with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(escape_file_text(text), encoding="utf-8")
 
 
 def resolve_write_target(path: str | os.PathLike[str]) -> Path:

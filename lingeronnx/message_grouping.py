@@ -1,21 +1,19 @@
 """Merging of similar messages, and preparation of text for the terminal.
 
-Messages are similar if they differ only in quoted strings and numbers. `escape_invisible` makes
-invisible characters in names visible. This module handles text only, not graphs.
+Messages are similar if they differ only in quoted strings and numbers. This module handles text
+only, not graphs.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 __all__ = [
     "SCREEN_LINES",
     "count_screen_lines",
-    "escape_invisible",
     "format_violations",
     "group_by_key",
     "mask_quotes_and_numbers",
@@ -109,16 +107,3 @@ def _first_number(value: str) -> float | None:
     """Return the first number in a string, without thousands separators, or None."""
     number = _NUMBER.search(value)
     return None if number is None else float(number.group().replace(",", ""))
-
-
-def escape_invisible(text: str) -> str:
-    r"""Replace control, format and separator characters by their unicode escapes, such as ``\n``.
-
-    Includes surrogates and line separators, but not the space.
-    """
-    characters = []
-    for character in text:
-        is_invisible = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-        escaped = character.encode("unicode_escape").decode() if is_invisible else character
-        characters.append(escaped)
-    return "".join(characters)

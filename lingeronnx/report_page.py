@@ -21,6 +21,7 @@ from .analysis.compare.comparison import Comparison
 from .analysis.compare.page import render_comparison_section
 from .analysis.sensitivity.page import load_sensitivity_section
 from .errors import ConfigError
+from .escaping import escape_html
 from .files import created_folder, write_text
 from .flow import QuantizedModel
 from .flow.report import Report, format_findings, format_float_nodes, format_rewrites
@@ -211,7 +212,7 @@ def _render_advice_section(
         steps.append(_make_advice("sensitivity", reason, sensitivity_options))
     items = []
     for advice in steps:
-        source, reason = map(components.escape_text, (advice["from"], advice["why"]))
+        source, reason = map(escape_html, (advice["from"], advice["why"]))
         command = components.copyable_command(advice["paste"]) if advice["paste"] else ""
         items.append(f"<b>{source}</b>: {reason}{command}")
     if items:
@@ -307,5 +308,5 @@ def _titled_list(head: str, lines: Sequence[str]) -> list[str]:
     """Render a heading and a list of lines; [] without lines."""
     if not lines:
         return []
-    items = map(components.escape_text, lines)
+    items = map(escape_html, lines)
     return [components.heading(head), components.ordered_list(items)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..message_grouping import escape_invisible
+from ..escaping import escape_invisible
 
 __all__ = ["format_table", "wrap_text"]
 

@@ -126,7 +126,7 @@ class Timeline:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as JSON."""
-        write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
+        write_text(path, json.dumps(self.to_dict(), allow_nan=False) + "\n")
 
 
 def trace(

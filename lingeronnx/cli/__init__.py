@@ -23,6 +23,7 @@ import click
 
 from .. import __version__
 from ..errors import LingerOnnxError
+from ..escaping import escape_lines
 from ._shared import current_command_line, format_examples
 from .models.checkpoint import checkpoint
 from .models.convert import convert
@@ -43,6 +44,7 @@ from .runs.profile import profile
 from .runs.profile_board import profile_board
 from .runs.simulate import simulate
 from .runs.verify import verify
+from .terminal import echo
 from .tools.demo import demo
 from .tools.doctor import doctor
 from .tools.platforms import platforms
@@ -153,23 +155,30 @@ class CommandGroup(click.Group):
                     # Warnings of libraries are meant for their callers, not for users of a command.
                     warnings.simplefilter("ignore")
                 return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort) as error:
+            _escape_message(error)
             raise
         except LingerOnnxError as error:
-            click.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            echo("interrupted", err=True)
             ctx.exit(_EXIT_INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of stdout is gone; click handles it
             if line := _format_system_error(error):
                 with contextlib.suppress(OSError):
-                    click.echo(f"error: {line}", err=True)
+                    echo(f"error: {line}", err=True)
                 ctx.exit(1)
             _report_bug(ctx)
             ctx.exit(_EXIT_BUG)
+
+
+def _escape_message(error: Exception) -> None:
+    """Escape control characters in the message of a click exception: it may quote file names."""
+    if isinstance(error, click.ClickException):
+        error.message = escape_lines(error.message)  # type: ignore[misc]  # final to click
 
 
 def _report_bug(ctx: click.Context) -> None:
@@ -178,15 +187,15 @@ def _report_bug(ctx: click.Context) -> None:
     Writes an archive for a bug report, too, and prints its path.
     """
     trace = traceback.format_exc()
-    click.echo(trace, err=True, nl=False)
-    click.echo(
+    echo(trace, err=True, nl=False)
+    echo(
         "this is a bug in lingeronnx: please report it, with the lines above and the command",
         err=True,
     )
     if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
-        click.echo(line, err=True)
+        echo(line, err=True)
     if line := current_command_line():
-        click.echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
+        echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
 
 
 @click.group(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..files import REPORT_VERSION
 from ._shared import current_command_line, print_json
 from .report import show_report
-from .show import console_for, show_deployment
+from .show import show_deployment
+from .terminal import console_for
 
 if TYPE_CHECKING:
     from ..deployment import Deployment

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import shlex
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +10,11 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
+from ..escaping import join_shell
 from ..json_values import to_json_value
 from ..targets import DEFAULT, PLATFORMS
 from ..targets.objective import OBJECTIVES
+from .terminal import echo
 
 __all__ = [
     "DATA_HELP",
@@ -38,7 +35,6 @@ __all__ = [
     "parse_pairs",
     "picture_options",
     "print_json",
-    "progress_bar",
     "quantize_options",
     "state_option",
     "timing_options",
@@ -112,7 +108,7 @@ def current_command_line() -> str:
     """Return the running command line, quoted for a shell; "" if it is no `RecordedCommand`."""
     ctx = click.get_current_context()
     args = ctx.meta.get(_ARGS_KEY)
-    return "" if args is None else shlex.join(["lingeronnx", *args])
+    return "" if args is None else join_shell(["lingeronnx", *args])
 
 
 #: A command function before click decorates it.
@@ -568,64 +564,4 @@ def json_text(value: Mapping[str, object]) -> str:
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print `value` as JSON on stdout."""
-    click.echo(json_text(value))
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Show a progress bar on stderr; yield its update function, or None if stderr is no terminal.
-
-    The function takes the current activity, the number of completed items, and the total number or
-    None if it is unknown. The rate is counted from the start of an activity.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:<12}"),
-        BarColumn(24),
-        TextColumn("{task.fields[progress_text]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None, progress_text="")
-        current, start = "", time.monotonic()
-
-        def update(activity: str, completed: int, total: int | None) -> None:
-            """Show the state of the activity; a new activity restarts the clock."""
-            nonlocal current, start
-            if activity != current:
-                current, start = activity, time.monotonic()
-            seconds = time.monotonic() - start
-            bar.update(
-                task,
-                description=activity,
-                total=total,
-                completed=completed,
-                progress_text=format_progress(completed, total, seconds),
-            )
-
-        yield update
-
-
-_MIN_RATE_SECONDS = 1.0  # seconds before a rate is shown
-
-
-def format_progress(completed: int, total: int | None, seconds: float) -> str:
-    """Format the progress of a task: completed items, rate per second, and remaining time.
-
-    Without a total, items are samples and the remaining time is omitted. In the first
-    _MIN_RATE_SECONDS only the items are shown, and nothing ("") before the first item is completed.
-    """
-    if not completed:
-        return ""
-    text = f"{completed} samples" if total is None else f"{completed} of {total}"
-    if seconds < _MIN_RATE_SECONDS:
-        return text
-    rate = completed / seconds
-    text += f", {rate:.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
-    return text if total is None else f"{text}, {math.ceil((total - completed) / rate)} s left"
+    echo(json_text(value))

@@ -26,11 +26,10 @@ from .show import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..demo import Demo
     from ..flow import WrittenFiles
     from ..flow.report import Report
+    from .rich_console import EscapingConsole
 
 __all__ = ["show_demo", "show_report"]
 
@@ -46,7 +45,7 @@ _Row = tuple[str, str, str]  # label, value, style of the value
 
 
 def show_report(
-    console: Console, model: Path, written: WrittenFiles, command_line: str = ""
+    console: EscapingConsole, model: Path, written: WrittenFiles, command_line: str = ""
 ) -> None:
     """Print the report of a quantization and the written files.
 
@@ -94,7 +93,7 @@ def _count_screen_lines(text: str) -> int:
 
 
 def _print_report(
-    console: Console,
+    console: EscapingConsole,
     model: Path,
     written: WrittenFiles,
     command_line: str,
@@ -126,7 +125,7 @@ def _print_report(
     _print_files(console, written)
 
 
-def _print_cost_table(console: Console, report: Report, max_rows: int) -> None:
+def _print_cost_table(console: EscapingConsole, report: Report, max_rows: int) -> None:
     """Print the cost of the `max_rows` most expensive layers; the report must have a cost."""
     assert report.cost is not None
     console.print("\n  Cost on the chip, most expensive nodes (--json lists all)\n", style="bold")
@@ -136,7 +135,7 @@ def _print_cost_table(console: Console, report: Report, max_rows: int) -> None:
     console.print()
 
 
-def _print_files(console: Console, written: WrittenFiles) -> None:
+def _print_files(console: EscapingConsole, written: WrittenFiles) -> None:
     """Print the packer's command lines, if there are any, and the written files with sizes."""
     report = written.report
     if report.packer and report.chip_ready:
@@ -265,7 +264,7 @@ def _collect_notes(report: Report, max_lines: int) -> list[str]:
     return truncate_lines([*notes, *format_findings(warnings, report.full)], max_lines)
 
 
-def _print_search(console: Console, search: Mapping[str, Any]) -> None:
+def _print_search(console: EscapingConsole, search: Mapping[str, Any]) -> None:
     """Print the attempts of a search, the selected one marked, its bit widths, and why it ended.
 
     `search` is the report's JSON. The reason is omitted if the goal was met; flash and cycles if no
@@ -321,7 +320,7 @@ def _format_attempt(
     )
 
 
-def show_demo(console: Console, demo: Demo, report: Report) -> None:
+def show_demo(console: EscapingConsole, demo: Demo, report: Report) -> None:
     """Print the digits of the demo, their predicted classes, the accuracy and the report.
 
     Digits are drawn with ASCII characters if the console has no Unicode.

@@ -7,27 +7,24 @@ options, files or exit codes.
 from __future__ import annotations
 
 import math
-import os
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..escaping import escape_invisible, escape_lines
 from ..json_values import to_json_value
 from ..number_format import difference_unit, format_decibels, format_value
 from ..targets import Target
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..deployment import TensorDifference
     from ..plan import Affine
     from ..run.dump import TensorSummary
+    from .rich_console import EscapingConsole
 
 __all__ = [
-    "console_for",
     "print_facts",
     "print_line",
     "print_notes",
@@ -48,21 +45,7 @@ _MAX_NAMES = 8  # names listed in one line
 _MAX_FINDINGS = 5  # findings of a comparison that are printed
 
 
-def console_for(as_json: bool) -> Console:
-    """Return the console for tables: stderr if stdout is reserved for JSON, else stdout.
-
-    Its width is 100 if neither a terminal nor COLUMNS gives it; markup in text has no effect.
-    """
-    from rich.console import Console
-
-    stream = sys.stderr if as_json else sys.stdout
-    has_width = stream.isatty() or "COLUMNS" in os.environ
-    return Console(
-        stderr=as_json, width=None if has_width else 100, highlight=False, markup=False, emoji=False
-    )
-
-
-def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
+def print_facts(console: EscapingConsole, rows: Sequence[tuple[str, str, str]]) -> None:
     """Print (label, value, style of the value) rows; long values wrap in their column.
 
     No-break spaces are not wrapped at, and printed as spaces.
@@ -70,7 +53,9 @@ def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     from rich.text import Text
 
     for label, value, style in rows:
-        for line in textwrap.wrap(value, max(console.width - _LABEL_WIDTH, 20)) or [""]:
+        for line in textwrap.wrap(escape_lines(value), max(console.width - _LABEL_WIDTH, 20)) or [
+            ""
+        ]:
             line = line.replace("\u00a0", " ")
             console.print(
                 Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), (line, style)),
@@ -80,7 +65,7 @@ def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
 
 
 def print_table(
-    console: Console,
+    console: EscapingConsole,
     title: str,
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -109,35 +94,41 @@ def print_table(
     for name in header:
         table.add_column(name, overflow="fold", justify="right" if name == right else "left")
     for row in rows:
-        table.add_row(*row)
-    console.print(f"\n  {title}\n" if title else "", style="bold", soft_wrap=True)
+        table.add_row(*map(escape_invisible, row))
+    console.print(f"\n  {escape_invisible(title)}\n" if title else "", style="bold", soft_wrap=True)
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def print_title(console: Console, text: str) -> None:
+def print_title(console: EscapingConsole, text: str) -> None:
     """Print a title between blank lines."""
-    console.print(f"\n{text}\n", style="bold", soft_wrap=True)
+    console.print(f"\n{escape_invisible(text)}\n", style="bold", soft_wrap=True)
 
 
-def print_line(console: Console, label: str, text: str) -> None:
+def print_line(console: EscapingConsole, label: str, text: str) -> None:
     """Print a label and a text that is not wrapped, such as a path or a command line."""
     from rich.text import Text
 
-    console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), text), soft_wrap=True)
+    shown = escape_invisible(text)
+    console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), shown), soft_wrap=True)
 
 
 def print_notes(
-    console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow"
+    console: EscapingConsole, notes: Sequence[str], kind: str = "note", style: str = "yellow"
 ) -> None:
     """Print each note after `kind`, wrapped, with further lines indented."""
     for note in notes:
         lines = textwrap.wrap(
-            f"  {kind}: {note}", console.width, subsequent_indent="    ", break_on_hyphens=False
+            f"  {kind}: {escape_lines(note)}",
+            console.width,
+            subsequent_indent="    ",
+            break_on_hyphens=False,
         )
         console.print("\n".join(lines), style=style, soft_wrap=True)
 
 
-def show_simulation(console: Console, result: Simulation, output: Path, dump: Path | None) -> None:
+def show_simulation(
+    console: EscapingConsole, result: Simulation, output: Path, dump: Path | None
+) -> None:
     """Print the tensors of a run and the written files: `output`, and the folder `dump` if any."""
     output_by_tensor = {tensor: name for name, tensor in result.outputs.items()}
     rows = []
@@ -166,7 +157,7 @@ def _format_role(tensor: str, output: str | None) -> str:
     return "output" if output == tensor else f"output {output}"
 
 
-def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
+def _print_tensor_summary(console: EscapingConsole, summary: TensorSummary) -> None:
     """Print statistics of one tensor; values of integers also as real values.
 
     Scale and real values are omitted if it has no quantization parameters.
@@ -196,7 +187,7 @@ def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
 
 
 def show_evaluation(
-    console: Console, evaluation: Evaluation, model: Path, baseline: Path | None
+    console: EscapingConsole, evaluation: Evaluation, model: Path, baseline: Path | None
 ) -> None:
     """Print the value of a metric, the baseline's value, and the drop (baseline - value).
 
@@ -216,7 +207,7 @@ def show_evaluation(
     print_notes(console, evaluation.warnings, "WARNING", "bold red")
 
 
-def show_deployment(console: Console, deployment: Deployment) -> None:
+def show_deployment(console: EscapingConsole, deployment: Deployment) -> None:
     """Print the files that were written for a board, with sizes; golden vectors as one row.
 
     Also notes, the result of the trial on this PC if there was one, and how to run the packer.
@@ -237,7 +228,7 @@ def show_deployment(console: Console, deployment: Deployment) -> None:
     print_line(console, "pack it with", f"sh {deployment.folder / 'pack.sh'}")
 
 
-def show_verification(console: Console, verification: Verification) -> None:
+def show_verification(console: EscapingConsole, verification: Verification) -> None:
     """Print whether a device agrees with the simulator, or its first difference and the causes.
 
     Also names that the graph does not have, and tensors of the graph that the device did not show.
@@ -256,7 +247,7 @@ def show_verification(console: Console, verification: Verification) -> None:
     print_notes(console, verification.notes)
 
 
-def _print_first_difference(console: Console, first: TensorDifference) -> None:
+def _print_first_difference(console: EscapingConsole, first: TensorDifference) -> None:
     """Print the first tensor that differs, and its possible causes.
 
     A cause that predicts the device's values exactly is labelled "explained by".
@@ -299,7 +290,7 @@ def _format_first_element(first: TensorDifference) -> str:
     return f"{text}; {first.differing} of {first.size} differ, by {first.largest}{unit} at most"
 
 
-def show_platforms(console: Console, targets: Sequence[Target]) -> None:
+def show_platforms(console: EscapingConsole, targets: Sequence[Target]) -> None:
     """Print one line per platform."""
     rows = []
     for target in targets:
@@ -310,7 +301,7 @@ def show_platforms(console: Console, targets: Sequence[Target]) -> None:
     console.print("\n  lingeronnx platforms NAME prints details of one platform")
 
 
-def show_platform(console: Console, target: Target) -> None:
+def show_platform(console: EscapingConsole, target: Target) -> None:
     """Print properties, limits, operators and known faults of one platform."""
     print_title(console, f"{target.name}: {target.title}")
     min_exponent, max_exponent = target.exponents
@@ -376,7 +367,7 @@ def size_text(path: Path) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-def show_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
+def show_comparison(console: EscapingConsole, comparison: Comparison, folder: Path) -> None:
     """Print the summary, the worst layers and the first findings of a comparison.
 
     `folder` is where its files were written.

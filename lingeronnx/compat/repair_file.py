@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .. import api
 from ..errors import RepairError
+from ..escaping import escape_lines
 
 __all__ = ["fix_dequant"]
 
@@ -41,7 +42,7 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
             "pass check=False to write it anyway"
         )
     for line in fixed.report.lines():
-        print(line)
+        print(escape_lines(line))
     target = Path(path).with_name(f"{Path(path).stem}_fix.onnx")
     fixed.save(target)
     return target

@@ -25,14 +25,14 @@ from typing import Any
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
-from ..files import DEPLOYMENT_VERSION, replace_folder
+from ..escaping import make_c_identifier
+from ..files import DEPLOYMENT_VERSION, replace_folder, write_text
 from ..flow import generate_synthetic_inputs
 from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
 from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions
 from .c_program.proof import Proof
 from .deployment_contents import DeploymentContents, partition_graph, ports_to_dict
-from .header import make_c_identifier
 from .ports import Ports
 from .simulation import read_integer_graph, run_samples
 
@@ -230,7 +230,7 @@ def _write_manifest(folder: Path, body: Mapping[str, object]) -> None:
         "versions": _collect_versions(),
         "files": _collect_file_hashes(folder),
     }
-    _write(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def _sanitize_stem(text: str) -> str:
@@ -290,12 +290,6 @@ def check_folder(target: Path) -> None:
         raise ConfigError(
             f"cannot deploy to {target}: the directory {target.parent} does not exist; create it"
         )
-
-
-def _write(path: Path, text: str) -> Path:
-    """Write `text` to `path` as UTF-8, and return `path`."""
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def _collect_file_sizes(folder: Path) -> dict[str, int]:

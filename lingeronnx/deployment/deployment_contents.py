@@ -10,6 +10,8 @@ from pathlib import Path
 import onnx
 
 from ..errors import ConfigError, ConstraintError
+from ..escaping import escape_comment
+from ..files import write_text
 from ..graph import ir, onnx_file
 from ..run.parts_runner import PartRun, PartsRunner
 from ..run.program_parts import PartitionedProgram, ProgramPart, split_into_parts
@@ -245,7 +247,9 @@ class DeploymentContents:
                 onnx_file.write_model(ir.to_proto(part.graph), path, ir.MAX_MODEL_BYTES)
         commands = self._write_pack_script(folder)
         if self.program is None:
-            _write(folder / f"{self.stem}.h", make_header(self.stem, self.target.name, self.ports))
+            write_text(
+                folder / f"{self.stem}.h", make_header(self.stem, self.target.name, self.ports)
+            )
         else:
             constant_lines = (
                 make_constant_lines(self.stem, self.ports)
@@ -277,12 +281,13 @@ class DeploymentContents:
                     files.append(file)
                     commands.append(self.target.vendor.format_packer_command(argv, file, package))
             comment = (
-                f"# Packs {', '.join(files)} for {self.target.name}; "
+                f"# Packs {escape_comment(', '.join(files))} for {self.target.name}; "
                 "needs the vendor's tpacker on the PATH."
             )
             lines = ["#!/bin/sh", comment, "set -eu", 'cd "$(dirname "$0")"', *commands, ""]
             text = "\n".join(lines)
-        _write(folder / "pack.sh", text).chmod(0o755)
+        write_text(folder / "pack.sh", text)
+        (folder / "pack.sh").chmod(0o755)
         return commands
 
     def _write_golden(self, folder: Path) -> None:
@@ -357,7 +362,7 @@ class DeploymentContents:
             time=self.partition.call_latency,
             program=self.program,
         )
-        _write(folder / "README.md", text)
+        write_text(folder / "README.md", text)
         files = [
             self.partition.get_file_name(self.stem, part) for part in self.partition.unique_parts
         ]
@@ -386,12 +391,6 @@ class DeploymentContents:
                     if value.const_value is not None:
                         weight_bytes += value.const_value.nbytes
         return weight_bytes
-
-
-def _write(path: Path, text: str) -> Path:
-    """Write `text` to `path` as UTF-8, and return `path`."""
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def _read_io_names(path: Path) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..graph import ir
 from .simulation import SampleRun
 from .value_tracing import trace_moved_value
 
-__all__ = ["Port", "Ports", "StateFeedback", "make_ports"]
+__all__ = ["Port", "Ports", "StateFeedback", "format_shape", "make_ports"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,8 @@ def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
             )
         shift = exponent - 1
     return Port(name, tensor, array.shape, str(array.dtype), shift)
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Format a shape as 1x3x8x8; a scalar's as 1."""
+    return "x".join(map(str, shape)) or "1"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..escaping import escape_markdown, format_markdown_code, make_c_identifier
 from ..targets import CallLatency, GraphCost
 from .c_program.guide import make_program_guide
 from .c_program.program import BoardProgram, ChipPart
-from .header import make_c_identifier
-from .markdown import escape_markdown, format_shape
-from .ports import Ports
+from .ports import Ports, format_shape
 
 __all__ = ["make_readme"]
 
@@ -80,7 +79,7 @@ def _iterate_steps(
     host head and tail if `sizes` (bytes by file) has their files.
     """
     if program is not None and len(program.chip) > 1:
-        yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
+        yield f"1. Pack: `sh pack.sh`, which runs {format_markdown_code(command)}."
         yield f"2. Build the program, and call `{program.prefix}_run()`: below."
         yield f"3. Verify the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
         return
@@ -88,7 +87,7 @@ def _iterate_steps(
     if program is not None:
         yield (f"`{program.prefix}_run()` of the program below does steps 2 and later. By hand:")
         yield ""
-    steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
+    steps = [f"Pack: `sh pack.sh`, which runs {format_markdown_code(command)}."]
     if head in sizes:
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(
@@ -173,9 +172,9 @@ def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
     layers = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)
     for layer in layers[:_MAX_LISTED_LAYERS]:
         max_cycles = layer.wait + layer.moved + layer.high
-        name = escape_markdown(layer.node or layer.name)
+        name, operator = escape_markdown(layer.node or layer.name), escape_markdown(layer.operator)
         yield (
-            f"| {name} | {layer.operator} | {layer.total_cycles:,.0f} | {max_cycles:,.0f} | "
+            f"| {name} | {operator} | {layer.total_cycles:,.0f} | {max_cycles:,.0f} | "
             f"{layer.wait:,.0f} |"
         )
     omitted = len(layers) - _MAX_LISTED_LAYERS

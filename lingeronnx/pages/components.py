@@ -6,16 +6,14 @@ Characters without a glyph, or that change the writing direction, are shown as e
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection, Iterable, Sequence
 
-from ..message_grouping import escape_invisible
+from ..escaping import escape_html
 
 __all__ = [
     "breakable_path",
     "copyable_command",
     "definition_list",
-    "escape_text",
     "heading",
     "labelled_paragraph",
     "ordered_list",
@@ -27,19 +25,14 @@ __all__ = [
 ]
 
 
-def escape_text(value: object) -> str:
-    """Escape a text for HTML, also within attributes."""
-    return html.escape(escape_invisible(str(value)))
-
-
 def breakable_path(value: object) -> str:
     """Render a path that narrow screens break after a slash first."""
-    return escape_text(value).replace("/", "/<wbr>")
+    return escape_html(value).replace("/", "/<wbr>")
 
 
 def heading(name: str) -> str:
     """Render a heading within a section."""
-    return f"<h3>{escape_text(name)}</h3>"
+    return f"<h3>{escape_html(name)}</h3>"
 
 
 def paragraph(value: object, kind: str = "") -> str:
@@ -47,18 +40,18 @@ def paragraph(value: object, kind: str = "") -> str:
 
     kind : CSS class: "", "dim", "bad" or "good".
     """
-    return f"<p{f' class={kind}' if kind else ''}>{escape_text(value)}</p>"
+    return f"<p{f' class={kind}' if kind else ''}>{escape_html(value)}</p>"
 
 
 def labelled_paragraph(label: str, value: object) -> str:
     """Render a paragraph that begins with a bold label."""
-    return f"<p><b>{escape_text(label)}</b> {escape_text(value)}</p>"
+    return f"<p><b>{escape_html(label)}</b> {escape_html(value)}</p>"
 
 
 def definition_list(rows: Iterable[tuple[str, object]]) -> str:
     """Render (name, value) pairs; empty if there are none."""
     pairs = "".join(
-        f"<dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd>" for name, value in rows
+        f"<dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd>" for name, value in rows
     )
     return f"<dl>{pairs}</dl>" if pairs else ""
 
@@ -68,9 +61,9 @@ def copyable_command(command: str, label: str = "") -> str:
 
     label : name of the command for screen readers; by default the command itself.
     """
-    button_label = escape_text(f"copy {label or command}")
+    button_label = escape_html(f"copy {label or command}")
     return (
-        f'<div class="command"><pre tabindex="0"><code>{escape_text(command)}</code></pre>'
+        f'<div class="command"><pre tabindex="0"><code>{escape_html(command)}</code></pre>'
         f'<button type="button" class="copy" aria-label="{button_label}">copy</button></div>'
     )
 
@@ -105,7 +98,7 @@ def render_table(
     selected_rows
         Indices of the rows to highlight.
     """
-    titles = [escape_text(title) for title in head]
+    titles = [escape_html(title) for title in head]
     classes = [' class="t"' if index in text_columns else "" for index in range(len(head))]
     head_cells = "".join(
         f'<th scope="col" role="columnheader"{css_class}>{title}</th>'
@@ -121,7 +114,7 @@ def render_table(
         body += f'<tr role="row"{row_class}>{cells}</tr>\n'
     table_class = " class=cards" if cards else ""
     table = (
-        f'<table role="table"{table_class} aria-label="{escape_text(name)}">'
+        f'<table role="table"{table_class} aria-label="{escape_html(name)}">'
         f'<thead role="rowgroup"><tr role="row">{head_cells}</tr></thead><tbody '
         f'role="rowgroup">\n{body}</tbody></table>'
     )
@@ -132,13 +125,13 @@ def scroll_region(name: str, inner: str) -> str:
     """Render HTML that may be wider than the screen in a region that scrolls by keys as well."""
     return (
         '<div class="scroll" role="region" tabindex="0" '
-        f'aria-label="{escape_text(name)}">{inner}</div>'
+        f'aria-label="{escape_html(name)}">{inner}</div>'
     )
 
 
 def svg_figure(name: str, svg: str) -> str:
     """Render an SVG drawing, made for a white page, in the colors of the page."""
-    drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{escape_text(name)}" ', 1)
+    drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{escape_html(name)}" ', 1)
     return f'<figure class="picture">{scroll_region(name, drawn)}</figure>'
 
 
@@ -151,6 +144,6 @@ def usage_bar(name: str, used: int, limit: int) -> str:
     text = f"{used:,} of {limit:,} bytes, {percentage}"
     meter = (
         f'<meter min="0" max="{limit or 1}" value="{used}" '
-        f'aria-label="{escape_text(name)}"></meter>'
+        f'aria-label="{escape_html(name)}"></meter>'
     )
-    return f"<p><b>{escape_text(name)}</b> {escape_text(text)}<br>{meter}</p>"
+    return f"<p><b>{escape_html(name)}</b> {escape_html(text)}<br>{meter}</p>"

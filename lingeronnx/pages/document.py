@@ -6,14 +6,12 @@ the page's content. The policy in the head forbids the page to load anything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from ..escaping import dump_script_json, escape_html, escape_invisible
 from ..json_values import to_json_value
-from ..message_grouping import escape_invisible
-from .components import escape_text
 
 __all__ = ["PageSection", "render_page"]
 
@@ -55,11 +53,11 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
         Sections, in order.
     """
     links = "".join(
-        f'<li><a href="#{part.key}">{escape_text(part.title)}</a></li>' for part in parts
+        f'<li><a href="#{part.key}">{escape_html(part.title)}</a></li>' for part in parts
     )
     fields = {
-        "TITLE": escape_text(title),
-        "ABOUT": escape_text(about),
+        "TITLE": escape_html(title),
+        "ABOUT": escape_html(about),
         "STYLE": "\n".join([_read_asset("page.css"), *(part.style for part in parts)]),
         "CONTENTS": f'<nav aria-label="contents"><ul>{links}</ul></nav>' if len(parts) > 1 else "",
         "PARTS": "\n".join(map(_render_section, parts)),
@@ -74,7 +72,7 @@ def _render_section(section: PageSection) -> str:
 
     The script's id is ``data-KEY``; `<` is escaped in the JSON so that it cannot end the script.
     """
-    heading = f'<h2 id="{section.key}-title">{escape_text(section.title)}</h2>'
+    heading = f'<h2 id="{section.key}-title">{escape_html(section.title)}</h2>'
     html = (
         f'<section id="{section.key}" '
         f'aria-labelledby="{section.key}-title">{heading}\n{section.html}\n</section>\n'
@@ -82,7 +80,7 @@ def _render_section(section: PageSection) -> str:
     if section.data is None:
         return html
     data = to_json_value(section.data, escape_invisible)
-    body = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    body = dump_script_json(data)
     return f'{html}<script type="application/json" id="data-{section.key}">{body}</script>\n'
 
 

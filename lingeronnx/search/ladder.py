@@ -7,7 +7,6 @@ cost: the error at the outputs that disappears when only this group is exempt fr
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -23,6 +22,7 @@ from ..analysis.sensitivity.layers import (
 )
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
+from ..escaping import quote_shell
 from ..flow import PlannedModel
 from ..flow.assign import group_shared_scales
 from ..flow.config import Override, QuantConfig
@@ -110,8 +110,8 @@ class Attempt:
         options = [f"--effort {self.effort}"] if self.effort else []
         for name, settings in self.overrides(target).items():
             pairs = ",".join(f"{key}:{value}" for key, value in settings.items())
-            options.append(f"--override {shlex.quote(f'{name}={pairs}')}")
-        return [*options, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
+            options.append(f"--override {quote_shell(f'{name}={pairs}')}")
+        return [*options, *(f"--skip {quote_shell(name)}" for name in self.floats)]
 
     @property
     def description(self) -> str:

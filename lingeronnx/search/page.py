@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..escaping import escape_html
 from ..files import write_text
 from ..pages import PageSection, components, render_page
 
@@ -130,12 +130,11 @@ def _render_row(trial: Mapping[str, Any]) -> list[str]:
     Values that are not known are empty; an attempt without a value has the reason there.
     """
     macs = "<br>".join(
-        f"{components.escape_text(width)}: {count:,}"
-        for width, count in (trial["macs"] or {}).items()
+        f"{escape_html(width)}: {count:,}" for width, count in (trial["macs"] or {}).items()
     )
     return [
-        components.escape_text(trial["what"]),
-        components.escape_text(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
+        escape_html(trial["what"]),
+        escape_html(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
         "" if trial["missing"] is None else format_shortfall(trial, f"{trial['missing']:.4g}"),
         "" if trial["bytes"] is None else f"{trial['bytes']:,}",
         "" if trial.get("flash") is None else f"{trial['flash']:,}",
@@ -204,7 +203,7 @@ def _render_point(trial: Mapping[str, Any], x: _Axis, y: _Axis) -> str:
     radius = 4
     if trial["chosen"]:
         color, radius = "#d9591f", 6
-    tooltip = html.escape(f"{trial['what']}: {trial['value']:.4g}, work {trial['work']:.3f}")
+    tooltip = escape_html(f"{trial['what']}: {trial['value']:.4g}, work {trial['work']:.3f}")
     position = f'cx="{x(trial["work"]):.1f}" cy="{y(trial["value"]):.1f}" r="{radius}"'
     return f'<circle {position} fill="{color}"><title>{tooltip}</title></circle>'
 
@@ -222,7 +221,7 @@ def _line(
 def _text(x: float, y: float, text: str, anchor: str = "middle", attributes: str = "") -> str:
     """Render an SVG text, escaped, at (x, y) in pixels; `attributes` are further ones."""
     position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f"<text {position} {attributes}>{html.escape(text)}</text>"
+    return f"<text {position} {attributes}>{escape_html(text)}</text>"
 
 
 class _Axis:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tempfile
 import time
 import zipfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import LingerOnnxError, format_exception
+from ..escaping import join_shell
 from ..files import replace_file
 
 __all__ = ["write_bug_report"]
@@ -55,7 +55,7 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
         The archive, or None if it could not be written.
     """
     reports = {
-        "command.txt": shlex.join(["lingeronnx", *arguments]) + "\n",
+        "command.txt": join_shell(["lingeronnx", *arguments]) + "\n",
         "traceback.txt": _truncate_messages(trace),
     }
     missing = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError
+from ..escaping import join_shell
 from .latency import Latency
 
 __all__ = [
@@ -291,4 +291,4 @@ class PackerArguments:
     @property
     def command_line(self) -> str:
         """The arguments, quoted for a shell."""
-        return shlex.join(self.argv)
+        return join_shell(self.argv)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx.cli import main
+from lingeronnx.escaping import escape_html as shown
 from lingeronnx.graph import onnx_file
-from lingeronnx.pages.components import escape_text as shown
 from lingeronnx.pages.document import to_json_value
 from tests.nets import Net, concat, quantized, samples
 from tests.pages.test_document import data, self_contained

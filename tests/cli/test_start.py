@@ -14,7 +14,7 @@ import click
 import pytest
 
 from lingeronnx import __version__, cli
-from lingeronnx.cli._shared import format_progress, progress_bar
+from lingeronnx.cli.terminal import format_progress, progress_bar
 from lingeronnx.conversion import DIALECT_BY_DOMAIN, STANDARD_FORMS
 from lingeronnx.flow.config import QuantConfig
 from lingeronnx.run.data import pictures

@@ -21,9 +21,10 @@ from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.c_program import packages
 from lingeronnx.deployment.c_program.source_files import StaticMemory
-from lingeronnx.deployment.header import make_c_identifier, make_header
+from lingeronnx.deployment.header import make_header
 from lingeronnx.deployment.ports import Port, Ports, StateFeedback
 from lingeronnx.errors import ConfigError, ConstraintError, DataError, ModelError
+from lingeronnx.escaping import make_c_identifier
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from tests import nets

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from lingeronnx.escaping import escape_html
 from lingeronnx.pages import components
 
 WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
@@ -18,9 +19,9 @@ WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
         components.labelled_paragraph(WORST, WORST),
         components.definition_list([(WORST, WORST)]),
         components.copyable_command(WORST, WORST),
-        components.ordered_list([components.escape_text(WORST)]),
+        components.ordered_list([escape_html(WORST)]),
         components.render_table(
-            WORST, [WORST], [[components.escape_text(WORST)]], cards=True, selected_rows=[0]
+            WORST, [WORST], [[escape_html(WORST)]], cards=True, selected_rows=[0]
         ),
         components.svg_figure(WORST, '<svg xmlns="http://www.w3.org/2000/svg" width="1"></svg>'),
         components.usage_bar(WORST, 1, 2).replace("<br>", "<br/>"),

@@ -179,7 +179,7 @@ def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
 
 def test_names_in_a_readme_are_shown_as_they_are() -> None:
     """Bars, tags and line breaks make no cell, no element and no line."""
-    from lingeronnx.deployment.markdown import escape_markdown
+    from lingeronnx.escaping import escape_markdown
 
     assert escape_markdown("a_b/c.1:0") == "a_b/c.1:0"
     assert escape_markdown("a|b<img src=x>\n# c`d`") == "a&#124;b&#60;img src=x>\\n# c&#96;d&#96;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...escaping import escape_html
 from ...pages import PageSection, components, render_page
 from .report import Check
 from .time_plot import render_time_plot
@@ -28,7 +29,7 @@ def render_check_section(check: Check) -> PageSection:
     if problems:
         blocks += [
             components.heading("Problems"),
-            components.ordered_list(map(components.escape_text, problems)),
+            components.ordered_list(map(escape_html, problems)),
         ]
     facts = [("platform", check.platform), ("judged", f"the {check.kind} graph")]
     blocks.append(components.definition_list([*facts, *_packing_facts(check)]))
@@ -40,7 +41,7 @@ def render_check_section(check: Check) -> PageSection:
     blocks += _render_cost(check)
     blocks += [
         components.heading("Report"),
-        components.ordered_list(map(components.escape_text, check.lines(True)[1:])),
+        components.ordered_list(map(escape_html, check.lines(True)[1:])),
     ]
     return PageSection("check", "Limits, memory, cost, time", "\n".join(blocks), check.to_dict())
 
@@ -84,9 +85,9 @@ def _render_cost(check: Check) -> list[str]:
         rows.append(
             [
                 components.breakable_path(layer.node),
-                components.escape_text(layer.op_type),
+                escape_html(layer.op_type),
                 f"{layer.macs:,}",
-                components.escape_text(layer.width),
+                escape_html(layer.width),
                 *(f"{size:,}" for size in sizes),
             ]
         )

@@ -17,12 +17,12 @@ knows neither files nor commands.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...escaping import quote_shell
 from ...flow import QuantizedModel
 from ...flow.assign import calibrate_activations, group_shared_scales
 from ...flow.observe import TensorStats
@@ -108,7 +108,7 @@ def find_graph_suspicions(graph: ir.Model, violations: Sequence[Violation] = ())
 
 def _format_override(tensor: str, setting: str) -> str:
     """Return the option --override that gives `tensor` a setting, quoted for a shell."""
-    return f"--override {shlex.quote(f'{tensor}={setting}')}"
+    return f"--override {quote_shell(f'{tensor}={setting}')}"
 
 
 def _from_violation(violation: Violation) -> Suspicion:
@@ -381,7 +381,7 @@ def _find_concat_scale_mismatches(
                     f"'{name}' alone would fit scale {fitting_scale:g}, the output has {q.scale:g}",
                     f"less than {_MIN_SCALE_RATIO:g} times",
                     "bring the inputs to one range in the model, or skip the concat: --skip "
-                    + shlex.quote(str(node.name)),
+                    + quote_shell(str(node.name)),
                 )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Sequence
 
+from ...escaping import escape_html
 from ...targets import CallLatency
 from ...targets.latency import LayerLatency
 
@@ -53,7 +53,7 @@ def render_time_plot(time: CallLatency, title: str) -> str:
 
 def _svg_text(x: float, y: float, text: str, attributes: str = "") -> str:
     """Return an SVG text element at (x, y) in pixels; `text` is escaped, `attributes` are not."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" {attributes}>{html.escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {attributes}>{escape_html(text)}</text>'
 
 
 def _svg_rect(x: float, y: float, width: float, color: str) -> str:

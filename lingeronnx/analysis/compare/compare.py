@@ -7,8 +7,6 @@ come from `advice`.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
+from ...escaping import format_csv
 from ...files import created_folder, write_text
 from ...graph import ir
 from ...run.cluster import map_jobs
@@ -241,14 +240,12 @@ def _format_table(comparison: Comparison) -> str:
 
 
 def _format_csv(comparison: Comparison) -> str:
-    """Format the comparison as CSV, with all columns, the first line being their names."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    """Format the comparison as CSV: names of all columns, then rows; lists are joined by "x"."""
     names = (*COLUMNS, *CSV_ONLY_COLUMNS, *comparison.width_columns)
-    writer.writerow(names)
+    rows: list[list[object]] = [list(names)]
     for cells in comparison.table():
-        writer.writerow([_format_csv_cell(cells[name]) for name in names])
-    return stream.getvalue()
+        rows.append([_join_list(cells[name]) for name in names])
+    return format_csv(rows)
 
 
 def _format_cell(value: object) -> str:
@@ -261,10 +258,6 @@ def _format_cell(value: object) -> str:
     return format_number(value) if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def _format_csv_cell(value: object) -> object:
-    """Format a cell of the CSV file: floats exactly, lists joined by "x", None as ""."""
-    if isinstance(value, float):
-        return repr(float(value))
-    if isinstance(value, list):
-        return "x".join(map(str, value))
-    return "" if value is None else value
+def _join_list(value: object) -> object:
+    """Join the items of a list by "x"; other values are unchanged."""
+    return "x".join(map(str, value)) if isinstance(value, list) else value

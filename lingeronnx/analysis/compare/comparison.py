@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...deprecation import keep_old_members
-from ...message_grouping import escape_invisible
+from ...escaping import escape_invisible
 from ..stats.pair_measures import METRICS
 from ..text import wrap_text
 from .advice import format_options

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
-from ...message_grouping import escape_invisible
+from ...escaping import quote_shell
 from .join import ComparedTensor
 
 __all__ = ["LayerFinding", "format_distinct_from", "format_override", "make_finding"]
@@ -117,8 +116,4 @@ def format_distinct_from(
 
 def format_override(row: ComparedTensor, setting: str) -> str:
     """Format, for a shell, the option of `quantize` that gives the tensor its own setting."""
-    argument = f"{row.name}={setting}"
-    escaped = escape_invisible(argument)
-    if escaped != argument:  # $'...' lets a shell interpret the escapes
-        return "--override $'" + escaped.replace("'", "\\'") + "'"
-    return "--override " + shlex.quote(argument)
+    return f"--override {quote_shell(f'{row.name}={setting}')}"

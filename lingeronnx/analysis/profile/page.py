@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from ...escaping import escape_html
 from ...pages import PageSection, components, render_page
 from .profile import Profile
 
@@ -41,9 +42,9 @@ def render_profile_section(
         cells.append(
             [
                 *(components.breakable_path(row[key]) for key in _PATH_KEYS),
-                components.escape_text(profile.tensors[str(row["tensor"])].scale_text),
+                escape_html(profile.tensors[str(row["tensor"])].scale_text),
                 *(f"{row[key]:.6g}" for key in _STATISTIC_KEYS),
-                components.escape_text(row["shape"]),
+                escape_html(row["shape"]),
             ]
         )
     note = components.paragraph(

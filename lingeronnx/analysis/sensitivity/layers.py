@@ -8,7 +8,6 @@ type Quant, named after the tensor.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -17,6 +16,7 @@ from operator import or_
 import numpy as np
 
 from ...errors import ConfigError
+from ...escaping import quote_shell
 from ...flow import PlannedModel
 from ...flow.prepare.selectors import select_nodes
 from ...formats import QUANT
@@ -189,11 +189,11 @@ def format_option(layer: RoundedOperator, target: Target) -> str:
         return ""
     max_bits = max(target.bits)
     if max_bits <= 8:
-        return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
+        return f"--skip {quote_shell(layer.selector)}" if layer.selector else ""
     setting = f"{layer.selector or layer.name}=bits:{max_bits}"
     if layer.weight.weights:
         setting += f",weight_bits:{max_bits}"
-    return f"--override {shlex.quote(setting)}"
+    return f"--override {quote_shell(setting)}"
 
 
 def restored_by_options(

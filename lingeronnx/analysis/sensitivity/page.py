@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ...escaping import escape_html
 from ...files import read_user_file
 from ...pages import PageSection, components, render_page
 
@@ -32,12 +33,12 @@ def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> Page
     blocks = []
     if options:
         blocks = [components.heading("Options to add"), components.copyable_command(options)]
-    advice = [components.escape_text(line) for line in advice_lines if line != f"  {options}"]
+    advice = [escape_html(line) for line in advice_lines if line != f"  {options}"]
     blocks.append(f'<pre tabindex="0">{chr(10).join(advice).strip()}</pre>')
     cells = [_render_cells(row) for row in rows]
     if head[-1] == _WEIGHT_BITS_COLUMN:  # only in the text, and only if not all have 8 bits
         for row_cells, line in zip(cells, row_lines, strict=True):
-            row_cells.append(components.escape_text(line.split()[-1]))
+            row_cells.append(escape_html(line.split()[-1]))
     blocks += [
         components.heading("The ranking"),
         components.render_table("the ranking", head, cells, range(_TEXT_COLUMNS), cards=True),

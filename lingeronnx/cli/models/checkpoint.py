@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
+from ..terminal import echo
 
 __all__ = ["checkpoint"]
 
@@ -43,13 +44,13 @@ def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_jso
     from ... import api
 
     converted = api.convert_checkpoint(checkpoint_file, output, to, layout)
-    click.echo(
+    echo(
         f"{checkpoint_file} ({converted.layout}) -> {output} ({to}): "
         f"{len(converted.layers)} layers, {len(converted.kept)} other tensors unchanged",
         err=as_json,
     )
     for line in (*converted.layers, *(f"note: {note}" for note in converted.notes)):
-        click.echo(f"  {line}", err=as_json)
+        echo(f"  {line}", err=as_json)
     if as_json:
         print_json(
             {

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
+from ..terminal import echo
 
 __all__ = ["convert"]
 
@@ -65,8 +66,8 @@ def convert(
 
     converted = api.convert(model, to, platform, exact, functions)
     converted.save(output)
-    click.echo(f"{model} -> {output}", err=as_json)
+    echo(f"{model} -> {output}", err=as_json)
     for note in converted.notes:
-        click.echo(f"  {note}", err=as_json)
+        echo(f"  {note}", err=as_json)
     if as_json:
         print_json({"model": model, "output": output, "to": to, "notes": list(converted.notes)})

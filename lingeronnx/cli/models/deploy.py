@@ -20,11 +20,11 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    progress_bar,
     quantize_options,
     timing_options,
 )
-from ..show import console_for, show_deployment
+from ..show import show_deployment
+from ..terminal import console_for, progress_bar
 
 __all__ = ["deploy"]
 

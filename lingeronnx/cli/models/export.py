@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
-from ..show import console_for
+from ..terminal import console_for
 
 if TYPE_CHECKING:
     from ...torch.exporter.float_export import Exported

@@ -20,9 +20,9 @@ from .._shared import (
     json_option,
     make_data_loader,
     picture_options,
-    progress_bar,
     quantize_options,
 )
+from ..terminal import progress_bar
 
 __all__ = ["finetune"]
 

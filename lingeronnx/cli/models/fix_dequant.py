@@ -17,6 +17,7 @@ from .._shared import (
     json_option,
     print_json,
 )
+from ..terminal import echo
 
 __all__ = ["fix_dequant"]
 
@@ -81,7 +82,7 @@ def fix_dequant(
 def _print_lines(lines: Sequence[str], as_json: bool) -> None:
     """Print lines on stdout, or on stderr with `as_json`."""
     for line in lines:
-        click.echo(line, err=as_json)
+        echo(line, err=as_json)
 
 
 def _describe_unchanged(model: Path, written: Path) -> str:

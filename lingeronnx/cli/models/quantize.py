@@ -27,10 +27,10 @@ from .._shared import (
     make_data_loader,
     parse_pairs,
     picture_options,
-    progress_bar,
     quantize_options,
     timing_options,
 )
+from ..terminal import progress_bar
 
 if TYPE_CHECKING:
     from ...deployment import Deployment

@@ -18,8 +18,8 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
-    progress_bar,
 )
+from ..terminal import echo, progress_bar
 
 if TYPE_CHECKING:
     from ...analysis.profile.outliers import OutlierRow
@@ -115,11 +115,11 @@ def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_js
     """
     outliers = [row for row in rows if row.is_outlier]
     for row in outliers:
-        click.echo(
+        echo(
             f"{row.name}: maximum {row.max_abs:.4g} is {row.versu:.3g} times the 0.99 quantile "
             f"{row.quantile_99:.4g}; clamp or normalize this layer",
             err=as_json,
         )
-    click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with outliers", err=as_json)
+    echo(f"{output}: {len(rows)} rows, {len(outliers)} with outliers", err=as_json)
     if as_json:
         print_json({"model": model, "output": output, "rows": [row.to_dict() for row in rows]})

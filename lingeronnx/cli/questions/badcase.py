@@ -17,9 +17,8 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
-    progress_bar,
 )
-from ..show import console_for
+from ..terminal import console_for, progress_bar
 
 __all__ = ["badcase"]
 

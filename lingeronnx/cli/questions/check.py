@@ -19,6 +19,7 @@ from .._shared import (
     print_json,
     timing_options,
 )
+from ..terminal import echo
 
 __all__ = ["check"]
 
@@ -105,7 +106,7 @@ def check(
     if output is not None:
         files: dict[str, str] = {}
         if calib is None and result.kind == "float" and not is_quantized(ir.load(model)):
-            click.echo(
+            echo(
                 f"note: {RESULT_FILE} with scales and ranges is only written with --calib DATA",
                 err=True,
             )
@@ -127,7 +128,7 @@ def check(
         texts = {"check.txt": "\n".join(all_lines) + "\n", "check.json": json_text(body) + "\n"}
         _write_files(output, {**texts, **files})
     for line in lines:
-        click.echo(line, err=as_json)
+        echo(line, err=as_json)
     if as_json:
         print_json(body)
     if not result.sound:

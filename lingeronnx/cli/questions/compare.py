@@ -18,11 +18,11 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    progress_bar,
     state_option,
     worker_options,
 )
-from ..show import console_for, show_comparison
+from ..show import show_comparison
+from ..terminal import console_for, progress_bar
 
 __all__ = ["compare"]
 

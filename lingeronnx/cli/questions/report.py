@@ -18,11 +18,11 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    progress_bar,
     state_option,
     timing_options,
 )
-from ..show import console_for, print_line
+from ..show import print_line
+from ..terminal import console_for, progress_bar
 
 __all__ = ["report"]
 

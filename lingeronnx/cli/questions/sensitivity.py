@@ -19,11 +19,10 @@ from .._shared import (
     parse_pairs,
     picture_options,
     print_json,
-    progress_bar,
     quantize_options,
     worker_options,
 )
-from ..show import console_for
+from ..terminal import console_for, progress_bar
 
 __all__ = ["sensitivity"]
 

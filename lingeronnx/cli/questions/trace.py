@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
-from ..show import console_for, print_facts, print_line
+from ..show import print_facts, print_line
+from ..terminal import console_for
 
 __all__ = ["trace"]
 

@@ -17,10 +17,10 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
-    progress_bar,
     worker_options,
 )
-from ..show import console_for, show_evaluation
+from ..show import show_evaluation
+from ..terminal import console_for, progress_bar
 
 __all__ = ["evaluate"]
 

@@ -17,8 +17,8 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
-    progress_bar,
 )
+from ..terminal import echo, progress_bar
 
 __all__ = ["profile"]
 
@@ -96,7 +96,7 @@ def profile(
         recorded = api.profile(model, load_data(data), out_dir, progress=progress, **options)
     rows = recorded.to_dict(options["prefixes"], options["types"])
     files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
-    click.echo(
+    echo(
         (
             f"{out_dir}: {len(rows)} rows of {len({row['module'] for row in rows})} operators; "
             f"{', '.join(files)}"

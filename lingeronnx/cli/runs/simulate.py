@@ -18,9 +18,9 @@ from .._shared import (
     make_data_loader,
     picture_options,
     print_json,
-    progress_bar,
 )
-from ..show import console_for, show_simulation
+from ..show import show_simulation
+from ..terminal import console_for, progress_bar
 
 __all__ = ["simulate"]
 

@@ -18,7 +18,8 @@ from .._shared import (
     picture_options,
     print_json,
 )
-from ..show import console_for, show_verification
+from ..show import show_verification
+from ..terminal import console_for
 
 __all__ = ["verify"]
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import click
 
-from .._shared import format_examples, json_option, print_json, progress_bar
+from .._shared import format_examples, json_option, print_json
 from ..report import show_demo
-from ..show import console_for
+from ..terminal import console_for, progress_bar
 
 __all__ = ["demo"]
 

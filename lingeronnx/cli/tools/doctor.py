@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._shared import format_examples, json_option, print_json, progress_bar
-from ..show import console_for
+from .._shared import format_examples, json_option, print_json
+from ..terminal import console_for, progress_bar
 
 if TYPE_CHECKING:
     from ...support.environment import Environment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .._shared import format_examples, json_option, print_json, progress_bar
-from ..show import console_for
+from .._shared import format_examples, json_option, print_json
+from ..terminal import console_for, progress_bar
 
 __all__ = ["warmup"]
 

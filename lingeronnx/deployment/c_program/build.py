@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
+from ...escaping import join_shell
 from ..ports import Port
 from .packages import compute_arguments_crc, make_package, make_package_header
 from .program import BoardProgram
@@ -117,7 +118,7 @@ def run_compiler(argv: Sequence[str]) -> str:
         lines = process.stderr.splitlines()
         errors = [line for line in lines if "error" in line] or lines[-1:]
         raise ConfigError(
-            f"C compilation failed ({errors[0] if errors else shlex.join(argv)}); set CC to use "
+            f"C compilation failed ({errors[0] if errors else join_shell(argv)}); set CC to use "
             "another compiler"
         )
     return process.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...escaping import make_c_suffix
 from .loop_rolling import roll_loops
 from .program import (
     BoardProgram,
@@ -15,7 +16,6 @@ from .program import (
     ProgramTensor,
     get_c_type,
     get_integer_buffer_key,
-    sanitize_c_name,
 )
 
 __all__ = [
@@ -34,7 +34,7 @@ def make_c_names(arrays: Sequence[ProgramTensor], prefix: str) -> dict[str, str]
     """
     names: dict[str, str] = {}
     for array in arrays:
-        name = f"{prefix}_{sanitize_c_name(array.tensor)}"
+        name = f"{prefix}_{make_c_suffix(array.tensor)}"
         names[array.tensor] = name if name not in names.values() else f"{name}_{len(names)}"
     return names
 

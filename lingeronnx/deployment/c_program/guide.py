@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...escaping import escape_markdown
 from ..dumps import HOST_TOLERANCE
-from ..markdown import escape_markdown, format_shape
+from ..ports import format_shape
 from .call_writer import CallWriter, make_c_names
 from .packages import EXECUTOR_VERSION
 from .program import BoardProgram, ChipPart
@@ -273,7 +274,7 @@ def _iterate_troubleshooting(program: BoardProgram) -> Iterator[str]:
 def _format_host_tolerances(program: BoardProgram) -> str:
     """Return the default tolerance, and the larger ones with the names of their tensors."""
     larger = [
-        f"{tolerance:g} ({name})"
+        f"{tolerance:g} ({escape_markdown(name)})"
         for name, tolerance in program.host_tolerances.items()
         if tolerance > HOST_TOLERANCE
     ]

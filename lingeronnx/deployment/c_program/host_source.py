@@ -22,6 +22,7 @@ from onnx.inliner import inline_local_functions
 from ...errors import ConfigError, ConstraintError
 from .arena import BufferLifetime, plan_arena
 from .blocked_sums import block_long_sums
+from .generated_names import replace_names
 
 __all__ = [
     "GENERATOR",
@@ -104,13 +105,15 @@ def generate_host_source(
     ConfigError
         If the generator is not installed.
     ConstraintError
-        If the generator does not support the model.
+        If the generator does not support the model, or a text in it is not a plain word.
     """
     if (reason := explain_missing_generator()) is not None:
         raise ConfigError(reason)
     static_model = fix_sample_shapes(model, inputs, outputs)
     try:
         text = _run_generator(static_model, name)
+    except ConstraintError:
+        raise
     except Exception as error:  # the generator raises various types
         raise ConstraintError(
             f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(static_model, name)}; "
@@ -121,7 +124,10 @@ def generate_host_source(
 
 
 def _run_generator(model: onnx.ModelProto, name: str) -> str:
-    """Return the C that emx-onnx-cgen generates for a model, with the function NAME_nodes."""
+    """Return the C that emx-onnx-cgen generates for a model, with the function NAME_nodes.
+
+    Apart from NAME no name or text of the model reaches the generator.
+    """
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
     options = CompilerOptions(
@@ -130,7 +136,7 @@ def _run_generator(model: onnx.ModelProto, name: str) -> str:
         large_weight_threshold=0,
         restrict_arrays=False,
     )
-    return str(Compiler(options).compile(model))
+    return str(Compiler(options).compile(replace_names(model)))
 
 
 def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...alignment import round_up
+from ...escaping import format_c_string
 from ...run.parts_runner import PartRun, PartsRunner
 from ...run.program_parts import PartitionedProgram, ProgramPart
 from ...run.runners import FloatRunner
@@ -165,7 +166,7 @@ def make_main_c(program: BoardProgram) -> str:
         "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
         "files": "\n".join(_iterate_file_tables(program)),
         "buffers": "\n".join([*_iterate_buffers(program, input_names, output_names), ""]),
-        "names": "".join(f'        "{name}",\n' for name in dump_names),
+        "names": "".join(f"        {format_c_string(name)},\n" for name in dump_names),
         "first": ", ".join(map(str, first_dumps)),
         "arguments": ", ".join([*input_names.values(), *output_names.values()]),
     }
@@ -321,7 +322,7 @@ def _make_dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
         for ports in _get_named_ports(part):
             first_indices.append(len(names))
             for tensor, shape in ports:
-                names.append(_escape_c_string(make_dump_name(tensor, shape, ".bin")))
+                names.append(_sanitize_file_name(make_dump_name(tensor, shape, ".bin")))
     return names, first_indices
 
 
@@ -354,6 +355,6 @@ def _name_host_ports(
     ]
 
 
-def _escape_c_string(text: str) -> str:
-    """Replace characters that cannot stand unescaped in a C string by underscores."""
-    return "".join(char if 32 < ord(char) < 127 and char not in '"\\?' else "_" for char in text)
+def _sanitize_file_name(name: str) -> str:
+    """Replace everything but letters, digits and common marks of ASCII by underscores."""
+    return "".join(char if 32 < ord(char) < 127 and char not in '"\\?' else "_" for char in name)

@@ -19,6 +19,8 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...escaping import escape_comment, join_shell, quote_shell
+
 __all__ = [
     "EXECUTOR_VERSION",
     "PackedPart",
@@ -72,9 +74,10 @@ def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[Pac
     """
     graphs = ", ".join(part.graph for part in parts)
     packages = [part.package for part in parts]
+    outputs = escape_comment(blob_file or ", ".join(packages))
     lines = [
         "#!/bin/sh",
-        f"# Packs {graphs} for {platform} into {blob_file or ', '.join(packages)}; needs the",
+        f"# Packs {escape_comment(graphs)} for {platform} into {outputs}; needs the",
         "# vendor's packer, tpacker, on the PATH. The program checks the header in front of each",
         "# package: see README.md.",
         "set -eu",
@@ -93,9 +96,9 @@ def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[Pac
     ]
     for part in parts:
         octal = "".join(f"\\{byte:03o}" for byte in part.header)
-        raw = f"{part.package}.raw"
-        lines += [part.command, f"mv {part.package} {raw}", f"finish {part.package} '{octal}'", ""]
+        package, raw = quote_shell(part.package), quote_shell(f"{part.package}.raw")
+        lines += [part.command, f"mv {package} {raw}", f"finish {package} '{octal}'", ""]
     if blob_file is not None and packages != [blob_file]:
-        names = " ".join(packages)
-        lines += [f"cat {names} > {blob_file}", f"rm {names}"]
+        names = join_shell(packages)
+        lines += [f"cat {names} > {quote_shell(blob_file)}", f"rm {names}"]
     return "\n".join(lines).rstrip() + "\n"

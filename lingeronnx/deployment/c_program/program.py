@@ -9,7 +9,6 @@ names of types.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,13 +17,13 @@ import onnx
 
 from ...alignment import round_up
 from ...errors import ConstraintError
+from ...escaping import make_c_identifier
 from ...formats import DEQUANT, QUANT, find_integer_op
 from ...graph import ir, operators
 from ...ops.macs import count_macs
 from ...run.parts_runner import PartRun
 from ...run.program_parts import PartitionedProgram
 from ...targets import PackerArguments, Target
-from ..header import make_c_identifier
 from ..ports import Port, make_ports
 from ..simulation import SampleRun
 from .arena import ALIGNMENT, BufferLifetime, plan_arena
@@ -37,7 +36,6 @@ __all__ = [
     "BoardProgram",
     "get_c_type",
     "build_program",
-    "sanitize_c_name",
 ]
 
 _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
@@ -46,14 +44,6 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
 def get_c_type(dtype: str) -> str:
     """Return the C type for the name of a NumPy dtype: float, double, bool or, e.g., int8_t."""
     return _TYPES.get(dtype, f"{dtype}_t")
-
-
-def sanitize_c_name(name: str) -> str:
-    """Return `name` with runs of characters other than letters and digits replaced by "_".
-
-    At most 40 characters, without "_" at its ends before that; "x" if nothing is left.
-    """
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "x"
 
 
 @dataclass(frozen=True)

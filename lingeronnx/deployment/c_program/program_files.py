@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...files import write_text
 from ...run.dump import write_npz
 from ...run.parts_runner import PartRun
 from ...targets import Target
@@ -124,7 +125,7 @@ def write_program(
     for name in ("Makefile", "CMakeLists.txt"):
         texts[name] = render_template(name, values)
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
 
 
 def write_golden_calls(

@@ -10,10 +10,10 @@ them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from ...errors import ConfigError
+from ...escaping import quote_shell
 from ...graph import ir
 from ...ops.macs import count_macs
 from ..planning.planned_model import PlannedModel
@@ -74,7 +74,7 @@ def suggest_options(
 
 def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:
     """Suggest 16 bits for tensors whose range is determined by a few outliers, at least one."""
-    options = tuple(f"--override {shlex.quote(f'{outlier.name}=bits:16')}" for outlier in outliers)
+    options = tuple(f"--override {quote_shell(f'{outlier.name}=bits:16')}" for outlier in outliers)
     others = f", and {len(outliers) - 1} more" if len(outliers) > 1 else ""
     effect = f"16 bits for ranges determined by outliers: {outliers[0]}{others}"
     return SuggestedOptions(options, effect)
@@ -105,7 +105,7 @@ def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[Sugges
         f"no float operator between integer ones; {100 * best_macs / total_macs:.1f} % of the "
         "MACs stay in integers"
     )
-    options = tuple(f"--skip {shlex.quote(selector)}" for selector in best_selectors)
+    options = tuple(f"--skip {quote_shell(selector)}" for selector in best_selectors)
     return [SuggestedOptions(options, effect)]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 
+from ...escaping import escape_html
 from .report import Report
 
 __all__ = ["render_notebook_html"]
@@ -53,9 +53,9 @@ def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
     """Render a table of two columns as HTML, with an optional title."""
     cells = "".join(
         (
-            f'<tr><td style="text-align:left">{escape(label)}</td><td '
-            f'style="text-align:left">{escape(text)}</td></tr>'
+            f'<tr><td style="text-align:left">{escape_html(label)}</td><td '
+            f'style="text-align:left">{escape_html(text)}</td></tr>'
         )
         for label, text in rows
     )
-    return f"{f'<p>{escape(title)}</p>' if title else ''}<table>{cells}</table>"
+    return f"{f'<p>{escape_html(title)}</p>' if title else ''}<table>{cells}</table>"

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from ...errors import ConfigError, suggest_nearest
+from ...escaping import escape_lines
 from ...files import created_folder, temporary_folder, write_text
 from ...flow import QuantizedModel
 from ...formats import DEQUANT
@@ -277,7 +278,7 @@ def _write(model: QuantizedModel, path: OutputTarget, verbose: bool) -> None:
             model.save(folder / "net.onnx")
             path.write((folder / "net.onnx").read_bytes())
     if verbose:
-        print(onnx.printer.to_text(ir.to_proto(model.graph)))
+        print(escape_lines(onnx.printer.to_text(ir.to_proto(model.graph))))
 
 
 def _write_float(
@@ -303,7 +304,8 @@ def _write_float(
         if not isinstance(path, str | os.PathLike):
             path.write(exported.path.read_bytes())
         if verbose:
-            print(onnx.printer.to_text(onnx.load(exported.path, load_external_data=False)))
+            proto = onnx.load(exported.path, load_external_data=False)
+            print(escape_lines(onnx.printer.to_text(proto)))
     return exported
 
 

@@ -22,8 +22,8 @@ from lingeronnx.analysis.compare.option_trials import (
     try_options,
 )
 from lingeronnx.analysis.compare.sources import open_source
+from lingeronnx.escaping import escape_invisible
 from lingeronnx.graph import ir
-from lingeronnx.message_grouping import escape_invisible
 from lingeronnx.run.provenance import load_quantize_settings
 from tests.compat.test_two_models import net
 from tests.each import check_each

@@ -35,7 +35,7 @@ def test_arrays_lie_in_given_memory():
     """
     x = np.zeros((1, 8, 4), np.float32)
     found = host_source.generate_host_source(ir.to_proto(chain()), "m_host1", [x], [x])
-    assert found.declaration == "void m_host1(const float *x, float *y, void *scratch__)"
+    assert found.declaration == "void m_host1(const float *input0, float *output0, void *scratch__)"
     body = found.text.partition("static void m_host1_nodes(")[2]
     assert not re.search(r"^ +\w+ \w+(\[\d+\])+;", body, re.M)
     assert (

@@ -8,13 +8,13 @@ are moved one after the other. Every candidate is checked by the verdict on the 
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx
 
+from ....escaping import join_shell
 from ....graph import ir
 from ....targets import Target
 from ...objective import TIME, can_keep_constants_resident, get_objective
@@ -289,4 +289,4 @@ def _evaluate_oversized_candidates(
 
 def format_command(argv: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
     """Return the packer's command line for the files `graph` and `package`, quoted for a shell."""
-    return shlex.join([program, "-g", graph, *argv, "-o", package])
+    return join_shell([program, "-g", graph, *argv, "-o", package])
