@@ -45,6 +45,7 @@ from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
+from .run.streaming import CallCount
 from .targets import LatencyOptions, Target
 from .tuning import finetune
 
@@ -216,6 +217,7 @@ def deploy(
     stem: str | None = None,
     samples: int = 3,
     state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
     packages: str = "one",
     attempt: bool = False,
     **settings: Any,
@@ -237,6 +239,9 @@ def deploy(
         Prefix of file names and, in lowercase, of C names. Number of golden samples.
     state
         {output: input} of states that are fed back from call to call.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     packages, attempt
         "one" file for all packages, or "many". Whether to compile the C program, run it and
         compare it with the simulator.
@@ -255,6 +260,7 @@ def deploy(
     options: dict[str, Any] = {
         "samples": samples,
         "state": state,
+        "calls": calls,
         "packages": packages,
         "attempt": attempt,
         "wish": latency,
@@ -272,7 +278,7 @@ def deploy(
             notes = ["calibrated on the samples of --input; pass more samples with --calib"]
         need = "deploy needs data to calibrate a float model; pass --calib DATA or --input DATA"
         require_data(need, loaded, calib, settings.get("plan"))
-        model = quantize(loaded, calib, state=state, **settings)
+        model = quantize(loaded, calib, state=state, calls=calls, **settings)
         require_calibrated_scales(need, loaded, model.plan)
     graph = _require_single_part(model, settings)
     return deploy_graph(graph, folder, data, stem=stem or "model_quant", notes=notes, **options)

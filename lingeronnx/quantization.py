@@ -129,7 +129,8 @@ def quantize(
         result is returned; requantize = True or False selects one of the two. With weight_bits =
         "auto" and max_drop or min_sqnr, each layer gets as few bits as the target accuracy allows;
         with max_ms or max_flash alone, as many as the limits allow. With state = {output: input},
-        an item of `calib` is one call of a model whose states are fed back.
+        an item of `calib` is one call of a model whose states are fed back, or with calls = N or
+        "all" several (see `run.streaming.iter_calls`).
 
     Returns
     -------

@@ -70,7 +70,7 @@ def report(
     clock, budget_ms, timing
         Parameters of `check`.
     settings
-        Parameters of `compare`: state, batch, limit, progress.
+        Parameters of `compare`: state, calls, batch, limit, progress.
 
     Returns
     -------

@@ -23,6 +23,7 @@ __all__ = [
     "GroupedCommand",
     "RecordedCommand",
     "batch_options",
+    "calls_option",
     "check_output_path",
     "current_command_line",
     "default_output_path",
@@ -134,13 +135,42 @@ def batch_options(command: Command) -> Command:
 
 
 def state_option(command: Command) -> Command:
-    """Add --state to a command."""
-    return click.option(
+    """Add --state and --calls to a command."""
+    option = click.option(
         "--state",
         multiple=True,
         metavar="OUT=IN",
         help="Feed output OUT back to input IN; the items of DATA are consecutive calls. "
         "Repeatable.",
+    )
+    return option(calls_option(command))
+
+
+class _CallCountType(click.ParamType):
+    """A number of calls: a positive integer, or "all"."""
+
+    name = "calls"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Return the number, or "all"; fail for other text."""
+        text = str(value)
+        if text == "all":
+            return text
+        if not text.isdecimal() or int(text) < 1:
+            self.fail(f"{text!r} is not a positive integer or 'all'", param, ctx)
+        return int(text)
+
+
+def calls_option(command: Command) -> Command:
+    """Add --calls to a command with --state."""
+    return click.option(
+        "--calls",
+        type=_CallCountType(),
+        metavar="N",
+        help="With --state: divide each item of the data, such as an .npz file, into N consecutive "
+        "calls; all: one call per sample.  [default: each item is one call]",
     )(command)
 
 

@@ -21,6 +21,7 @@ from ..errors import ConfigError, DataError, split_words
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..run.program_parts import split_into_parts
+from ..run.streaming import CallCount
 from .difference_patterns import describe_patterns
 from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_bytes, truncate_name
 from .fault_hypotheses import iterate_hypotheses
@@ -104,6 +105,7 @@ def verify(
     output: str | os.PathLike[str] | None = None,
     sample: int = 0,
     state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
     packer_args: str | None = None,
 ) -> Verification:
     """Compare the tensors of a device with those of the simulator for the same sample.
@@ -123,6 +125,9 @@ def verify(
     state
         {output: input} of states that were fed back, starting from zeros. An item of the data is
         then one call.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     packer_args
         Arguments of the packer, used to check its memory plan; default those that `quantize`
         prints.
@@ -143,7 +148,7 @@ def verify(
     if len(sources) != 1:
         raise ConfigError("pass exactly one of --device-dump, --device-log and --device-output")
     graph = read_integer_graph(model)
-    runs = run_samples(graph, data, max(sample - 1, 0), sample + 2, state)
+    runs = run_samples(graph, data, max(sample - 1, 0), sample + 2, state, calls)
     if sample not in runs:
         raise DataError(f"--sample {sample}: the data have no such sample; samples count from 0")
     run = runs[sample]

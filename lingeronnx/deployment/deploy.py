@@ -30,6 +30,7 @@ from ..files import DEPLOYMENT_VERSION, replace_folder, write_text
 from ..flow import generate_synthetic_inputs
 from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
+from ..run.streaming import CallCount
 from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions
 from .c_program.proof import Proof
 from .deployment_contents import DeploymentContents, partition_graph, ports_to_dict
@@ -133,6 +134,7 @@ def deploy(
     stem: str | None = None,
     samples: int = 3,
     state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
     notes: Sequence[str] = (),
     packages: str = "one",
     attempt: bool = False,
@@ -154,6 +156,9 @@ def deploy(
         Number of samples to write golden vectors for.
     state
         {output: input} of states fed back from call to call. An item of the data is then one call.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     notes
         Further remarks for the README.
     packages
@@ -187,9 +192,10 @@ def deploy(
         )
         specs = [spec for spec in graph.session.inputs if spec.name not in set(state.values())]
         data = generate_synthetic_inputs(specs, 0)
+        calls = 1 if state else None
     runs = {
         index: run.with_names(graph.device)
-        for index, run in run_samples(graph, data, 0, samples, state).items()
+        for index, run in run_samples(graph, data, 0, samples, state, calls).items()
     }
     if not runs:
         raise DataError("the input data are empty; golden vectors need at least one sample")

@@ -7,7 +7,7 @@ a graph input's Quant has the name of the graph input on the device. Must not kn
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,9 @@ from ..formats import DEQUANT, QUANT, find_integer_op
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
 from ..plan import Affine
-from ..run.data import Data
+from ..run.data import Data, InputSpec
 from ..run.session import Session, is_integer_graph
-from ..run.streaming import make_zero_states
+from ..run.streaming import Call, CallCount, check_call_count, iter_calls, make_zero_states
 from ..targets import Target
 from .value_tracing import trace_moved_value
 
@@ -132,7 +132,12 @@ def _list_integer_outputs(graph: ir.Model) -> tuple[str, ...]:
 
 
 def run_samples(
-    graph: SimulatedGraph, data: object, start: int, stop: int, state: Mapping[str, str] | None
+    graph: SimulatedGraph,
+    data: object,
+    start: int,
+    stop: int,
+    state: Mapping[str, str] | None,
+    calls: CallCount | None = None,
 ) -> dict[int, SampleRun]:
     """Run the simulator on samples `start` to `stop` - 1, as far as the data have them.
 
@@ -145,6 +150,9 @@ def run_samples(
     state
         {output: input} fed back from call to call, starting from zeros. An item of the data is then
         one call, as for calibration, of which the first sample is used.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
 
     Returns
     -------
@@ -163,15 +171,14 @@ def run_samples(
     specs = [spec for spec in graph.session.inputs if spec.name not in fed_back]
     state_specs = [spec for spec in graph.session.inputs if spec.name in fed_back]
     initial_states = make_zero_states(state_specs, 1)
-    source = Data(data, specs, limit=stop if stream is None else None, label="input data")
     runs = {}
-    for index, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
+    for index, call in enumerate(_iter_samples(data, specs, stop, state, calls)):
         if index >= stop:
             break
-        feeds = {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in specs}
         if index < start and stream is None:
             continue
-        states = {} if stream is None else stream.state
+        feeds = {spec.name: spec.slice_samples(call.feeds[spec.name], 0, 1) for spec in specs}
+        states = {} if stream is None or call.restarts else stream.state
         all_feeds = {**feeds, **initial_states, **states}
         tensors = list(graph.session.tensors(all_feeds))
         if stream is not None:
@@ -180,6 +187,31 @@ def run_samples(
         if index >= start:
             runs[index] = _make_sample_run(tensors, _to_real_feeds(graph, all_feeds, tensors))
     return runs
+
+
+def _iter_samples(
+    data: object,
+    specs: Sequence[InputSpec],
+    stop: int,
+    state: Mapping[str, str] | None,
+    calls: CallCount | None,
+) -> Iterator[Call]:
+    """Yield the first `stop` samples, or all calls if states are fed back.
+
+    Parameters
+    ----------
+    specs
+        Inputs without states.
+    state, calls
+        As for `run_samples`.
+    """
+    check_call_count(state, calls)
+    if not state:
+        source = Data(data, specs, limit=stop, label="input data")
+        yield from (Call(feeds, labels) for feeds, labels in source.batches(1))
+        return
+    source = Data(data, specs, label="input data", whole_files=True)
+    yield from iter_calls(source, state.values(), calls)
 
 
 def _to_real_feeds(

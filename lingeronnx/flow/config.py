@@ -112,6 +112,7 @@ class QuantConfig(BaseModel):
     max_parts: int | None = Field(default=None, ge=1)
     skip: tuple[str, ...] = ()
     state: Mapping[str, str] = Field(default_factory=dict)
+    calls: Annotated[int, Field(ge=1, strict=True)] | Literal["all"] | None = None
     fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
     batch_axis: Mapping[str, int | None] = Field(default_factory=dict)
     input_shape: Mapping[str, tuple[int, ...]] = Field(default_factory=dict)

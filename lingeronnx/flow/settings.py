@@ -30,6 +30,7 @@ class QuantSettings(TypedDict, total=False):
     cells: Literal["auto", "chip", "host"] | None
     max_parts: int | None
     state: Mapping[str, str] | None
+    calls: int | Literal["all"] | None
     fix: Mapping[str, float | str | Sequence[float]] | None
     batch_axis: Mapping[str, int | None] | None
     input_shape: Mapping[str, Sequence[int]] | None

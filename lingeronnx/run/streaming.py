@@ -7,9 +7,10 @@ sessions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -18,7 +19,18 @@ from ..graph import ir
 from .data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from .runners import FloatRunner, get_input_specs
 
-__all__ = ["Stream", "UnrolledCalls", "unroll_calls"]
+__all__ = [
+    "Call",
+    "CallCount",
+    "Stream",
+    "UnrolledCalls",
+    "check_call_count",
+    "iter_calls",
+    "unroll_calls",
+]
+
+#: Number of calls in one item of the data: "all" for one sample per call.
+CallCount = int | Literal["all"]
 
 _MAX_EVALUATION_CALLS = 64  # calls that are run again to measure the error of the integers
 _MIN_CALLS_TO_HOLD_OUT = 40  # with fewer calls, none are held out
@@ -125,6 +137,115 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Call:
+    """One call of a model whose states are fed back.
+
+    feeds : arrays by input name. labels : of the samples, or None. restarts : whether the states
+    that `feeds` lack are zeros again.
+    """
+
+    feeds: dict[str, np.ndarray]
+    labels: np.ndarray | None
+    restarts: bool = False
+
+
+def check_call_count(state: Mapping[str, str] | None, calls: object) -> None:
+    """Raise ConfigError if `calls` is neither None, "all" nor a positive integer, or lacks `state`.
+
+    Parameters
+    ----------
+    state
+        {output: input}, or None.
+    calls
+        Number of calls in an item of the data.
+    """
+    if calls is None:
+        return
+    if calls != "all" and (isinstance(calls, bool) or not isinstance(calls, int) or calls < 1):
+        raise ConfigError(
+            f"calls {calls!r}: pass the number of calls in an item of the data, or 'all' for one "
+            "sample per call"
+        )
+    if not state:
+        raise ConfigError(
+            f"calls {calls} divides the data of a model whose states are fed back; name the states "
+            "with --state OUT=IN, or drop --calls"
+        )
+
+
+def iter_calls(
+    data: Data, state_inputs: Collection[str], calls: CallCount | None = None
+) -> Iterator[Call]:
+    """Yield the calls in the data.
+
+    Parameters
+    ----------
+    data
+        Data of the model; see `calls` for what an item is.
+    state_inputs
+        Inputs that states are fed back to.
+    calls
+        None: each item is one call, whose samples are independent streams. A number: each item is
+        divided into so many consecutive calls with the same number of samples. "all": each sample
+        is a call. An item of several calls is a sequence of its own: its states begin at zeros.
+
+    Raises
+    ------
+    DataError
+        If an item cannot be divided. Also without `calls` if the only item has several samples: it
+        may be a sequence of calls or a single call; unless it has all states of each sample, so
+        that both are the same.
+    """
+    items = data.batches(1 << 30)
+    first = next(items)
+    if calls is None:
+        second = next(items, None)
+        if second is None:
+            _check_single_call(data, first[0], state_inputs)
+        for feeds, labels in chain([first], () if second is None else [second], items):
+            yield Call(feeds, labels)
+        return
+    for index, (feeds, labels) in enumerate(chain([first], items)):
+        count = _count_divisible_samples(data, feeds)
+        call_count = count if calls == "all" else calls
+        if count % call_count:
+            raise DataError(
+                f"{data.label}, item {index}: {count} samples cannot be divided into {call_count} "
+                "calls of equal size; pass --calls with a divisor, or --calls all for one sample "
+                "per call"
+            )
+        size = count // call_count
+        for position, part in enumerate(data.split_feeds(feeds, size)):
+            part_labels = (
+                None if labels is None else labels[position * size : (position + 1) * size]
+            )
+            yield Call(part, part_labels, index > 0 and position == 0 and call_count > 1)
+
+
+def _count_divisible_samples(data: Data, feeds: Mapping[str, np.ndarray]) -> int:
+    """Return the number of samples in an item; 1 if the model fixes their number."""
+    counts = [
+        data.inputs[name].count_samples(array)
+        for name, array in feeds.items()
+        if data.inputs[name].accepts_any_batch
+    ]
+    return max(counts, default=1)
+
+
+def _check_single_call(
+    data: Data, feeds: Mapping[str, np.ndarray], state_inputs: Collection[str]
+) -> None:
+    """Raise DataError if the only item of the data may be one call or several."""
+    count = _count_divisible_samples(data, feeds)
+    if count > 1 and not feeds.keys() >= set(state_inputs):
+        raise DataError(
+            f"{data.label}: one item of {count} samples may be {count} consecutive calls, or one "
+            f"call of {count} independent streams; pass --calls all for consecutive calls, or "
+            "--calls 1 for one call"
+        )
+
+
+@dataclass(frozen=True)
 class UnrolledCalls:
     """Calls of a model with the states that it computes.
 
@@ -146,6 +267,7 @@ def unroll_calls(
     fixed: Mapping[str, np.ndarray] | None = None,
     hold_out: bool = False,
     limit: int | None = None,
+    calls_per_item: CallCount | None = None,
 ) -> UnrolledCalls:
     """Run a float model call by call, and return the feeds of all calls with their states.
 
@@ -157,7 +279,7 @@ def unroll_calls(
     model
         The float model.
     calls
-        Data in the forms of `Data`, one item per call, without state inputs. An item with state
+        Data in the forms of `Data`, one item per call, without state inputs. A call with state
         inputs restarts with these values, and so does one with another number of samples.
     state
         {output: input}.
@@ -167,6 +289,8 @@ def unroll_calls(
         Exclude calls to measure on from the items, if there are enough.
     limit
         Samples to use from a source of unknown length.
+    calls_per_item
+        Parameter `calls` of `iter_calls`.
 
     Raises
     ------
@@ -185,6 +309,7 @@ def unroll_calls(
         optional=state_inputs,
         fixed=fixed,
         max_samples=MAX_UNBOUNDED_SAMPLES,
+        whole_files=True,
     )
     if data.is_open_ended:  # of other sources the caller selects samples of the unrolled calls
         data.limit = limit
@@ -196,8 +321,11 @@ def unroll_calls(
     full_feeds: list[dict[str, np.ndarray]] = []
     call_feeds: list[dict[str, np.ndarray]] = []
     power: list[list[float]] = []
-    for feed, _ in data.batches(1 << 30):
-        count = _count_samples(feed, specs)
+    for call in iter_calls(data, state_inputs, calls_per_item):
+        feed, count = call.feeds, _count_samples(call.feeds, specs)
+        if call.restarts:
+            restarted = [specs[name] for name in input_by_output.values() if name not in feed]
+            feed = {**make_zero_states(restarted, count), **feed}
         if count != sample_count or not state_inputs.isdisjoint(feed):
             states, sample_count = {}, count
         known = feed.keys() | states.keys()

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lingeronnx import api
 from lingeronnx.api import quantize
 from lingeronnx.cli import main
+from lingeronnx.deployment.simulation import read_integer_graph, run_samples
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
@@ -187,12 +189,126 @@ def test_calibration_over_calls_matters():
 
 
 def test_one_call_is_told_of():
-    """A file of samples is one call of many streams."""
+    """With calls=1, a file of samples is one call of many streams."""
     model = streaming("GRU")
     notes = quantize(
-        model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"], effort="fast"
+        model,
+        {"x": chunks(8, 1)[0]},
+        platform="generic",
+        state=STATES["GRU"],
+        calls=1,
+        effort="fast",
     ).report.notes
     assert any("contain a single call" in note for note in notes)
+
+
+AMBIGUOUS = (
+    "one item of 6 samples may be 6 consecutive calls, or one call of 6 .*--calls all.*--calls 1"
+)
+
+
+def _npz(folder, x):
+    np.savez(folder / "calls.npz", x=x)
+    return folder / "calls.npz"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _npz,
+        lambda folder, x: _npz(folder, x) and folder,
+        lambda folder, x: {"x": x},
+        lambda folder, x: [{"x": x}],
+        lambda folder, x: lambda: {"x": x},
+    ],
+    ids=["npz", "folder", "dict", "list", "function"],
+)
+def test_one_item_of_many_samples_has_two_readings(make, tmp_path):
+    model, x = streaming("GRU"), chunks(6, 1)[0]
+    data, state = make(tmp_path, x), STATES["GRU"]
+    with pytest.raises(DataError, match=f"calibration data: {AMBIGUOUS}"):
+        quantize(model, data, platform="generic", state=state, effort="fast")
+    for calls, expected in (
+        ("all", [{"x": row[None]} for row in x]),
+        (3, [{"x": x[:2]}, {"x": x[2:4]}, {"x": x[4:]}]),
+    ):
+        divided = unroll_calls(model, data, state, calls_per_item=calls)
+        listed = unroll_calls(model, expected, state)
+        assert divided.call_count == len(expected)
+        np.testing.assert_equal(divided.items, listed.items)
+        np.testing.assert_equal(divided.evaluation_calls, listed.evaluation_calls)
+    assert unroll_calls(model, data, state, calls_per_item=1).call_count == 1
+    with pytest.raises(DataError, match="item 0: 6 samples cannot be divided into 4 calls"):
+        unroll_calls(model, data, state, calls_per_item=4)
+
+
+def test_a_large_file_is_one_item(tmp_path, monkeypatch):
+    monkeypatch.setattr("lingeronnx.run.data.archives._CHUNK_BYTES", 64)
+    path = _npz(tmp_path, chunks(6, 1)[0])
+    with pytest.raises(DataError, match=AMBIGUOUS):
+        unroll_calls(streaming("GRU"), path, STATES["GRU"])
+
+
+def test_one_reading():
+    """A single sample, a sequence of items, and samples with their states are clear."""
+    model, (x, other) = streaming("GRU"), chunks(6, 2)
+    states = np.full((1, 6, H), 0.5, np.float32)
+    for data, count in (
+        ({"x": x[:1]}, 1),
+        ([{"x": x}, {"x": other}], 2),
+        ({"x": x, "h": states}, 1),
+    ):
+        assert unroll_calls(model, data, STATES["GRU"]).call_count == count
+
+
+def test_every_divided_item_is_a_sequence():
+    """Its states begin at zeros, for both models."""
+    model, (x, other) = streaming("GRU"), chunks(3, 2)
+    both = unroll_calls(model, [{"x": x}, {"x": other}], STATES["GRU"], calls_per_item="all")
+    alone = unroll_calls(model, {"x": other}, STATES["GRU"], calls_per_item="all")
+    np.testing.assert_array_equal(both.items[0]["h"][:, 3:], alone.items[0]["h"])
+    assert [call.keys() - {"x"} for call in both.evaluation_calls] == [set()] * 3 + [{"h"}] + [
+        set()
+    ] * 2
+
+
+def test_calls_need_states_and_a_number():
+    model, x = streaming("GRU"), chunks(6, 1)[0]
+    with pytest.raises(ConfigError, match="--state OUT=IN, or drop --calls"):
+        quantize(model, {"x": x, "h": np.zeros((1, 6, H), np.float32)}, calls="all")
+    for calls in (0, "each", 2.5, True):
+        with pytest.raises(ConfigError, match="calls"):
+            quantize(model, {"x": x}, state=STATES["GRU"], calls=calls)
+
+
+def test_other_commands_divide_items_too(tmp_path):
+    """Both models, and golden vectors, get the same calls."""
+    model, x = streaming("LSTM"), chunks(6, 1)[0]
+    data, listed, state = _npz(tmp_path, x), [{"x": row[None]} for row in x], STATES["LSTM"]
+    result = quantize(model, data, platform="arcs", state=state, calls="all", effort="fast")
+    for run in (
+        lambda **calls: api.compare(model, result, data, state=state, **calls),
+        lambda **calls: api.deploy(result, tmp_path / "board", data, state=state, **calls),
+        lambda **calls: api.verify(
+            result, data, dump=tmp_path / "no dump", state=state, sample=2, **calls
+        ),
+        lambda **calls: api.sensitivity(
+            model, data, state=state, platform="arcs", what="weight", **calls
+        ),
+    ):
+        with pytest.raises(DataError, match=AMBIGUOUS):
+            run()
+    compared = api.compare(model, result, data, state=state, calls="all")
+    expected = api.compare(model, result, listed, state=state)
+    assert compared.to_dict()["layers"] == expected.to_dict()["layers"]
+    with pytest.raises(ConfigError, match="name the states"):
+        api.compare(model, result, data, calls="all")
+    graph = read_integer_graph(result.graph)
+    runs = run_samples(graph, data, 0, 6, state, "all")
+    expected_runs = run_samples(graph, listed, 0, 6, state)
+    assert len(runs) == 6
+    for index, run in runs.items():
+        np.testing.assert_equal(run.integers, expected_runs[index].integers)
 
 
 def test_wrong_names():
@@ -243,6 +359,15 @@ def test_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert "fed back over 3 calls" in done.output
     assert CliRunner().invoke(main, [*arguments, "--state", "h_out"]).exit_code == 1
+    np.savez(tmp_path / "calls.npz", x=chunks(6, 1)[0])
+    arguments[3] = str(tmp_path / "calls.npz")
+    refused = CliRunner().invoke(main, [*arguments, "--state", "h_out=h"])
+    assert refused.exit_code == 1
+    assert "--calls all" in refused.output
+    done = CliRunner().invoke(main, [*arguments, "--state", "h_out=h", "--calls", "all"])
+    assert done.exit_code == 0, done.output
+    assert "fed back over 6 calls" in done.output
+    assert CliRunner().invoke(main, [*arguments, "--calls", "0"]).exit_code == 2
 
 
 def test_without_data():

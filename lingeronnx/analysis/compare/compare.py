@@ -20,6 +20,7 @@ from ...files import created_folder, write_text
 from ...graph import ir
 from ...run.cluster import map_jobs
 from ...run.data import Batch, Progress
+from ...run.streaming import CallCount
 from ..latency import cycles_of_nodes
 from .advice import diagnose
 from .comparison import COLUMNS, CSV_ONLY_COLUMNS, Comparison, format_number
@@ -42,6 +43,7 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     *,
     state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
     batch: int | None = None,
     limit: int | None = None,
     workers: int | None = None,
@@ -61,6 +63,9 @@ def compare(
         Folder for the files of `write_comparison`.
     state
         Inputs by the outputs that are fed back to them; an item of the data is then a call.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     batch
         Samples run together; None: as many as fit in memory.
     limit
@@ -91,7 +96,7 @@ def compare(
     def iter_recorded_batches() -> Iterator[Batch]:
         """Yield the batches, and add samples of them to those on which options are tried."""
         specs = list(base.inputs)
-        for feeds, labels in iter_batches(specs, data, tensor_join, state, batch, limit):
+        for feeds, labels in iter_batches(specs, data, tensor_join, state, calls, batch, limit):
             _add_trial_samples(trial_feeds, feeds, first_call_only=ordered)
             yield feeds, labels
 

@@ -27,7 +27,7 @@ from ...ops.functions.activation import get_clip_bounds
 from ...run.accuracy_warnings import OutputChecks, PredictionCounts
 from ...run.data import Data, InputSpec, Progress
 from ...run.metrics import TopK
-from ...run.streaming import make_zero_states
+from ...run.streaming import CallCount, check_call_count, iter_calls, make_zero_states
 from ..stats.channels import ChannelSums, move_channel_axis
 from ..stats.pair_measures import PairMeasures
 from ..stats.stored_form import StoredForm
@@ -661,6 +661,7 @@ def join_tensors(
     *,
     local: bool = True,
     state: Mapping[str, str] | None = None,
+    calls: CallCount | None = None,
     batch: int | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
@@ -677,6 +678,9 @@ def join_tensors(
         Whether to measure local errors.
     state
         Inputs by the outputs that are fed back to them; an item of the data is then a call.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     batch
         Samples run together; None: as many as fit in memory.
     limit
@@ -691,7 +695,7 @@ def join_tensors(
     """
     specs = list(base.inputs)
     tensor_join = TensorJoin(base, other, local=local, state=state)
-    for feeds, labels in iter_batches(specs, data, tensor_join, state, batch, limit):
+    for feeds, labels in iter_batches(specs, data, tensor_join, state, calls, batch, limit):
         tensor_join.add(feeds, labels)
         if progress is not None:
             progress("comparing", tensor_join.samples, None)
@@ -703,6 +707,7 @@ def iter_batches(
     data: object,
     tensor_join: TensorJoin,
     state: Mapping[str, str] | None,
+    calls: CallCount | None,
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
@@ -720,6 +725,9 @@ def iter_batches(
         Input name by the name of the output that feeds it. With it each item of the data is one
         call; states that the data lack are zeros until `tensor_join` has samples, and are left out
         later, because `TensorJoin.add` feeds the outputs back.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one, see `run.streaming.iter_calls`.
     batch
         Samples run together; None: by the size of the baseline's tensors. Ignored with `state`.
     limit
@@ -730,25 +738,27 @@ def iter_batches(
     ConfigError
         If a value of `state` is not an input.
     """
+    check_call_count(state, calls)
     if state:
-        yield from _iter_calls(specs, data, tensor_join, state, limit)
+        yield from _iter_call_feeds(specs, data, tensor_join, state, calls, limit)
         return
     source = Data(data, specs, limit=limit, label="data")
     size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
     yield from source.batches(size)
 
 
-def _iter_calls(
+def _iter_call_feeds(
     specs: Sequence[InputSpec],
     data: object,
     tensor_join: TensorJoin,
     state: Mapping[str, str],
+    calls: CallCount | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels) of each item of the data, which is one call.
+    """Yield (feeds, labels) of each call in the data.
 
     `state` maps outputs to the inputs that they feed. States that the data lack are zeros while
-    `tensor_join` has no samples, and are left out afterwards.
+    `tensor_join` has no samples and where a sequence begins, and are left out otherwise.
 
     Raises
     ------
@@ -763,10 +773,11 @@ def _iter_calls(
             )
     state_specs = [spec for spec in specs if spec.name in state.values()]
     optional = {spec.name for spec in state_specs}
-    source = Data(data, specs, limit=limit, label="data", optional=optional)
-    for feeds, labels in source.batches(1 << 30):
+    source = Data(data, specs, limit=limit, label="data", optional=optional, whole_files=True)
+    for call in iter_calls(source, optional, calls):
+        feeds = call.feeds
         counts = [spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds]
         missing = []
-        if not tensor_join.samples:
+        if call.restarts or not tensor_join.samples:
             missing = [spec for spec in state_specs if spec.name not in feeds]
-        yield {**make_zero_states(missing, max(counts, default=1)), **feeds}, labels
+        yield {**make_zero_states(missing, max(counts, default=1)), **feeds}, call.labels

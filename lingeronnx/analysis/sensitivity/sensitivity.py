@@ -531,7 +531,14 @@ def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object
     specs, config = list(planned.data.inputs.values()), planned.config
     fixed = dict(planned.data.fixed)
     if config.state:
-        calls = unroll_calls(planned.original, source, config.state, fixed, limit=config.limit)
+        calls = unroll_calls(
+            planned.original,
+            source,
+            config.state,
+            fixed,
+            limit=config.limit,
+            calls_per_item=config.calls,
+        )
         source, fixed = calls.items, {}
     return Data(
         source, specs, limit=config.limit, label="evaluation data", fixed=fixed, record=True

@@ -13,6 +13,7 @@ from .._shared import (
     DATA_HELP,
     PATH_TYPE,
     batch_options,
+    calls_option,
     format_examples,
     input_options,
     json_option,
@@ -70,6 +71,7 @@ __all__ = ["deploy"]
 @click.option(
     "--state", multiple=True, metavar="OUT=IN", help="Feed output OUT back to input IN. Repeatable."
 )
+@calls_option
 @click.option(
     "--packages",
     type=click.Choice(["one", "many"]),

@@ -18,6 +18,7 @@ from .._shared import (
     PATH_TYPE,
     GroupedCommand,
     batch_options,
+    calls_option,
     check_output_path,
     current_command_line,
     default_output_path,
@@ -51,6 +52,7 @@ OPTION_GROUPS = (
             "eval",
             "metric",
             "state",
+            "calls",
             "fix",
             "input-shape",
             "batch-axis",
@@ -142,6 +144,7 @@ OPTION_GROUPS = (
     help="Feed output OUT back to input IN; the items of --calib are consecutive calls. "
     "Repeatable.",
 )
+@calls_option
 @input_options
 @click.option(
     "--memory",
@@ -298,6 +301,7 @@ def quantize(
             result,
             calib,
             state=state_feedback,
+            calls=options["calls"],
             stem=output.stem,
             parts=options["parts"],
             **_timing_settings(options),
@@ -310,6 +314,7 @@ def quantize(
             replace(result, report=written.report),
             load_data(eval_data) if eval_data else calib,
             state=state_feedback,
+            calls=options["calls"],
             **_timing_settings(options),
         )
     show_result(model, written, as_json, deployed)

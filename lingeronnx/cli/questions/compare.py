@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -63,6 +63,7 @@ def compare(
     profiles: tuple[Path, Path] | None,
     output: Path,
     state: Sequence[str],
+    calls: int | Literal["all"] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -89,6 +90,7 @@ def compare(
                 load_data(data),
                 output,
                 state=state_feedback,
+                calls=calls,
                 progress=progress,
                 **options,
             )

@@ -12,6 +12,7 @@ from .._shared import (
     DATA_HELP,
     PATH_TYPE,
     batch_options,
+    calls_option,
     format_examples,
     input_options,
     json_option,
@@ -128,6 +129,7 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
         "Repeatable."
     ),
 )
+@calls_option
 @picture_options
 @batch_options
 @worker_options

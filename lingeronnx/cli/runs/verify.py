@@ -11,6 +11,7 @@ import click
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
+    calls_option,
     format_examples,
     json_option,
     make_data_loader,
@@ -74,6 +75,7 @@ __all__ = ["verify"]
     metavar="OUT=IN",
     help="Output OUT was fed back to input IN; items of DATA are calls in order. Repeatable.",
 )
+@calls_option
 @click.option(
     "--packer-args", metavar="ARGS", help="Packer arguments of the package, to check its plan."
 )

@@ -14,7 +14,7 @@ from ...graph import ir
 from ...passes.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion, suggest_value
 from ...run.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...run.runners import get_input_specs
-from ...run.streaming import UnrolledCalls, unroll_calls
+from ...run.streaming import UnrolledCalls, check_call_count, unroll_calls
 from ..config import QuantConfig
 from .recurrent_states import suggest_missing_input_fix
 
@@ -55,6 +55,7 @@ def load_calibration_data(
         The calls that they were made of, if states are fed back.
     """
     specs = get_input_specs(model)
+    check_call_count(config.state, config.calls)
     if config.state:
         return _unroll_calibration_calls(calib, model, specs, config, fixed, hold_out)
     source = calib
@@ -89,6 +90,7 @@ def _unroll_calibration_calls(
     Without `calib`, calls with synthetic inputs are used. States start as the calls say and are fed
     back from one call to the next; a note on this is added to the data.
     """
+    call_count = config.calls
     if calib is None:
         state_inputs = config.state.values()
         data_specs = [spec for spec in specs if spec.name not in state_inputs]
@@ -96,14 +98,17 @@ def _unroll_calibration_calls(
             generate_synthetic_inputs(data_specs, config.seed + index, _setting_values(model))
             for index in range(_SYNTHETIC_CALLS)
         ]
-    calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
+        call_count = None
+    calls = unroll_calls(
+        model, calib, config.state, fixed, hold_out, config.limit, calls_per_item=call_count
+    )
     data = Data(calls.items, specs, limit=config.limit, label="calibration data")
     if calls.call_count > 1:
         note = f"states are fed back over {calls.call_count} calls"
     else:
         note = (
             "calibration data contain a single call, so no state is fed back; pass one item per "
-            "call"
+            "call, or divide an item into calls with --calls"
         )
     data.notes.append(note)
     return data, calls

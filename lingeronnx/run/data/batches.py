@@ -61,6 +61,8 @@ class Data:
         Read a source that may yield other samples when it is read again (a shuffled or augmenting
         data loader, a function, a generator) only once; every pass then gets the same samples. See
         `RecordedItems`.
+    whole_files
+        Read every file as one item, also a large one.
     advice
         Called with the inputs that a feed lacks; returns a remedy for the message.
 
@@ -82,6 +84,7 @@ class Data:
         hold_out: bool = False,
         max_samples: int | None = None,
         record: bool = False,
+        whole_files: bool = False,
         advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         """Open the source and store the options; items are read and checked later.
@@ -102,7 +105,7 @@ class Data:
         self.label = label
         self.notes: list[str] = []
         by_row = [spec.name for spec in inputs if spec.accepts_any_batch and spec.axis == 0]
-        if len(by_row) < sum(spec.axis is not None for spec in inputs):
+        if whole_files or len(by_row) < sum(spec.axis is not None for spec in inputs):
             by_row = []
         self._open = open_items(source, label, list(self.inputs), by_row)
         if record:
