@@ -111,6 +111,10 @@ EARLY_MISTAKES = (
     ((*QUANTIZE, "-o", "calib.npz"), "calib.npz would be overwritten"),
     ((*QUANTIZE, "-o", "q.onnx", "--save-plan", "./q.onnx"), "q.onnx would be overwritten"),
     ((*QUANTIZE, "--save-plan", "gone/plan.json"), "there is no folder gone"),
+    (
+        (*QUANTIZE, "--min-sqnr", "9", "-o", "q.onnx", "--save-plan", "q_search.jsonl"),
+        "q_search.jsonl would be overwritten",
+    ),
     (("simulate", "cut.onnx", "--input", "test.npz"), "not a valid ONNX file"),
     ((*SIMULATE[:3], "shape.npz"), "the model takes [N, 2, 4, 4]"),
     ((*SIMULATE, "--taps", "q"), "the model has no tensor 'q'"),

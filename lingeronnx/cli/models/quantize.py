@@ -352,13 +352,15 @@ def _check_output_paths(
     """Raise ConfigError if an output cannot be written or would replace another file.
 
     The chip part's file must differ from the inputs; the plan and the files of a search from the
-    inputs, `output` and the chip part's file.
+    inputs, `output` and the chip part's file; the files of a search from the plan.
     """
     chip_output = chip_file_path(output)
     check_output_path(chip_output, inputs)
     plan_files = [] if save_plan is None else [save_plan]
-    for path in (*plan_files, *search_files):
+    for path in plan_files:
         check_output_path(path, [*inputs, output, chip_output])
+    for path in search_files:
+        check_output_path(path, [*inputs, output, chip_output, *plan_files])
 
 
 def _check_format(graph_format: str, deploy_to: Path | None) -> None:

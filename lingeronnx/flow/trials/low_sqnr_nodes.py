@@ -116,14 +116,10 @@ def find_low_sqnr_nodes(
     dict
         {node: reason}.
     """
-    node_sqnr_db = {}
-    for node, _ in parts.integer_nodes:
-        node_sqnr_db[str(node.name)] = min(
-            tensor_sqnr_db.get(str(value.name), math.inf) for value in node.outputs
-        )
+    node_sqnr_db = _worst_output_sqnr(parts, tensor_sqnr_db)
     nodes = list(parts.graph.graph)
     macs = {str(node.name): count_macs(node) for node in nodes}
-    layers = {str(node.name) for node in nodes if count_macs(node) > _count_written_elements(node)}
+    layers = {str(node.name) for node in nodes if _is_layer(node)}
     float_macs = sum(macs[name] for name in parts.floats if name in macs)
     free_macs = _MAX_OFFLOADED_MAC_SHARE * sum(macs.values()) - float_macs
     selected: dict[str, str] = {}
@@ -132,9 +128,9 @@ def find_low_sqnr_nodes(
         if node_sqnr_db[name] >= limit_db or macs[name] > max(free_macs, 0.0):
             continue
         free_macs -= macs[name]
-        is_known = node_sqnr_db[name] != math.inf
-        sqnr = f"{node_sqnr_db[name]:.0f} dB" if is_known else "unknown"
-        selected[name] = f"its 8-bit SQNR is {sqnr}: measured to be better in float"
+        selected[name] = (
+            f"its 8-bit SQNR is {node_sqnr_db[name]:.0f} dB: measured to be better in float"
+        )
     _add_data_movements(selected, parts)
     return selected
 
