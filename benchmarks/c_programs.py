@@ -42,11 +42,12 @@ from benchmarks.streaming_models import write_streaming_models
 from lingeronnx.deployment.c_program.build import SANITIZER_FLAGS
 from lingeronnx.deployment.c_program.footprint import (
     ACCEPTED_WARNINGS,
-    CORES,
+    Footprint,
     count_host_warnings,
     measure_footprint,
 )
 from lingeronnx.deployment.c_program.host_proof import run_known_answer_test
+from lingeronnx.deployment.c_program.object_sizes import CORES
 from lingeronnx.deployment.c_program.program_files import describe_program
 from lingeronnx.deployment.c_program.stream_test import run_stream_test
 from lingeronnx.deployment.c_program.vectors import PartVector, collect_vectors
@@ -167,10 +168,24 @@ def _sizes(done: Deployment) -> dict[str, Any]:
     }
     for core in CORES:
         try:
-            found[core] = vars(measure_footprint(program, done.folder, core))
+            found[core] = _figures(measure_footprint(program, done.folder, core))
         except LingerOnnxError as error:
             found[core] = str(error)
     return found
+
+
+def _figures(footprint: Footprint) -> dict[str, int]:
+    """Return the figures of a core that the table shows, in bytes.
+
+    ram : static RAM without shared memory and PSRAM. code, constants : flash without the packages.
+    """
+    total = footprint.sizes.get_program_total()
+    return {
+        "ram": total.ram_bytes,
+        "code": total.code_bytes or 0,
+        "constants": total.rodata_bytes or 0,
+        "run": footprint.run,
+    }
 
 
 def _run_sanitized(done: Deployment, seen: Sequence[Sequence[PartVector]]) -> str:

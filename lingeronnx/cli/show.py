@@ -223,6 +223,8 @@ def show_deployment(console: EscapingConsole, deployment: Deployment) -> None:
     print_table(console, title, ["file", "bytes"], rows, right="bytes")
     console.print()
     print_notes(console, deployment.notes)
+    if deployment.sizes is not None:
+        print_facts(console, [("memory", deployment.sizes.format_summary(), "")])
     if deployment.proof is not None:
         print_facts(console, [("proved", text, "") for text in deployment.proof.lines()])
     print_line(console, "pack it with", f"sh {deployment.folder / 'pack.sh'}")

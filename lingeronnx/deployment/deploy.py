@@ -32,6 +32,7 @@ from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
 from ..run.streaming import CallCount
 from ..targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions
+from .c_program.object_sizes import ProgramSizes
 from .c_program.proof import Proof
 from .deployment_contents import DeploymentContents, partition_graph, ports_to_dict
 from .ports import Ports
@@ -99,7 +100,8 @@ class Deployment:
 
     files : {path below folder: bytes}. command : packer command. ports : of the first chip part.
     notes : remarks for the user. proof : of the C program, if it was tried. contents : the data
-    that the files were written from.
+    that the files were written from. sizes : static memory and flash of the program's object files;
+    None if there is no program.
     """
 
     folder: Path
@@ -111,6 +113,7 @@ class Deployment:
     notes: tuple[str, ...]
     contents: DeploymentContents
     proof: Proof | None = None
+    sizes: ProgramSizes | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return the result as JSON-ready values."""
@@ -122,6 +125,7 @@ class Deployment:
             "packer": self.command,
             **ports_to_dict(self.ports),
             "notes": list(self.notes),
+            **({} if self.sizes is None else {"sizes": self.sizes.to_dict()}),
             **({} if self.proof is None else {"proof": self.proof.to_dict()}),
         }
 
@@ -211,7 +215,8 @@ def deploy(
             commands = contents.write_files(new_folder)
             proof = contents.prove(new_folder) if attempt else None
             all_notes = [*notes, *(proof.lines() if proof else ())]
-            contents.write_texts(new_folder, commands, all_notes, _write_manifest)
+            sizes = contents.measure_sizes(new_folder)
+            contents.write_texts(new_folder, commands, all_notes, _write_manifest, sizes)
             files = _collect_file_sizes(new_folder)
     except OSError as error:
         raise _make_write_error(target_folder, error) from error
@@ -225,6 +230,7 @@ def deploy(
         notes=tuple(notes),
         contents=contents,
         proof=proof,
+        sizes=sizes,
     )
 
 

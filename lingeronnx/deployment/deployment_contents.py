@@ -19,6 +19,7 @@ from ..targets import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions, Pack
 from .c_program.footprint import format_footprints
 from .c_program.host_proof import prove_program
 from .c_program.known_answers import measure_tolerance
+from .c_program.object_sizes import ProgramSizes, get_program_sizes
 from .c_program.program import BoardProgram, build_program
 from .c_program.program_files import (
     describe_program,
@@ -313,6 +314,13 @@ class DeploymentContents:
             feeds = [run.feeds for run in self.sample_runs.values()]
             write_golden_calls(folder, self.program, self.calls, feeds)
 
+    def measure_sizes(self, folder: Path) -> ProgramSizes | None:
+        """Return the sizes of the program's object files, or None if there is no program.
+
+        They are measured if a cross compiler is on the PATH, else computed.
+        """
+        return None if self.program is None else get_program_sizes(self.program, folder)
+
     def prove(self, folder: Path) -> Proof:
         """Compile the program in `folder`, prove it, and measure its footprint on small cores.
 
@@ -347,8 +355,12 @@ class DeploymentContents:
         commands: Sequence[str],
         notes: Sequence[str],
         write_manifest: Callable[[Path, Mapping[str, object]], None],
+        object_sizes: ProgramSizes | None = None,
     ) -> None:
-        """Write README and manifest; both list the other files, which must exist already."""
+        """Write README and manifest; both list the other files, which must exist already.
+
+        object_sizes : of the program in `folder`, if there is one.
+        """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         text = make_readme(
             self.stem,
@@ -361,6 +373,7 @@ class DeploymentContents:
             notes=notes,
             time=self.partition.call_latency,
             program=self.program,
+            object_sizes=object_sizes,
         )
         write_text(folder / "README.md", text)
         files = [
@@ -378,6 +391,7 @@ class DeploymentContents:
         if self.program is not None:
             body["program"] = {
                 **describe_program(self.program),
+                **({} if object_sizes is None else {"sizes": object_sizes.to_dict()}),
                 HOST_LIMITS_KEY: self._compute_absolute_tolerances(self.program),
             }
         write_manifest(folder, body)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..escaping import escape_markdown, format_markdown_code, make_c_identifier
 from ..targets import CallLatency, GraphCost
 from .c_program.guide import make_program_guide
+from .c_program.object_sizes import ProgramSizes
 from .c_program.program import BoardProgram, ChipPart
 from .ports import Ports, format_shape
 
@@ -24,6 +25,7 @@ def make_readme(
     notes: Sequence[str],
     time: CallLatency,
     program: BoardProgram | None = None,
+    object_sizes: ProgramSizes | None = None,
 ) -> str:
     """Return the text of the README.
 
@@ -45,13 +47,15 @@ def make_readme(
         Remarks for the user.
     time
         Estimated time of a call.
-    program
-        The C program, if one is written.
+    program, object_sizes
+        The C program, and the sizes of its object files, if one is written.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {escape_markdown(note)}." for note in notes] + [""] * bool(notes)
     lines += ["## Steps", "", *_iterate_steps(name, command, ports, sizes, program)]
-    lines += ["", *(make_program_guide(program, sizes) if program is not None else ())]
+    lines.append("")
+    if program is not None and object_sizes is not None:
+        lines += make_program_guide(program, object_sizes)
     lines += _iterate_io_sections(ports, costs, program)
     lines += _iterate_latency_section(time)
     lines += [

@@ -42,7 +42,8 @@ def make_c_names(arrays: Sequence[ProgramTensor], prefix: str) -> dict[str, str]
 class CallWriter:
     """Writes the C of one call.
 
-    input_names, output_names, states : C name of each input, output and state, by tensor.
+    input_names, output_names : C name of each input and output, by tensor. states : C expression of
+    each state.
     quantized_inputs : {input: (integer type, shift)} of inputs that `run_q` takes as integers.
     """
 
@@ -50,7 +51,9 @@ class CallWriter:
         self.program = program
         self.input_names = make_c_names(program.inputs, "in")
         self.output_names = make_c_names(program.outputs, "out")
-        self.states = {fed.tensor: f"state{k}" for k, (fed, _) in enumerate(program.states)}
+        self.states = {
+            fed.tensor: f"ram.fields.state{k}" for k, (fed, _) in enumerate(program.states)
+        }
         self.quantized_inputs = self._find_quantized_inputs()
 
     def _find_quantized_inputs(self) -> dict[str, tuple[str, int]]:

@@ -1,27 +1,32 @@
 """Measure flash, RAM and stack of a program's C, cross-compiled for small cores.
 
-The stack is added up along the calls, from the function sizes and calls that gcc reports with
--fcallgraph-info=su. Functions that are not compiled here (of the C library or the executor) are
-listed but not counted.
+Flash and RAM are those of `object_sizes`. The stack is added up along the calls, from the function
+sizes and calls that gcc reports with -fcallgraph-info=su. Functions that are not compiled here (of
+the C library or the executor) are listed but not counted.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ConfigError
-from .build import HOST_FLAGS, PROGRAM_FLAGS, find_compiler, get_stub_folder, run_compiler
+from .build import PROGRAM_FLAGS, find_compiler, run_compiler
+from .object_sizes import (
+    CORES,
+    SELF_TEST,
+    ProgramSizes,
+    compile_object,
+    iterate_sources,
+    measure_program_sizes,
+)
 from .program import BoardProgram
 
 __all__ = [
-    "CORES",
     "ACCEPTED_WARNINGS",
     "Footprint",
     "CallGraph",
@@ -30,19 +35,6 @@ __all__ = [
     "count_host_warnings",
 ]
 
-#: {core: compiler, tool that prints section sizes, flags}; each is a Debian package.
-CORES = {
-    "Cortex-M4": (
-        "arm-none-eabi-gcc",
-        "arm-none-eabi-size",
-        ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
-    ),
-    "RV32": (
-        "riscv64-unknown-elf-gcc",
-        "riscv64-unknown-elf-size",
-        ("-march=rv32imafc", "-mabi=ilp32f", "--specs=picolibc.specs"),
-    ),
-}
 #: Warnings of generated host parts under the program's flags, and why they are acceptable.
 ACCEPTED_WARNINGS = {
     "-Wpedantic": (
@@ -55,7 +47,7 @@ ACCEPTED_WARNINGS = {
 }
 #: With -fipa-icf gcc merges equal functions and reports no size of the removed one, although
 #: callers still refer to it.
-_OPTIMIZED = ("-Os", "-fno-ipa-icf", "-fcallgraph-info=su")
+_CALL_GRAPH_FLAGS = ("-fno-ipa-icf", "-fcallgraph-info=su")
 _NODE = re.compile(r'node: \{ title: "([^"]*)" label: "([^"]*)"')
 _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 
@@ -64,17 +56,13 @@ _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 class Footprint:
     """Memory that a program needs on one core, in bytes.
 
-    code_bytes, constant_bytes : flash of the program without its self-test. ram_bytes : data and
-    bss, without shared memory and PSRAM. selftest_bytes : additional flash of the self-test.
-    init_stack_bytes, run : stack of the two functions. deepest_chain : calls with the deepest stack
-    in `run`. external_functions : called functions that are not compiled here.
+    sizes : of its objects. init_stack_bytes, run : stack of the two functions. deepest_chain :
+    calls with the deepest stack in `run`. external_functions : called functions that are not
+    compiled here.
     """
 
     core: str
-    code_bytes: int
-    constant_bytes: int
-    ram_bytes: int
-    selftest_bytes: int
+    sizes: ProgramSizes
     init_stack_bytes: int
     run: int
     deepest_chain: tuple[str, ...]
@@ -83,11 +71,16 @@ class Footprint:
     def summary(self) -> str:
         """Return the figures as one line."""
         library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
+        total = self.sizes.get_program_total()
+        self_test = next(size for size in self.sizes.objects if size.role == SELF_TEST)
+        selftest_flash = (self_test.code_bytes or 0) + (self_test.rodata_bytes or 0)
         return (
-            f"compiled for a {self.core} with -Os: code {self.code_bytes} bytes, constants "
-            f"{self.constant_bytes}, static RAM {self.ram_bytes}, self-test {self.selftest_bytes} "
-            f"bytes of additional flash; stack {self.init_stack_bytes} bytes in init, {self.run} "
-            f"in run ({' > '.join(self.deepest_chain)}), not including "
+            f"compiled for a {self.core} with -Os: code {total.code_bytes} bytes, constants "
+            f"{total.rodata_bytes}, static RAM {total.ram_bytes} without shared memory "
+            f"({total.shared_bytes}) and psram ({total.psram_bytes}), self-test {selftest_flash} "
+            f"bytes of additional flash and {self_test.ram_bytes} of RAM; stack "
+            f"{self.init_stack_bytes} bytes in init, {self.run} in run "
+            f"({' > '.join(self.deepest_chain)}), not including "
             f"{', '.join(['the executor', *library])}"
         )
 
@@ -161,38 +154,20 @@ def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footpri
     ConfigError
         If the compiler is missing or fails, or the stack is not bounded.
     """
-    cc, size_tool, flags = CORES[core]
-    missing = next((tool for tool in (cc, size_tool) if shutil.which(tool) is None), None)
-    if missing:
-        raise ConfigError(f"no {missing} on the PATH")
-    prefix, call_graph = program.prefix.upper(), CallGraph()
-    section_macros = [
-        f'-D{prefix}_{memory}_SECTION=__attribute__((section(".{memory.lower()}")))'
-        for memory in ("SHARED", "PSRAM")
-    ]
-    bytes_by_kind: Counter[str] = Counter()
+    toolchain, call_graph = CORES[core], CallGraph()
+    sizes = measure_program_sizes(program, folder, core, toolchain)
     with tempfile.TemporaryDirectory(prefix="lingeronnx-core-") as name:
-        for source, source_flags in _iterate_sources(program, folder):
-            object_path = Path(name) / f"{source.stem}.o"
-            argv = [cc, *flags, *source_flags, *_OPTIMIZED, *section_macros]
-            run_compiler([*argv, "-w", "-c", "-o", str(object_path), str(source)])
+        for source, flags in iterate_sources(program, folder):
+            object_path = compile_object(
+                program, source, flags, toolchain, Path(name), _CALL_GRAPH_FLAGS
+            )
             callgraph_info = object_path.with_suffix(".ci").read_text(encoding="utf-8")
             call_graph.add_callgraph_info(callgraph_info)
-            process = subprocess.run(
-                [size_tool, "-A", str(object_path)], capture_output=True, text=True, check=True
-            )
-            sections = _parse_sections(process.stdout)
-            if source.stem == f"{program.stem}_selftest":
-                sections = Counter(selftest=sections["code"] + sections["constants"])
-            bytes_by_kind += sections
     init, run = f"{program.prefix}_init", f"{program.prefix}_run"
     run_stack_bytes, chain = call_graph.find_deepest_chain(run)
     return Footprint(
         core=core,
-        code_bytes=bytes_by_kind["code"],
-        constant_bytes=bytes_by_kind["constants"],
-        ram_bytes=bytes_by_kind["ram"],
-        selftest_bytes=bytes_by_kind["selftest"],
+        sizes=sizes,
         init_stack_bytes=call_graph.find_deepest_chain(init)[0],
         run=run_stack_bytes,
         deepest_chain=chain,
@@ -209,32 +184,6 @@ def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
         except ConfigError as error:
             lines.append(f"not compiled for a {core}: {error}")
     return lines
-
-
-def _iterate_sources(program: BoardProgram, folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the program's C files with their flags: program, self-test, unique host parts.
-
-    main.c is not among them.
-    """
-    for suffix in ("", "_selftest"):
-        yield folder / f"{program.stem}{suffix}.c", (*PROGRAM_FLAGS, f"-I{get_stub_folder()}")
-    for part in program.unique_host_parts:
-        yield folder / f"{program.stem}_{part.name}.c", HOST_FLAGS
-
-
-def _parse_sections(text: str) -> Counter[str]:
-    """Return the bytes of "code", "constants" and "ram" from the output of `size -A`.
-
-    Other sections are left out.
-    """
-    kinds = {"text": "code", "rodata": "constants", "srodata": "constants"}
-    kinds |= dict.fromkeys(("data", "bss", "sdata", "sbss"), "ram")
-    bytes_by_kind: Counter[str] = Counter()
-    for line in text.splitlines():
-        match = re.match(r"\.(s?\w+)\S*\s+(\d+)\s", line)
-        if match and match[1] in kinds:
-            bytes_by_kind[kinds[match[1]]] += int(match[2])
-    return bytes_by_kind
 
 
 def count_host_warnings(program: BoardProgram, folder: Path) -> Mapping[str, int]:

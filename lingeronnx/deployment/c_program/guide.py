@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ...escaping import escape_markdown
 from ..dumps import HOST_TOLERANCE
 from ..ports import format_shape
 from .call_writer import CallWriter, make_c_names
+from .object_sizes import SELF_TEST, ProgramSizes
 from .packages import EXECUTOR_VERSION
 from .program import BoardProgram, ChipPart
 from .source_files import StaticMemory
@@ -15,8 +16,8 @@ from .source_files import StaticMemory
 __all__ = ["make_program_guide"]
 
 
-def make_program_guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[str]:
-    """Return the lines of the section. sizes : bytes of each file, by path."""
+def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> list[str]:
+    """Return the lines of the section. object_sizes : of the program's objects."""
     return [
         "## The program",
         "",
@@ -28,9 +29,11 @@ def make_program_guide(program: BoardProgram, sizes: Mapping[str, int]) -> list[
         "|---|---|---:|---:|---|",
         *_iterate_part_table(program),
         "",
-        *_iterate_memory_table(program, sizes),
+        *_iterate_memory_table(program, object_sizes),
         "",
-        *_iterate_build_steps(program, sizes),
+        *_iterate_object_table(program, object_sizes),
+        "",
+        *_iterate_build_steps(program),
         "",
         *_iterate_update_table(program),
         "",
@@ -93,39 +96,72 @@ def _iterate_part_table(program: BoardProgram) -> Iterator[str]:
             )
 
 
-def _iterate_memory_table(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yield a table of the memory that the program needs."""
+def _iterate_memory_table(program: BoardProgram, object_sizes: ProgramSizes) -> Iterator[str]:
+    """Yield a table of the static memory that `run` needs, as it is declared in STEM.c."""
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
-    weights = sum(part.source.weight_bytes for part in program.unique_host_parts)
-    vector_bytes = sizes.get(f"{program.stem}_selftest.c", 0)
+    total = object_sizes.get_program_total()
     uses = []
     if memory.common_shared_bytes > 0:
         uses.append(f"{memory.common_shared_bytes} bytes are reused by all parts")
     if memory.common_shared_bytes < memory.shared:
         uses.append("a separate region for each part whose constants are stored there")
-    yield "| memory | bytes | |"
+    alignment = f"and {memory.ALIGNMENT_BYTES} to align it"
+    yield "| static memory | bytes | |"
     yield "|---|---:|---|"
-    yield f"| shared memory | {memory.shared} | `{macro_prefix}_SHARED_BYTES`; {'; '.join(uses)} |"
     yield (
-        f"| psram | {memory.psram_bytes} | `{macro_prefix}_PSRAM_BYTES`; the size of the "
-        "executor's objects is an estimate from a PC |"
+        f"| shared memory | {total.shared_bytes} | `{macro_prefix}_SHARED_BYTES`, "
+        f"{memory.shared}, {alignment}; {'; '.join(uses)} |"
     )
     yield (
-        f"| RAM | {program.arena_bytes} | `{macro_prefix}_ARENA_BYTES`: between the parts, host "
-        "parts included |"
+        f"| psram | {total.psram_bytes} | `{macro_prefix}_PSRAM_BYTES`, {memory.psram_bytes}, "
+        f"{alignment}; the size of the executor's objects is an estimate from a PC |"
     )
-    yield f"| RAM for states | {memory.states} | `{macro_prefix}_STATE_BYTES` |"
-    yield f"| flash for host weights | {weights} | in addition to the packages and the code |"
+    yield (
+        f"| RAM | {total.ram_bytes} | `{macro_prefix}_RAM_BYTES`: {program.arena_bytes} "
+        f"(`{macro_prefix}_ARENA_BYTES`) between the parts, memory of host parts included; "
+        f"{memory.states} (`{macro_prefix}_STATE_BYTES`) of states; handles of the executor |"
+    )
+    yield f"| all: `.data` + `.bss` of the program | {total.static_bytes} | |"
     yield ""
     yield (
-        f"`{program.stem}_selftest.c` ({vector_bytes} bytes of text) needs flash only if "
-        f"`{program.prefix}_self_test()` is called. "
         f"Sections: define `{macro_prefix}_SHARED_SECTION` and `{macro_prefix}_PSRAM_SECTION` for "
-        "the linker. No heap is used."
+        "the linker; without them all of this memory is in `.bss`."
+    )
+    yield (
+        "Not included: the stack, the C library, and the executor's library. No heap is used by "
+        "the program."
     )
 
 
-def _iterate_build_steps(program: BoardProgram, sizes: Mapping[str, int]) -> Iterator[str]:
+def _iterate_object_table(program: BoardProgram, object_sizes: ProgramSizes) -> Iterator[str]:
+    """Yield a table of the sections of each object file, and how the figures were obtained."""
+    is_measured = bool(object_sizes.compiler)
+    code_head = " `.rodata` | `.text` |" if is_measured else ""
+    yield (
+        f"Object files, {object_sizes.format_origin()}. `.data` + `.bss`, as `size` prints them, "
+        "do not depend on compiler"
+    )
+    yield (
+        "and optimization level, because all writable data are unions and arrays of a fixed size. "
+        "Constant arrays are those with"
+    )
+    yield (
+        "more than one element; `.rodata` has in addition tables, literals and padding. Flash is "
+        "needed for `.text` and `.rodata`, and for the packages."
+    )
+    if not is_measured:
+        reason = escape_markdown(object_sizes.not_measured_because or "not measured")
+        yield f"The sizes of code are unknown: {reason}."
+    yield ""
+    yield f"| object | needed for | `.data` + `.bss` | constant arrays |{code_head}"
+    yield f"|---|---|---:|---:|{'---:|---:|' if is_measured else ''}"
+    for size in (*object_sizes.objects, object_sizes.get_program_total()):
+        code = f" {size.rodata_bytes} | {size.code_bytes} |" if is_measured else ""
+        role = f"`{program.prefix}_self_test()`" if size.role == SELF_TEST else size.role
+        yield f"| {size.object} | {role} | {size.static_bytes} | {size.array_bytes} |{code}"
+
+
+def _iterate_build_steps(program: BoardProgram) -> Iterator[str]:
     """Yield how to compile the program for a board and for a PC."""
     sources = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
     sources += [f"`{program.stem}_{part.name}.c`" for part in program.unique_host_parts]

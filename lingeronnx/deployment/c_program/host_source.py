@@ -9,6 +9,7 @@ is passed on unchecked.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ _CALL = re.compile(r"node\d+_\w+\((?P<args>[\w, ]*)\);")
 _PARAMETER = re.compile(
     r"(?P<const>const )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[(?:restrict )?\d+\])+)"
 )
+#: A variable with static storage; functions have a parenthesis.
+_STATIC_VARIABLE = re.compile(r"^[ \t]*static [^(\n=;]*(?=[=;])", re.MULTILINE)
+_CONSTANT_ARRAY = re.compile(
+    r"\s*static const (?:EMX_UNUSED )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])*)\s*$"
+)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _LOADER = re.compile(r"_Bool \w+_load\(const char \*path\) \{.*?\n\}\n+", re.DOTALL)
 _BYTES = {"float": 4, "double": 8, "bool": 1, "_Bool": 1} | {
     f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -57,7 +64,7 @@ class HostSource:
 
     text : content of the file. declaration : of its only global function, whose parameters are flat
     pointers to inputs, outputs and scratch memory. scratch_bytes : size of the scratch memory,
-    which holds the tensors between nodes. weight_bytes : size of its constants.
+    which holds the tensors between nodes. weight_bytes : size of its constant arrays.
     """
 
     text: str
@@ -119,8 +126,7 @@ def generate_host_source(
             f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(static_model, name)}; "
             "remove it from the model or express it with other operators"
         ) from error
-    weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in static_model.graph.initializer)
-    return _rewrite_source(block_long_sums(text), name, weights)
+    return _rewrite_source(block_long_sums(text), name)
 
 
 def _run_generator(model: onnx.ModelProto, name: str) -> str:
@@ -267,7 +273,7 @@ class _Parameter(NamedTuple):
         return f"({row_pointer})({const}void *){self.name}"
 
 
-def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
+def _rewrite_source(text: str, name: str) -> HostSource:
     """Make global symbols static, and move the arrays of the model's function to scratch memory.
 
     Parameters
@@ -276,8 +282,6 @@ def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
         C that the generator wrote.
     name
         Name of the model's function, which gets a last parameter for the scratch memory.
-    weights
-        Bytes of weights, for the result only.
 
     Raises
     ------
@@ -320,7 +324,42 @@ def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
         "}",
         "",
     ]
-    return HostSource(head + "\n".join(output), declaration, scratch_bytes, weights)
+    weight_bytes = _count_constant_bytes(head, calls, name)
+    return HostSource(head + "\n".join(output), declaration, scratch_bytes, weight_bytes)
+
+
+def _count_constant_bytes(head: str, calls: Sequence[str], name: str) -> int:
+    """Return the bytes of the constant arrays that a compiler stores.
+
+    Not stored are arrays that no call reads, and single elements, which become literals.
+
+    Parameters
+    ----------
+    head
+        C with the constants and the operators' functions.
+    calls
+        Calls of these functions.
+    name
+        Name of the model, for messages.
+
+    Raises
+    ------
+    ConstraintError
+        If there are writable variables, or constants of an unknown type.
+    """
+    identifiers = set(re.findall(r"\w+", "\n".join(calls)))
+    constant_bytes = 0
+    for match in _STATIC_VARIABLE.finditer(_COMMENT.sub("", head)):
+        array = _CONSTANT_ARRAY.match(match[0])
+        if array is None or array["type"] not in _BYTES:
+            raise ConstraintError(
+                f"{GENERATOR} wrote {name} with an unknown form of variable: {match[0].strip()}"
+            )
+        count = math.prod(_parse_dims(array["dims"]))
+        is_local = match[0][0].isspace()
+        if count > 1 and (is_local or array["name"] in identifiers):
+            constant_bytes += count * _BYTES[array["type"]]
+    return constant_bytes
 
 
 def _parse_parameters(signature: str, name: str) -> list[_Parameter]:

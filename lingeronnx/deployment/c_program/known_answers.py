@@ -24,10 +24,16 @@ from .call_writer import make_c_names
 from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
 from .source_files import get_template_values, render_template
 
-__all__ = ["get_golden_folder", "make_main_c", "measure_tolerance"]
+__all__ = [
+    "compute_test_ram_bytes",
+    "get_golden_folder",
+    "make_main_c",
+    "measure_tolerance",
+]
 
 #: Multiple of their tolerance by which host floats are perturbed, to measure the effect on outputs.
 PERTURBATION_FACTOR = 10
+_FIELDS = "test.fields."  # of main.c's writable data
 
 
 class _PerturbedHost:
@@ -162,13 +168,20 @@ def make_main_c(program: BoardProgram) -> str:
     dump_names, first_dumps = _make_dump_names(program)
     values = get_template_values(program) | {
         "tolerance": repr(program.tolerance),
-        "room": max(_get_buffer_bytes(part) for part in program.parts),
+        "room": _compute_room_bytes(program),
+        "ram": compute_test_ram_bytes(program),
+        "output_count": len(program.outputs),
+        "folder_chars": 1 + max(len(get_golden_folder(program, part)) for part in program.parts),
+        "name_chars": 1 + max(len(part.name) for part in program.parts),
+        "dump_name_chars": 1 + max(len(name.encode()) for name in dump_names),
         "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
         "files": "\n".join(_iterate_file_tables(program)),
-        "buffers": "\n".join([*_iterate_buffers(program, input_names, output_names), ""]),
+        "buffers": "".join(_iterate_buffers(program, input_names, output_names)),
         "names": "".join(f"        {format_c_string(name)},\n" for name in dump_names),
         "first": ", ".join(map(str, first_dumps)),
-        "arguments": ", ".join([*input_names.values(), *output_names.values()]),
+        "arguments": ", ".join(
+            f"{_FIELDS}{name}" for name in (*input_names.values(), *output_names.values())
+        ),
     }
     text = render_template("main.c", values)
     functions = "\n".join(_iterate_call_functions(program, input_names, output_names))
@@ -178,14 +191,32 @@ def make_main_c(program: BoardProgram) -> str:
 def _iterate_buffers(
     program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield static C arrays of the program's inputs, outputs and expected outputs (want_NAME)."""
+    """Yield members of a struct: the program's inputs, outputs and expected outputs (want_NAME)."""
     for tensor in program.inputs:
         c_type, name = get_c_type(tensor.dtype), input_names[tensor.tensor]
-        yield f"static {c_type} {name}[{max(tensor.element_count, 1)}];"
+        yield f"        {c_type} {name}[{max(tensor.element_count, 1)}];\n"
     for tensor in program.outputs:
         c_type, name = get_c_type(tensor.dtype), output_names[tensor.tensor]
         size = max(tensor.element_count, 1)
-        yield f"static {c_type} {name}[{size}], want_{name}[{size}];"
+        yield f"        {c_type} {name}[{size}], want_{name}[{size}];\n"
+
+
+def _compute_room_bytes(program: BoardProgram) -> int:
+    """Return the bytes of main.c's buffer for the ports of a part, 64 to align it included."""
+    return round_up(max(_get_buffer_bytes(part) for part in program.parts) + 64, 8)
+
+
+def compute_test_ram_bytes(program: BoardProgram) -> int:
+    """Return the bytes of all writable data of main.c, a multiple of 64.
+
+    They are at least those of the struct, for pointers and alignments of up to 8 bytes.
+    """
+    tensors = [*program.inputs, *program.outputs, *program.outputs]
+    tensor_bytes = [
+        max(tensor.element_count, 1) * np.dtype(tensor.dtype).itemsize for tensor in tensors
+    ]
+    fields = [8 * len(program.outputs), _compute_room_bytes(program), *tensor_bytes, 8, 4]
+    return round_up(sum(round_up(size, 8) for size in fields), 64)
 
 
 def _iterate_call_functions(
@@ -201,15 +232,16 @@ def _iterate_call_functions(
         C names by tensor.
     """
     input_reads = _format_all_reads(
-        program.inputs, input_names, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})'
+        program.inputs,
+        input_names,
+        f'read_array(folder, call, "model_input", {{i}}, {_FIELDS}{{n}}, sizeof {_FIELDS}{{n}})',
     )
     output_reads = _format_all_reads(
         program.outputs,
         output_names,
-        'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})',
+        'read_array(folder, call, "model_output", {i}, '
+        f"{_FIELDS}want_{{n}}, sizeof {_FIELDS}want_{{n}})",
     )
-    yield f"static double ranges[{len(program.outputs)}];"
-    yield ""
     yield "static int read_call(const char *folder, int call)"
     yield "{"
     yield f"    return {input_reads};"
@@ -220,8 +252,8 @@ def _iterate_call_functions(
     for index, tensor in enumerate(program.outputs):
         if tensor.dtype == "float32":
             yield (
-                f'    ranges[{index}] = range_of(folder, "model_output", {index}, '
-                f"want_{output_names[tensor.tensor]}, {tensor.element_count});"
+                f'    {_FIELDS}ranges[{index}] = range_of(folder, "model_output", {index}, '
+                f"{_FIELDS}want_{output_names[tensor.tensor]}, {tensor.element_count});"
             )
     yield "    (void)folder;"
     yield "}"
@@ -234,12 +266,13 @@ def _iterate_call_functions(
     yield "    }"
     for index, tensor in enumerate(program.outputs):
         name = output_names[tensor.tensor]
-        arrays = f'"output {name}", {name}, want_{name}'
+        arrays = f'"output {name}", {_FIELDS}{name}, {_FIELDS}want_{name}'
         if tensor.dtype == "float32":
-            arguments = f"{arrays}, {tensor.element_count}, ranges[{index}] * TOLERANCE, largest"
+            tolerance = f"{_FIELDS}ranges[{index}] * TOLERANCE"
+            arguments = f"{arrays}, {tensor.element_count}, {tolerance}, largest"
             yield f"    if (differs(call, {arguments})) return 1;"
         else:
-            arguments = f"{arrays}, sizeof {name}, {_get_element_width(tensor)}"
+            arguments = f"{arrays}, sizeof {_FIELDS}{name}, {_get_element_width(tensor)}"
             yield f"    if (unequal(call, {arguments})) return 1;"
     yield "    (void)largest;"
     yield "    return 0;"
@@ -276,20 +309,27 @@ def _get_buffer_bytes(part: ChipPart | HostPart) -> int:
 
 def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
     """Yield main.c's tables of the parts' golden files: sizes, element widths and tolerances."""
-    for part in program.parts:
-        input_bytes, output_bytes = _get_port_bytes(part)
-        sizes = ", ".join(map(str, [*input_bytes, *output_bytes]))
-        widths = ", ".join(str(_get_element_width(port)) for port in _get_ports(part)[1])
-        tolerances = ", ".join(repr(_get_tolerance(program, part, t)) for t in part.targets)
-        yield f"static const uint32_t {part.name}_bytes[] = {{{sizes}}};"
-        yield f"static const int {part.name}_widths[] = {{{widths or '0'}}};"
-        yield f"static const double {part.name}_limits[] = {{{tolerances or '0'}}};"
-    yield f"static const part_files files[{len(program.parts)}] = {{"
+    sizes: list[int] = []
+    widths: list[int] = []
+    tolerances: list[float] = []
+    rows = []
     for part in program.parts:
         inputs, outputs = _get_ports(part)
-        folder = get_golden_folder(program, part)
-        tables = ", ".join(f"{part.name}_{table}" for table in ("bytes", "widths", "limits"))
-        yield f'    {{"{folder}", "{part.name}", {len(inputs)}, {len(outputs)}, {tables}}},'
+        folder, first_indices = get_golden_folder(program, part), f"{len(sizes)}, {len(widths)}"
+        rows.append(
+            f'    {{"{folder}", "{part.name}", {len(inputs)}, {len(outputs)}, {first_indices}}},'
+        )
+        sizes += [port.bytes for port in (*inputs, *outputs)]
+        widths += [_get_element_width(port) for port in outputs]
+        tolerances += [_get_tolerance(program, part, tensor) for tensor in part.targets]
+    yield "/* bytes of the inputs and outputs of each part */"
+    yield f"static const uint32_t port_bytes[] = {{{', '.join(map(str, sizes))}}};"
+    yield "/* bytes of an element of each output, negative for unsigned types */"
+    yield f"static const int output_widths[] = {{{', '.join(map(str, widths))}}};"
+    yield "/* tolerance of each output as a fraction of its range; 0: bit-exact */"
+    yield f"static const double output_limits[] = {{{', '.join(map(repr, tolerances))}}};"
+    yield f"static const part_files files[{len(program.parts)}] = {{"
+    yield from rows
     yield "};"
 
 

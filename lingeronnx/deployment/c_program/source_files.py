@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
+from ...alignment import round_up
 from ...escaping import escape_comment
+from .arena import ALIGNMENT
 from .call_writer import CallWriter, format_scratch_pointer, get_quantize_function
 from .packages import EXECUTOR_VERSION, compute_arguments_crc
 from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
@@ -33,6 +35,8 @@ _DTYPE_CODES = {
     "bool": 0x6201,
 }
 NO_SHIFT = 99
+_HANDLE_BYTES = 8  # of the executor's handles, and of a pointer on a PC
+_INT_BYTES = 4
 
 
 class StaticMemory:
@@ -41,8 +45,12 @@ class StaticMemory:
     common_shared_bytes : shared memory that all parts reuse. shared : all shared memory, with
     separate regions of parts whose constants are stored there. shared_bytes_by_part,
     psram_bytes_by_part : of unique chip parts, by name. psram_bytes : sum of those. states : RAM of
-    the states.
+    the states. arena_room : bytes of the arena's array, which has at least one buffer. ram_bytes :
+    all writable data in STEM.c except the arrays of shared memory and PSRAM.
     """
+
+    #: Bytes that the arrays of shared memory and PSRAM have in addition, to align their beginning.
+    ALIGNMENT_BYTES = 64
 
     def __init__(self, program: BoardProgram) -> None:
         """Compute the bytes of shared memory, PSRAM and states that the program's parts need.
@@ -69,6 +77,35 @@ class StaticMemory:
         self.shared = self.common_shared_bytes + resident_shared_bytes
         self.psram_bytes = sum(self.psram_bytes_by_part.values())
         self.states = sum(tensor.bytes for tensor, _ in program.states)
+        self.arena_room = max(program.arena_bytes, ALIGNMENT)
+        self.ram_bytes = self._compute_ram_bytes(program)
+
+    def _compute_ram_bytes(self, program: BoardProgram) -> int:
+        """Return the bytes of the union `ram` in STEM.c, a multiple of 64.
+
+        They are at least those of the struct in it, for handles and pointers of up to 64 bits and
+        alignments of up to 8 bytes, so that the union has the same size with every compiler.
+        """
+        package_count = len(program.unique_chip_parts)
+        fields = [
+            self.arena_room,
+            2 * _HANDLE_BYTES * package_count,  # models and executors
+            _HANDLE_BYTES,  # the watch function
+            3 * _INT_BYTES,
+            *(tensor.bytes for tensor, _ in program.states),
+            package_count,  # which are open
+        ]
+        return round_up(sum(round_up(size, _HANDLE_BYTES) for size in fields), 64)
+
+    @property
+    def shared_array_bytes(self) -> int:
+        """Bytes of the array of shared memory, as declared."""
+        return self.shared + self.ALIGNMENT_BYTES
+
+    @property
+    def psram_array_bytes(self) -> int:
+        """Bytes of the array of PSRAM, as declared."""
+        return self.psram_bytes + self.ALIGNMENT_BYTES
 
 
 def _count_tensors(part: ChipPart) -> int:
@@ -156,13 +193,15 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     writer = CallWriter(program)
     state_lines = []
     for fed, _ in program.states:
-        declaration = f"{get_c_type(fed.dtype)} {writer.states[fed.tensor]}[{fed.element_count}]"
-        state_lines.append(f"static {declaration}; /* {escape_comment(fed.tensor)} */\n")
+        name = writer.states[fed.tensor].removeprefix("ram.fields.")
+        declaration = f"{get_c_type(fed.dtype)} {name}[{fed.element_count}]"
+        state_lines.append(f"        {declaration}; /* {escape_comment(fed.tensor)} */\n")
     functions = [*_iterate_run_functions(program, writer), "", *_iterate_part_function(program)]
     values = get_template_values(program) | {
         "states": "".join(state_lines),
         "ports": _make_port_tables(program, crcs),
         "chips": len(program.unique_chip_parts),
+        "arena_room": StaticMemory(program).arena_room,
         "borders": _make_conversion_functions(program),
         "run": "\n".join(functions),
     }
@@ -185,7 +224,7 @@ def _iterate_run_functions(program: BoardProgram, writer: CallWriter) -> Iterato
         yield "    int rc;"
     if any("step++" in line for line in steps):
         yield "    int step;"
-    yield f"    if (!ready) return {macro_prefix}_NOT_READY;"
+    yield f"    if (!ram.fields.ready) return {macro_prefix}_NOT_READY;"
     yield from steps
     yield f"    return {macro_prefix}_OK;"
     yield "}"
@@ -218,7 +257,7 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
     yield "{"
     yield "    const void *found = NULL;"
     yield "    int rc;"
-    yield f"    if (!ready) return {macro_prefix}_NOT_READY;"
+    yield f"    if (!ram.fields.ready) return {macro_prefix}_NOT_READY;"
     yield "    switch (part) {"
     for part in program.unique_parts:
         for index, equal_part in enumerate(program.parts):
@@ -257,22 +296,24 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     `crcs` has the CRC-32 of each part's file by part name; that of the packer's arguments is
     computed here.
     """
-    lines, table = [], []
+    lines, table = ["static const port ports[] = {"], []
+    first_port = 0
     for part in program.unique_chip_parts:
-        name = f"ports_of_{part.name}"
-        lines.append(f"static const port {name}[] = {{")
+        lines.append(f"    /* {part.name} */")
         for port in (*part.inputs, *part.outputs):
             shift = NO_SHIFT if port.shift is None else port.shift
             fields = f"0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}"
             lines.append(f"    {{{fields}}}, /* {escape_comment(port.name)} */")
-        lines += ["};", ""]
         arguments_crc = compute_arguments_crc(part.choice.argv)
         table.append(
             f"    {{0x{crcs[part.name]:08x}u, 0x{arguments_crc:08x}u, {len(part.inputs)}, "
-            f"{len(part.outputs)}, {int(part.has_resident_constants)}, {name}}}, /* {part.name} */"
+            f"{len(part.outputs)}, {int(part.has_resident_constants)}, {first_port}}}, "
+            f"/* {part.name} */"
         )
+        first_port += len(part.inputs) + len(part.outputs)
     count = f"{program.prefix.upper()}_CHIP_PARTS"
-    return "\n".join([*lines, f"static const chip_part chip_parts[{count}] = {{", *table, "};", ""])
+    lines += ["};", "", f"static const chip_part chip_parts[{count}] = {{", *table, "};", ""]
+    return "\n".join(lines)
 
 
 def get_template_values(program: BoardProgram) -> dict[str, object]:
@@ -321,6 +362,7 @@ def _iterate_size_macros(program: BoardProgram, packages: int) -> Iterator[str]:
         ("CHIP_PARTS", chip_part_count, "packages of chip parts; equal parts share one"),
         ("ARENA_BYTES", arena_bytes, "static RAM between the parts, host scratch included"),
         ("STATE_BYTES", memory.states, "static RAM of states"),
+        ("RAM_BYTES", memory.ram_bytes, "static RAM: arena, states, and the executor's handles"),
     ):
         yield f"#define {macro_prefix}_{name} {value} /* {comment} */"
     for name, value, comment in (

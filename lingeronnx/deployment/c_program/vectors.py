@@ -11,10 +11,17 @@ import numpy as np
 from ...alignment import round_up
 from ...run.parts_runner import PartRun
 from ..dumps import max_magnitude
-from .program import BoardProgram, ChipPart, HostPart, get_c_type
+from ..ports import Port
+from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
 from .source_files import get_template_values, render_template
 
-__all__ = ["PartVector", "collect_vectors", "make_selftest_c"]
+__all__ = [
+    "PartVector",
+    "collect_vectors",
+    "compute_selftest_constant_bytes",
+    "compute_selftest_ram_bytes",
+    "make_selftest_c",
+]
 
 
 @dataclass(frozen=True)
@@ -63,38 +70,81 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
 
     calls : vectors of all parts, call by call; tolerances are relative to the range in all calls.
     """
-    arrays, tables, rows = [], [], []
-    output_bytes, max_outputs = 16, 1
+    members, arrays, rows = [], [], []
+    offsets: list[str] = []
+    sizes: list[str] = []
+    tolerances: list[str] = []
+    max_inputs = max_outputs = 1
     for index, (part, *vectors) in enumerate(zip(program.parts, *calls, strict=True)):
         if part.first != part.name:
             continue  # equal parts are tested once
         vector = vectors[0]
+        counts = f"{len(vector.inputs)}, {len(vector.outputs)}"
+        rows.append(f"    {{{index}, {counts}, {len(offsets)}, {len(sizes)}}}, /* {part.name} */")
         for direction, side in (("in", vector.inputs), ("out", vector.outputs)):
-            names = [f"{part.name}_{direction}{position}" for position in range(len(side))]
-            arrays += [_format_array(name, array) for name, array in zip(names, side, strict=True)]
-            pointers = ", ".join(names) or "NULL"
-            tables.append(f"static const void *const {part.name}_{direction}[] = {{{pointers}}};")
-        sizes = ", ".join(str(array.nbytes) for array in vector.outputs)
-        tolerances = ", ".join(map(_format_float, _compute_tolerances(program, part, vectors)))
-        tables.append(f"static const uint32_t {part.name}_sizes[] = {{{sizes}}};")
-        tables.append(f"static const float {part.name}_tolerances[] = {{{tolerances}}};")
-        rows.append(
-            f"    {{{index}, {len(vector.inputs)}, {len(vector.outputs)}, {part.name}_in, "
-            f"{part.name}_out, {part.name}_sizes, {part.name}_tolerances}},"
-        )
-        part_output_bytes = sum(round_up(array.nbytes, 16) for array in vector.outputs)
-        output_bytes = max(output_bytes, part_output_bytes)
+            for position, array in enumerate(side):
+                name = f"{part.name}_{direction}{position}"
+                c_type = get_c_type(str(array.dtype))
+                members.append(f"    {c_type} {name}[{max(array.size, 1)}];\n")
+                arrays.append(_format_array(name, array))
+                offsets.append(f"offsetof(part_arrays, {name})")
+        sizes += [str(array.nbytes) for array in vector.outputs]
+        tolerances += map(_format_float, _compute_tolerances(program, part, vectors))
+        max_inputs = max(max_inputs, len(vector.inputs))
         max_outputs = max(max_outputs, len(vector.outputs))
     part_count = len(program.unique_parts)
-    vector_table = [f"static const vector vectors[{part_count}] = {{", *rows, "};", ""]
+    tables = [
+        _format_table("uint32_t", "offsets", offsets),
+        _format_table("uint32_t", "sizes", sizes),
+        _format_table("float", "tolerances", tolerances),
+        f"static const vector vectors[{part_count}] = {{",
+        *rows,
+        "};",
+        "",
+    ]
     values = get_template_values(program) | {
         "kinds": part_count,
-        "arrays": "\n".join(arrays),
-        "vectors": "\n".join([*tables, "", *vector_table]),
-        "room": output_bytes,
+        "members": "".join(members),
+        "arrays": "".join(arrays),
+        "vectors": "\n".join(tables),
+        "room": compute_selftest_ram_bytes(program),
         "most": max_outputs,
+        "most_inputs": max_inputs,
     }
     return render_template("selftest.c", values)
+
+
+def compute_selftest_ram_bytes(program: BoardProgram) -> int:
+    """Return the bytes of the self-test's only writable array: the outputs of the largest part."""
+    part_bytes = []
+    for part in program.unique_parts:
+        outputs = part.outputs if isinstance(part, ChipPart) else part.targets
+        part_bytes.append(sum(round_up(output.bytes, 16) for output in outputs))
+    return max(16, *part_bytes)
+
+
+def compute_selftest_constant_bytes(program: BoardProgram) -> int:
+    """Return the bytes of the self-test's struct of inputs and outputs, padding included."""
+    size, max_item_bytes = 0, 1
+    for part in program.unique_parts:
+        for port in _get_stored_tensors(part):
+            item_bytes = np.dtype(port.dtype).itemsize
+            size = round_up(size, item_bytes) + max(port.bytes, item_bytes)
+            max_item_bytes = max(max_item_bytes, item_bytes)
+    return round_up(size, max_item_bytes)
+
+
+def _get_stored_tensors(part: ChipPart | HostPart) -> Sequence[Port | ProgramTensor]:
+    """Return a part's inputs and outputs as the self-test stores them: the ports of a chip part."""
+    if isinstance(part, ChipPart):
+        return (*part.inputs, *part.outputs)
+    return (*part.sources, *part.targets)
+
+
+def _format_table(c_type: str, name: str, values: Sequence[str]) -> str:
+    """Format a static constant C array with one value per line."""
+    lines = [f"    {value}," for value in values]
+    return "\n".join([f"static const {c_type} {name}[{len(values)}] = {{", *lines, "};"])
 
 
 def _compute_tolerances(
@@ -115,7 +165,7 @@ def _compute_tolerances(
 
 
 def _format_array(name: str, array: np.ndarray) -> str:
-    """Format an array as a static constant C array, 8 floats or 24 other values per line.
+    """Format an array as the initializer of a member, 8 floats or 24 other values per line.
 
     An empty array gets one element 0.
     """
@@ -129,10 +179,9 @@ def _format_array(name: str, array: np.ndarray) -> str:
         literals = [_format_integer(int(value), suffix) for value in flat]
     lines, width = [], 8 if array.dtype.kind == "f" else 24
     for start in range(0, len(literals), width):
-        lines.append("    " + ", ".join(literals[start : start + width]) + ",")
-    lines = lines or ["    0"]  # C has no empty arrays
-    declaration = f"static const {get_c_type(str(array.dtype))} {name}[{max(flat.size, 1)}]"
-    return "\n".join([f"{declaration} = {{", *lines, "};"])
+        lines.append("        " + ", ".join(literals[start : start + width]) + ",")
+    lines = lines or ["        0"]  # C has no empty arrays
+    return "\n".join([f"    {{ /* {name} */", *lines, "    },", ""])
 
 
 def _format_integer(value: int, suffix: str) -> str:

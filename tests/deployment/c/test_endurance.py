@@ -53,7 +53,7 @@ def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
     shutil.copytree(made.folder, folder)
     text = (folder / "spotter.c").read_text()
     wrong = "\n".join(
-        line for line in text.splitlines() if not line.startswith("    memcpy(state0")
+        line for line in text.splitlines() if not line.startswith("    memcpy(ram.fields.state0")
     )
     assert wrong != text
     (folder / "spotter.c").write_text(wrong + "\n")

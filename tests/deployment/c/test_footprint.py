@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from lingeronnx.deployment.c_program import footprint, host_source
+from lingeronnx.deployment.c_program import footprint, host_source, object_sizes
 from lingeronnx.errors import ConfigError
 from tests import nets
 
@@ -42,35 +42,27 @@ def test_the_deepest_chain():
         found.find_deepest_chain("a.c:again")
 
 
-def test_sections():
-    """Of `size -A`: constants and small data of RISC-V too, debugging and notes not."""
-    said = (
-        ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 "
-        "0\n.comment 9 0\n"
-    )
-    assert dict(footprint._parse_sections(said)) == {"code": 120, "constants": 11, "ram": 8}
-
-
 EQUAL = """
-#define BODY { volatile float t[40]; for (int i = 0; i < n; i++) { t[i % 40] = a[i]; a[i] = t[(i +
-#7) % 40]; } }
+#define BODY { volatile float t[40]; \\
+    for (int i = 0; i < n; i++) { t[i % 40] = a[i]; a[i] = t[(i + 7) % 40]; } }
 static void __attribute__((noinline)) one(float *a, int n) BODY
 static void __attribute__((noinline)) two(float *a, int n) BODY
 void run(float *a, int n) { one(a, n); a[0] *= 2.0f; two(a, n); }
 """
 
 
-@pytest.mark.parametrize("core", footprint.CORES)
+@pytest.mark.parametrize("core", object_sizes.CORES)
 def test_equal_functions(core, tmp_path):
     """Each has its bytes: none is taken for a function that is compiled elsewhere."""
-    cc, _, flags = footprint.CORES[core]
+    cc, _, flags = object_sizes.CORES[core]
     if shutil.which(cc) is None:
         pytest.skip(f"no {cc} here")
     (tmp_path / "a.c").write_text(EQUAL)
     words = [
         cc,
         *flags,
-        *footprint._OPTIMIZED,
+        "-Os",
+        *footprint._CALL_GRAPH_FLAGS,
         "-c",
         "-o",
         str(tmp_path / "a.o"),
@@ -88,19 +80,21 @@ def test_equal_functions(core, tmp_path):
     reason="no generator, or no compiler",
 )
 def test_a_program_on_cores(tmp_path, monkeypatch):
-    """The static RAM is what the header says and some words; arrays lie in it, not on the stack."""
+    """The static RAM is the computed one; arrays are in it, not on the stack."""
     made = programs.deploy_case(
         tmp_path / "board",
         programs.make_two_chip_parts(),
         nets.samples(programs.make_two_chip_parts(), 24),
         "gap",
     )
-    for core, (cc, *_) in footprint.CORES.items():
+    for core, (cc, *_) in object_sizes.CORES.items():
         if shutil.which(cc) is None:
             continue
         found = footprint.measure_footprint(made.program, made.folder, core)
-        assert 0 < found.ram_bytes - made.program.arena_bytes < 256
-        assert 1000 < found.code_bytes < 8000
+        total = found.sizes.get_program_total()
+        computed = object_sizes.compute_program_sizes(made.program).get_program_total()
+        assert (total.static_bytes, total.ram_bytes) == (computed.static_bytes, computed.ram_bytes)
+        assert 1000 < (total.code_bytes or 0) < 8000
         assert 0 < found.run < 1024
         assert found.deepest_chain[0] == "gap_run"
         assert {"tForward", "expf"} <= set(found.external_functions)
@@ -108,5 +102,5 @@ def test_a_program_on_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert footprint.format_footprints(made.program, made.folder) == [
         f"not compiled for a {core}: no {cc} on the PATH"
-        for core, (cc, *_) in footprint.CORES.items()
+        for core, (cc, *_) in object_sizes.CORES.items()
     ]

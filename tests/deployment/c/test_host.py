@@ -136,11 +136,14 @@ def test_unknown_lines_are_refused():
     text = "_Bool m_nodes_load(const char *path) {\n    (void)path;\n}\n\n"
     text += "void m_nodes(const float x[1][2], float y[1][2]) {\n"
     with pytest.raises(ConstraintError, match="an unknown form of line: y"):
-        host_source._rewrite_source(text + "    y[0][0] = 1;\n}\n", "m", 0)
+        host_source._rewrite_source(text + "    y[0][0] = 1;\n}\n", "m")
     with pytest.raises(ConstraintError, match="malloc"):
-        host_source._rewrite_source("/* malloc */" + text + "}\n", "m", 0)
+        host_source._rewrite_source("/* malloc */" + text + "}\n", "m")
     with pytest.raises(ConstraintError, match="form"):
-        host_source._rewrite_source("void other(void);", "m", 0)
+        host_source._rewrite_source("void other(void);", "m")
+    for variable in ("static float last[3];", "    static const struct point p = {0};"):
+        with pytest.raises(ConstraintError, match="an unknown form of variable: static"):
+            host_source._rewrite_source(variable + "\n" + text + "}\n", "m")
 
 
 def test_without_the_generator(monkeypatch):

@@ -16,27 +16,28 @@
 
 #define TOLERANCE $tolerance /* of the program's outputs, relative to their range; 0: bit-exact */
 
-$buffers
-static const char *dump_folder;
-static int stop = ${UP}_PARTS;
+/* All writable data. The union has a multiple of 64 bytes with every compiler. */
+static union {
+    struct {
+        double ranges[$output_count];
+        union {
+            uint64_t aligned;
+            unsigned char bytes[$room];
+        } room;
+$buffers        const char *dump_folder;
+        int stop;
+    } fields;
+    unsigned char bytes[$ram];
+} test;
 
-/* The golden files of a part: their folder relative to a call's, the sizes of inputs and outputs in bytes, the bytes
- * of an element of each output (negative for unsigned types), and its tolerance as a fraction of its range; 0:
- * bit-exact. */
+/* The golden files of a part: their folder relative to a call's, and the index of its first input or output in
+ * `port_bytes`, and of its first output in `output_widths` and `output_limits`. */
 typedef struct {
-    const char *folder, *name;
-    int inputs, outputs;
-    const uint32_t *bytes;
-    const int *widths;
-    const double *limits;
+    char folder[$folder_chars], name[$name_chars];
+    int inputs, outputs, first, first_output;
 } part_files;
 
 $files
-
-static union {
-    uint64_t aligned;
-    unsigned char bytes[$room + 64];
-} room;
 
 /* Read a complete file, aligned to 64 bytes; return NULL if it cannot be read. */
 static void *read_file(const char *path, size_t *size)
@@ -135,6 +136,10 @@ static int unequal(int call, const char *name, const void *have, const void *wan
 static int part_differs(const char *golden, int k, int calls)
 {
     const part_files *part = &files[k];
+    const uint32_t *sizes = port_bytes + part->first, *output_sizes = sizes + part->inputs;
+    const double *limits = output_limits + part->first_output;
+    const int *widths = output_widths + part->first_output;
+    unsigned char *room = test.fields.room.bytes + (64 - (uintptr_t)test.fields.room.bytes % 64) % 64;
     const void *inputs[$most];
     void *outputs[$most];
     double spans[$most];
@@ -143,18 +148,17 @@ static int part_differs(const char *golden, int k, int calls)
     snprintf(path, sizeof path, "%soutput", part->folder);
     for (i = 0; i < part->outputs; i++) {
         /* the union aligns them */
-        float *into = (float *)(void *)(room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64);
-        uint32_t bytes = part->bytes[part->inputs + i];
-        spans[i] = part->limits[i] > 0.0 ? range_of(golden, path, i, into, bytes / sizeof(float)) : 0.0;
+        float *into = (float *)(void *)room;
+        spans[i] = limits[i] > 0.0 ? range_of(golden, path, i, into, output_sizes[i] / sizeof(float)) : 0.0;
     }
     for (call = 0; call < calls; call++) {
-        unsigned char *at = room.bytes + (64 - (uintptr_t)room.bytes % 64) % 64;
+        unsigned char *at = room;
         float largest = 0.0f;
         for (i = 0; i < part->inputs; i++) {
             inputs[i] = at;
             snprintf(path, sizeof path, "%sinput", part->folder);
-            if (!read_array(golden, call, path, i, at, part->bytes[i])) break;
-            at += (part->bytes[i] + 63u) / 64u * 64u;
+            if (!read_array(golden, call, path, i, at, sizes[i])) break;
+            at += (sizes[i] + 63u) / 64u * 64u;
         }
         if (i != part->inputs) {
             printf("FAIL: call %d: no golden inputs of %s\n", call, part->name);
@@ -162,7 +166,7 @@ static int part_differs(const char *golden, int k, int calls)
         }
         for (i = 0; i < part->outputs; i++) {
             outputs[i] = at;
-            at += (part->bytes[part->inputs + i] + 63u) / 64u * 64u;
+            at += (output_sizes[i] + 63u) / 64u * 64u;
         }
         rc = ${p}_part(k, inputs, outputs);
         if (rc != ${UP}_OK) {
@@ -170,19 +174,19 @@ static int part_differs(const char *golden, int k, int calls)
             return 1;
         }
         for (i = 0; i < part->outputs; i++) {
-            uint32_t bytes = part->bytes[part->inputs + i];
+            uint32_t bytes = output_sizes[i];
             snprintf(path, sizeof path, "%soutput", part->folder);
             snprintf(what, sizeof what, "%s by itself, output %d", part->name, i);
             if (!read_array(golden, call, path, i, at, bytes)) {
                 printf("FAIL: call %d: no golden outputs of %s\n", call, part->name);
                 return 1;
             }
-            if (part->limits[i] > 0.0) {
+            if (limits[i] > 0.0) {
                 if (differs(call, what, (const float *)outputs[i], (const float *)(const void *)at,
-                            bytes / sizeof(float), spans[i] * part->limits[i], &largest)) {
+                            bytes / sizeof(float), spans[i] * limits[i], &largest)) {
                     return 1;
                 }
-            } else if (unequal(call, what, outputs[i], at, bytes, part->widths[i])) {
+            } else if (unequal(call, what, outputs[i], at, bytes, widths[i])) {
                 return 1;
             }
         }
@@ -193,14 +197,14 @@ static int part_differs(const char *golden, int k, int calls)
 #ifdef ${UP}_WATCH
 static int write_dump(int part, int output, int port, const void *data, size_t bytes)
 {
-    static const char *const names[] = {
+    static const char names[][$dump_name_chars] = {
 $names    };
     static const int first[] = {$first};
     char path[1024];
     FILE *file;
-    if (part >= stop) return 1;
-    if (dump_folder == NULL) return 0;
-    snprintf(path, sizeof path, "%s/%s", dump_folder, names[first[2 * part + output] + port]);
+    if (part >= test.fields.stop) return 1;
+    if (test.fields.dump_folder == NULL) return 0;
+    snprintf(path, sizeof path, "%s/%s", test.fields.dump_folder, names[first[2 * part + output] + port]);
     file = fopen(path, "wb");
     part = file == NULL || fwrite(data, 1, bytes, file) != bytes;
     if (file != NULL && fclose(file) != 0) part = 1;
@@ -215,13 +219,14 @@ int main(int argc, char **argv)
     const char *golden = "golden";
     int given = 0, i, rc, call = 0, calls = 0, bad = 0;
     float largest = 0.0f;
+    test.fields.stop = ${UP}_PARTS;
     for (i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--golden") == 0 && i + 1 < argc) {
             golden = argv[++i];
         } else if (strcmp(argv[i], "--dump") == 0 && i + 1 < argc) {
-            dump_folder = argv[++i];
+            test.fields.dump_folder = argv[++i];
         } else if (strcmp(argv[i], "--stop") == 0 && i + 1 < argc) {
-            stop = atoi(argv[++i]);
+            test.fields.stop = atoi(argv[++i]);
         } else if (argv[i][0] == '-' || given == ${UP}_PACKAGES) {
             given = -1; /* neither an option nor a package */
             break;
@@ -250,18 +255,18 @@ int main(int argc, char **argv)
         return 1;
     }
     while (read_call(golden, calls)) calls++;
-    for (i = 0; i < ${UP}_PARTS && dump_folder == NULL && stop == ${UP}_PARTS; i++) {
+    for (i = 0; i < ${UP}_PARTS && test.fields.dump_folder == NULL && test.fields.stop == ${UP}_PARTS; i++) {
         if (part_differs(golden, i, calls)) return 1;
     }
     read_ranges(golden);
 #ifdef ${UP}_WATCH
-    if (dump_folder != NULL || stop != ${UP}_PARTS) ${p}_watch(write_dump);
+    if (test.fields.dump_folder != NULL || test.fields.stop != ${UP}_PARTS) ${p}_watch(write_dump);
 #endif
     ${p}_reset();
     while (read_call(golden, call)) {
         rc = ${p}_run($arguments);
-        if (rc == ${UP}_STOPPED && stop < ${UP}_PARTS) {
-            printf("stopped in call %d after %d parts\n", call, stop);
+        if (rc == ${UP}_STOPPED && test.fields.stop < ${UP}_PARTS) {
+            printf("stopped in call %d after %d parts\n", call, test.fields.stop);
             return 0;
         }
         if (rc != ${UP}_OK) {

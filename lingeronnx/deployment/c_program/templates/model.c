@@ -32,13 +32,23 @@ extern unsigned char ${UP}_SHARED_MEMORY[];
 #endif
 static unsigned char psram_memory[${UP}_PSRAM_BYTES + ALIGN] ${UP}_PSRAM_SECTION;
 
-/* Arena for tensors between parts; buffers share memory by lifetime. */
+/* All other writable data. Like the two arrays above it has a multiple of 64 bytes, ${UP}_RAM_BYTES, so that compilers
+ * insert no padding between them: .data and .bss of this file have the bytes that README.md states. */
 static union {
-    uint64_t aligned;
-    unsigned char bytes[${UP}_ARENA_BYTES + 16];
-} arena;
-$states
-#define AT(offset) ((void *)(arena.bytes + (offset)))
+    struct {
+        union {
+            uint64_t aligned;
+            unsigned char bytes[$arena_room];
+        } arena; /* tensors between parts; buffers share memory by lifetime */
+        tModelHandle models[$chips];
+        tExecHandle executors[$chips];
+        ${p}_watcher watcher;
+        int ready, began, status;
+$states        unsigned char opened[$chips]; /* 1: the model, 2: also the executor */
+    } fields;
+    unsigned char bytes[${UP}_RAM_BYTES];
+} ram;
+#define AT(offset) ((void *)(ram.fields.arena.bytes + (offset)))
 
 /* ---- chip parts ---------------------------------------------------------------------------------------------- */
 
@@ -52,15 +62,10 @@ typedef struct {
     uint32_t graph, arguments; /* CRC-32 of the chip part's file and of the packer's arguments */
     int inputs, outputs;
     int own_shared; /* whether it has a separate shared region, which contains constants */
-    const port *ports;
+    int first_port; /* index in `ports`: inputs, then outputs */
 } chip_part;
 
 $ports
-static tModelHandle models[$chips];
-static tExecHandle executors[$chips];
-static unsigned char opened[$chips]; /* 1: the model, 2: also the executor */
-static int ready, began, status;
-
 static uint32_t word_at(const unsigned char *at)
 {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
@@ -85,7 +90,7 @@ static unsigned char *aligned(unsigned char *at)
 
 static int failed(tStatus found)
 {
-    status = (int)found;
+    ram.fields.status = (int)found;
     return found != T_SUCCESS;
 }
 
@@ -101,14 +106,14 @@ static int ports_fit(int k)
 {
     const chip_part *part = &chip_parts[k];
     int i;
-    if (tGetInputCount(models[k]) != part->inputs || tGetOutputCount(models[k]) != part->outputs) return 0;
+    if (tGetInputCount(ram.fields.models[k]) != part->inputs || tGetOutputCount(ram.fields.models[k]) != part->outputs) return 0;
     for (i = 0; i < part->inputs; i++) {
-        tDType type = tGetInputDataType(models[k], i);
-        if (!fits(&part->ports[i], type, tGetInputShape(models[k], i))) return 0;
+        tDType type = tGetInputDataType(ram.fields.models[k], i);
+        if (!fits(&ports[part->first_port + i], type, tGetInputShape(ram.fields.models[k], i))) return 0;
     }
     for (i = 0; i < part->outputs; i++) {
-        tDType type = tGetOutputDataType(models[k], i);
-        if (!fits(&part->ports[part->inputs + i], type, tGetOutputShape(models[k], i))) return 0;
+        tDType type = tGetOutputDataType(ram.fields.models[k], i);
+        if (!fits(&ports[part->first_port + part->inputs + i], type, tGetOutputShape(ram.fields.models[k], i))) return 0;
     }
     return 1;
 }
@@ -132,14 +137,14 @@ static int open_part(int k, const unsigned char *package, size_t size, uint32_t 
         if (!on_chip) *psram = place;
         else if (own) *shared = place;
     }
-    if (failed(tModelInit(&models[k], (const int8_t *)package, size, list, count))) return ${UP}_EXECUTOR;
-    opened[k] = 1;
+    if (failed(tModelInit(&ram.fields.models[k], (const int8_t *)package, size, list, count))) return ${UP}_EXECUTOR;
+    ram.fields.opened[k] = 1;
     if (!ports_fit(k)) return ${UP}_WRONG_PORTS;
-    if (failed(tCreateExecutor(models[k], &executors[k], list, count))) return ${UP}_EXECUTOR;
-    opened[k] = 2;
+    if (failed(tCreateExecutor(ram.fields.models[k], &ram.fields.executors[k], list, count))) return ${UP}_EXECUTOR;
+    ram.fields.opened[k] = 2;
     for (i = 0; i < chip_parts[k].inputs; i++) {
-        int shift = chip_parts[k].ports[i].shift;
-        if (failed(tGetInputInfo(executors[k], i, &data))) return ${UP}_EXECUTOR;
+        int shift = ports[chip_parts[k].first_port + i].shift;
+        if (failed(tGetInputInfo(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
         if (shift != 99 && data.scale_ != -1.0f && data.scale_ != (float)shift) return ${UP}_WRONG_PORTS;
     }
     return ${UP}_OK;
@@ -155,7 +160,7 @@ static int open_package(const unsigned char *at, size_t size, size_t *used, uint
     if (bytes > size - 64) return ${UP}_NO_PACKAGE;
     if (memcmp(at + 8, chip, sizeof chip) != 0) return ${UP}_WRONG_CHIP;
     k = word_at(at + 32);
-    if (k >= ${UP}_CHIP_PARTS || opened[k] != 0 || memcmp(at + 20, executor, sizeof executor) != 0) {
+    if (k >= ${UP}_CHIP_PARTS || ram.fields.opened[k] != 0 || memcmp(at + 20, executor, sizeof executor) != 0) {
         return ${UP}_WRONG_MODEL;
     }
     if (word_at(at + 36) != chip_parts[k].graph || word_at(at + 40) != chip_parts[k].arguments) {
@@ -183,7 +188,7 @@ static int open_all(const ${p}_package *packages)
         }
     }
     for (k = 0; k < ${UP}_CHIP_PARTS; k++) {
-        if (opened[k] != 2) return ${UP}_NO_PACKAGE;
+        if (ram.fields.opened[k] != 2) return ${UP}_NO_PACKAGE;
     }
     return ${UP}_OK;
 }
@@ -195,16 +200,16 @@ int ${p}_init(const ${p}_package *packages)
     if (packages == NULL) return ${UP}_NO_PACKAGE;
 #ifndef ${UP}_EXECUTOR_READY /* defined if other code calls tInitialize, which must happen once per process */
     if (failed(tInitialize())) return ${UP}_EXECUTOR;
-    began = 1;
+    ram.fields.began = 1;
 #endif
     rc = open_all(packages);
     if (rc != ${UP}_OK) {
-        int kept = status;
+        int kept = ram.fields.status;
         ${p}_deinit();
-        status = kept;
+        ram.fields.status = kept;
         return rc;
     }
-    ready = 1;
+    ram.fields.ready = 1;
     ${p}_reset();
     return ${UP}_OK;
 }
@@ -213,17 +218,17 @@ void ${p}_deinit(void)
 {
     int k;
     for (k = 0; k < ${UP}_CHIP_PARTS; k++) {
-        if (opened[k] == 2) (void)failed(tReleaseExecutor(executors[k]));
-        if (opened[k] != 0) (void)failed(tModelFini(models[k]));
-        opened[k] = 0;
+        if (ram.fields.opened[k] == 2) (void)failed(tReleaseExecutor(ram.fields.executors[k]));
+        if (ram.fields.opened[k] != 0) (void)failed(tModelFini(ram.fields.models[k]));
+        ram.fields.opened[k] = 0;
     }
-    if (began) (void)failed(tUninitialize());
-    began = ready = 0;
+    if (ram.fields.began) (void)failed(tUninitialize());
+    ram.fields.began = ram.fields.ready = 0;
 }
 
 int ${p}_executor_status(void)
 {
-    return status;
+    return ram.fields.status;
 }
 
 static int forward(int k, const void *const *inputs)
@@ -235,18 +240,18 @@ static int forward(int k, const void *const *inputs)
             const void *given;
             void *taken;
         } input; /* the executor only reads it, but its interface is not const */
-        if (failed(tGetInputInfo(executors[k], i, &data))) return ${UP}_EXECUTOR;
+        if (failed(tGetInputInfo(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
         input.given = inputs[i];
         data.dptr_ = input.taken;
-        if (failed(tSetInput(executors[k], i, &data))) return ${UP}_EXECUTOR;
+        if (failed(tSetInput(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
     }
-    return failed(tForward(executors[k])) ? ${UP}_EXECUTOR : ${UP}_OK;
+    return failed(tForward(ram.fields.executors[k])) ? ${UP}_EXECUTOR : ${UP}_OK;
 }
 
 static int output_of(int k, int i, const void **found)
 {
     tData data;
-    if (failed(tGetOutput(executors[k], i, &data))) return ${UP}_EXECUTOR;
+    if (failed(tGetOutput(ram.fields.executors[k], i, &data))) return ${UP}_EXECUTOR;
     if (data.dptr_ == NULL) return ${UP}_EXECUTOR;
     *found = data.dptr_;
     return ${UP}_OK;
@@ -258,16 +263,14 @@ $borders
 /* ---- watch function ------------------------------------------------------------------------------------------ */
 
 #ifdef ${UP}_WATCH
-static ${p}_watcher watcher;
-
 void ${p}_watch(${p}_watcher watch)
 {
-    watcher = watch;
+    ram.fields.watcher = watch;
 }
 
 #define SHOW(part, output, port, data, bytes) \
     do { \
-        if (watcher != NULL && watcher(part, output, port, data, bytes) != 0) return ${UP}_STOPPED; \
+        if (ram.fields.watcher != NULL && ram.fields.watcher(part, output, port, data, bytes) != 0) return ${UP}_STOPPED; \
     } while (0)
 #else
 void ${p}_watch(${p}_watcher watch)

@@ -7,9 +7,15 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
-$arrays
+typedef struct {
+$members} part_arrays;
+
+static const part_arrays arrays = {
+$arrays};
+
 static union {
     uint64_t aligned;
     unsigned char bytes[$room];
@@ -17,10 +23,7 @@ static union {
 
 typedef struct {
     int part, inputs, outputs;
-    const void *const *in;
-    const void *const *out;
-    const uint32_t *sizes;     /* bytes of each output */
-    const float *tolerances;   /* 0: bit-exact */
+    int first, first_output; /* index in `offsets`: inputs, then outputs; and in `sizes` and `tolerances` */
 } vector;
 
 $vectors
@@ -39,19 +42,24 @@ static int same(const unsigned char *have, const unsigned char *want, uint32_t b
 
 int ${p}_self_test(void)
 {
+    const unsigned char *begin = (const unsigned char *)&arrays;
+    const void *inputs[$most_inputs];
     void *outputs[$most];
     int k, i, rc;
     for (k = 0; k < $kinds; k++) {
         const vector *v = &vectors[k];
         uint32_t at = 0;
+        for (i = 0; i < v->inputs; i++) inputs[i] = begin + offsets[v->first + i];
         for (i = 0; i < v->outputs; i++) {
             outputs[i] = made.bytes + at;
-            at += (v->sizes[i] + 15u) / 16u * 16u;
+            at += (sizes[v->first_output + i] + 15u) / 16u * 16u;
         }
-        rc = ${p}_part(v->part, v->in, outputs);
+        rc = ${p}_part(v->part, inputs, outputs);
         if (rc != ${UP}_OK) return rc;
         for (i = 0; i < v->outputs; i++) {
-            if (!same(outputs[i], v->out[i], v->sizes[i], v->tolerances[i])) return v->part + 1;
+            const unsigned char *want = begin + offsets[v->first + v->inputs + i];
+            int k_output = v->first_output + i;
+            if (!same(outputs[i], want, sizes[k_output], tolerances[k_output])) return v->part + 1;
         }
     }
     return ${UP}_OK;
