@@ -39,7 +39,10 @@ def accept_old_parameters(
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return `function`, wrapped so that former parameter names work too, with a warning."""
+        """Return `function`, wrapped so that former parameter names work too, with a warning.
+
+        TypeError at a call with both names.
+        """
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

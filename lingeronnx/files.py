@@ -449,9 +449,10 @@ def _remove_stale_temporaries(folder: Path) -> None:
 
 
 def _acquire_lock(path: Path, wait: bool = True) -> int | None:
-    """Lock `path` and return a file descriptor, or None if that is impossible.
+    """Lock `path`, exclusively, and return a file descriptor, or None if that is impossible.
 
-    The lock ends with the process.
+    With `wait`, another process's lock is waited for, else it gives None. The lock ends with the
+    process, or when the descriptor is closed.
     """
     if fcntl is None:
         return None

@@ -282,9 +282,10 @@ def _resolve_limits(
 def _resolve_constraints(
     planned: PlannedModel, constraints: Mapping[str, Mapping[str, float | str] | None]
 ) -> dict[int, dict[str, float | str | None]]:
-    """Return the limits of selected layers, by the id of the node and the kind of limit.
+    """Return the limits of selected layers: id of the node -> kind of limit -> limit.
 
-    A constraint None removes all limits of its layers.
+    A constraint None removes all limits of its layers (None each); later constraints override
+    earlier ones of the same kind. ConfigError for an unknown kind, or a selector without layers.
     """
     layer_limits: dict[int, dict[str, float | str | None]] = {}
     for selector, constraint in constraints.items():
@@ -304,7 +305,8 @@ def _resolve_constraints(
 def _parse_limit(kind: str, value: float | str) -> float | str:
     """Parse a limit: a positive number, or for weights and biases also a percentile.
 
-    Returns a number, or the percentile as text, such as "p99.9".
+    Returns a number, or the percentile as text, such as "p99.9" (above 0, at most 100). ConfigError
+    for other values.
     """
     text = str(value)
     is_percentile = text.startswith("p")

@@ -248,9 +248,9 @@ class Rescale:
         zero_point: int = 0,
         rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> Rescale:
-        """Create a rescale by `ratio` (0 < ratio < 2^30), rounded half up to 31 significant bits.
+        """Create a rescale by `ratio`, rounded half up to 31 significant bits.
 
-        Exact for powers of two.
+        Exact for powers of two. ValueError unless 0 < ratio < 2^30.
         """
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")

@@ -89,6 +89,11 @@ class Worker:
             Name -> array for the full batch, for every buffer with a name.
         block
             Range of samples to compute; as many as the worker was made for.
+
+        Raises
+        ------
+        MemoryError
+            The scratch memory of a step cannot be allocated.
         """
         if not self._compiled:
             self.run_forced(arrays, block, {})

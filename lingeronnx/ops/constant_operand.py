@@ -66,7 +66,8 @@ def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 def _mask_headroom(node: ir.Node) -> float | None:
     """Return log(256 n), the headroom below the smallest score of a masked row of n elements.
 
-    The n masked elements of a row then get at most 1/256 of the weight of its smallest score.
+    The n masked elements of a row then get at most 1/256 of the weight of its smallest score. None
+    if the node does not add a mask, see `masked_row_length`.
     """
     row_length = masked_row_length(node)
     return None if row_length is None else math.log(256.0 * row_length)

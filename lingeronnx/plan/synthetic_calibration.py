@@ -32,5 +32,5 @@ def is_synthetic(model: ir.Model) -> bool:
 
 
 def collect_calibration_warnings(model: ir.Model) -> list[str]:
-    """Return the warnings about the calibration of `model`."""
+    """Return the warning that `model` is calibrated with random data, if it is marked so."""
     return [SYNTHETIC_WARNING] if is_synthetic(model) else []

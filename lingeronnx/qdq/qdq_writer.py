@@ -377,8 +377,8 @@ class QdqWriter:
         """Quantize and dequantize `new`, the float form of the integer tensor `old`.
 
         Returns the new nodes, with a Clip before if the type is wider than the integers. `is_new`
-        is whether a new node produces `new`. More than 16 bits stay float with a note; ModelError
-        if that is a graph output.
+        is whether a new node produces `new`. More than 16 bits stay float with a note (and no
+        nodes); ModelError if that is a graph output.
         """
         name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")

@@ -166,6 +166,12 @@ class Integer(OpRun):
             scale c modulo n.
         axis
             Channel axis of `acc`.
+
+        Raises
+        ------
+        ValueError
+            There are several scales, and the target requantizes by shifts or their number does not
+            divide that of the channels.
         """
         channel_scales = a.get("scale_w")
         if "scale_w" in scales and isinstance(channel_scales, Sequence):

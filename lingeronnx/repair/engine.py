@@ -175,7 +175,7 @@ def repair_model(model: ModelProto) -> RepairReport:
 
 
 def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
-    """Return a fatal finding for the first node with a zero point other than 0, if there is one.
+    """Return a fatal finding for the first node with a zero point other than 0, else nothing.
 
     The repair steps assume that zero points are 0.
     """

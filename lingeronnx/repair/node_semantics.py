@@ -390,9 +390,10 @@ def _activation_inputs(node: NodeView) -> Sequence[int]:
 
 
 def real_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the inputs of a quantized node that are real numbers.
+    """Return the indices of the inputs of a node that are real numbers, although it is quantized.
 
-    These are the input of a Quant, and the states of first-generation recurrent layers.
+    These are the input of a Quant, and the states of recurrent layers with an attribute `scale_i`
+    (first generation): from input 2 to the one before the first int8 constant. Else none.
     """
     if is_quant(node):
         return [0][: len(node.inputs)]

@@ -194,6 +194,10 @@ def _operator_name(node: NodeView) -> str:
 def _find_width_mismatch(node: NodeView, shapes: Sequence[Dims | None]) -> str | None:
     """Return "rank" or "width" if the weight of an integer layer does not match its input.
 
+    "rank" if the input lacks the channel axis, or has not as many axes as a convolution's weight;
+    "width" if its channels are not those of the weight times the groups. None if they match, sizes
+    are unknown, or the operator is no layer.
+
     Parameters
     ----------
     shapes

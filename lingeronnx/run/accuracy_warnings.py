@@ -120,7 +120,10 @@ class PredictionCounts:
         self.merge(part)
 
     def merge(self, other: PredictionCounts) -> None:
-        """Add the counts of further samples."""
+        """Add the counts of further samples, in place.
+
+        Of the counts by class, the shorter ones are extended by zeros.
+        """
         self.samples += other.samples
         self.correct += other.correct
         self.baseline_correct += other.baseline_correct
@@ -149,7 +152,11 @@ class PredictionCounts:
         return [warning for warning in warnings if warning]
 
     def _format_loss(self) -> str:
-        """Return a warning if the accuracy is lower than the baseline's, by more than by chance."""
+        """Return a warning if the accuracy is lower than the baseline's, by more than by chance.
+
+        The drop must exceed both `_MAX_LOSS_POINTS` points and `_MAX_STANDARD_ERRORS` standard
+        errors; otherwise, or without a baseline, "".
+        """
         error = self.drop_standard_error
         if error is None:
             return ""
@@ -177,7 +184,11 @@ class PredictionCounts:
         return format_chance_warning(self.correct, self.samples, class_count, self.k, subject)
 
     def _format_one_class(self) -> str:
-        """Return a warning if nearly all samples are predicted as one class, unlike the labels."""
+        """Return a warning if nearly all samples are predicted as one class, unlike the labels.
+
+        Otherwise "", see `_find_single_class`. If it is the baseline's only class as well, or there
+        is no baseline, the suggested cause is the data, else the scales.
+        """
         index = _find_single_class(self.predicted, self.labels)
         if index is None:
             return ""
@@ -346,7 +357,12 @@ class OutputChecks:
         self.merge(part)
 
     def _count_clipped(self, reference: np.ndarray, integers: np.ndarray, qparams: Affine) -> None:
-        """Count the elements of a batch that are at a bound and clearly beyond it in float."""
+        """Count the elements of a batch that are at a bound and clearly beyond it in float.
+
+        `reference` are the float values. Beyond means by more than `_MIN_EXCESS_STEPS` steps and
+        `_MIN_EXCESS` of the larger bound. Sets `elements`, `clipped` and `max_excess` to those of
+        this batch; nothing if the sizes differ.
+        """
         if integers.size != reference.size:
             return
         integers = integers.reshape(reference.shape)
@@ -362,7 +378,11 @@ class OutputChecks:
         self.max_excess = float(np.max(excess, initial=0.0))
 
     def merge(self, other: OutputChecks) -> None:
-        """Add further samples of the same output."""
+        """Add further samples of the same output, in place.
+
+        Samples of another shape make the checks not comparable; the bounds are those of the last
+        ones.
+        """
         self.samples += other.samples
         self.is_comparable &= other.is_comparable
         if self.ranges is None:
@@ -384,7 +404,12 @@ class OutputChecks:
         return [warning for warning in warnings if warning]
 
     def _format_constant(self) -> str:
-        """Return a warning if the output is the same for all samples, and the float one is not."""
+        """Return a warning if the output is the same for all samples, and the float one is not.
+
+        Otherwise, or with fewer than two samples, "". The float output varies if an element's range
+        over the samples exceeds `_MIN_VARIATION` of the largest magnitude, or
+        `_MIN_VARIATION_STEPS` steps of the integers.
+        """
         if not self.is_comparable or self.ranges is None or self.samples < 2:
             return ""
         actual, expected = self.ranges
@@ -406,7 +431,11 @@ class OutputChecks:
         )
 
     def _format_clipped(self) -> str:
-        """Return a warning if a large fraction of the elements is at the integers' limits."""
+        """Return a warning if a large fraction of the elements is at the integers' limits, else "".
+
+        It is large from `_MIN_CLIPPED_FRACTION` on; counted are elements that are clearly beyond in
+        float.
+        """
         if not self.elements or self.clipped < _MIN_CLIPPED_FRACTION * self.elements:
             return ""
         low, high = self.bounds
@@ -461,7 +490,13 @@ class FunctionDifferences:
         self.baseline_values.append(baseline_sums[0] / max(count, 1))
 
     def format_warnings(self, metric: str) -> list[str]:
-        """Return a warning if the metric differs from the float model's by more than chance."""
+        """Return a warning if the metric differs from the float model's by more than chance.
+
+        It must change by more than `_MAX_STANDARD_ERRORS` standard errors, and by more than
+        `_MIN_FUNCTION_CHANGE` of the float value; if it rises or the error is unknown, by more than
+        `_MIN_UNCERTAIN_CHANGE` of it (for few samples, more). NaN in integers only is also warned
+        about. Empty otherwise.
+        """
         samples = sum(self.counts)
         if not samples:
             return []

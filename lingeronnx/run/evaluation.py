@@ -264,7 +264,11 @@ class _MetricJob:
     def _run_model(
         self, feeds: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None, Affine | None]:
-        """Return the output, and the integers that it is dequantized from with their parameters."""
+        """Return the output, and the integers that it is dequantized from with their parameters.
+
+        The latter two are None if the output is not dequantized from integers or these are not
+        available. The output is `self.output`.
+        """
         names = list(dict.fromkeys([self.output, *self._integer_tensors]))
         tensors: dict[str, tuple[np.ndarray, Affine | None]] = {}
         for name, array, qparams in self.model.tensors(feeds, names):

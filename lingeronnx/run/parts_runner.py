@@ -61,7 +61,11 @@ class PartsRunner:
         target: Target | None = None,
         host: HostFunction | None = None,
     ) -> None:
-        """Create a runner for every chip part and, if `host` is None, one per host part."""
+        """Create a runner for every chip part and, if `host` is None, one per host part.
+
+        `host` computes all host parts instead; `arithmetic` and `target` are those of
+        `IntegerRunner`.
+        """
         self.parts = parts
         self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
         self._chip = {

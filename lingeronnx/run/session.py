@@ -164,6 +164,12 @@ class Session:
             Tensors to return, of any in the graph; None for the graph outputs.
         feeds
             Arrays by input name.
+
+        Raises
+        ------
+        ConfigError
+            A tensor does not exist or is not available: it is internal to a fused float segment, or
+            precedes the quantized input.
         """
         outputs = list(names) if names is not None else self._names
         results = {name: array for name, array, _ in self.taps(feeds, outputs)}
@@ -188,6 +194,11 @@ class Session:
         -------
         ndarray or list of ndarray
             The output if there is one, else a list of all outputs.
+
+        Raises
+        ------
+        DataError
+            An array is passed to a model with several inputs.
         """
         if not isinstance(feeds, Mapping):
             if len(self.inputs) != 1:
@@ -264,7 +275,11 @@ class Session:
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Tensors:
-        """Yield `(name, array, qparams or None)`, otherwise as `taps`."""
+        """Yield `(name, array, qparams or None)`, otherwise as `taps`.
+
+        `names` are the tensors to yield, None for all; `force` maps tensor names to arrays that
+        replace their values. DataError if `feeds` is no mapping.
+        """
         if not isinstance(feeds, Mapping):
             raise DataError(f"the feeds are a {type(feeds).__name__}; pass {{name: array}}")
         inputs = self._check_fast(feeds) or self._check_feeds(feeds)

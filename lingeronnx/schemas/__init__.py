@@ -350,7 +350,8 @@ def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: boo
 def _declare_float_states(node: onnx.NodeProto, declared_types: Mapping[str, int]) -> None:
     """Declare the last states as float for shape inference if the graph does so.
 
-    The vendor's exports do.
+    If an output of `node` after the first is float in `declared_types` (name -> ONNX type), as in
+    the vendor's exports, the node gets the attribute `state_type`, in place.
     """
     if any(declared_types.get(name) == TensorProto.FLOAT for name in node.output[1:]):
         node.attribute.append(helper.make_attribute("state_type", int(TensorProto.FLOAT)))

@@ -191,7 +191,10 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """The requirements that are set as one line, separated by commas."""
+        """The requirements that are set as one line, separated by commas; "" if there are none.
+
+        Their order is SQNR (dB), drop of the metric, flash (bytes), time (ms).
+        """
         requirements = []
         if self.min_sqnr is not None:
             requirements.append(f"every output at {self.min_sqnr:g} dB at least")

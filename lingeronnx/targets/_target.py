@@ -91,7 +91,7 @@ class Vendor:
         return ""
 
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
-        """Return the limits of an integer operator beyond the columns of the target.
+        """Return the limits of an integer operator beyond the columns of the target; here none.
 
         They are checked on the float nodes that are lowered to it.
         """
@@ -105,7 +105,7 @@ class Vendor:
         return True
 
     def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
-        """Return the limits that a legalization rewrite satisfies.
+        """Return the limits that a legalization rewrite satisfies; here none.
 
         The rewrite acts on nodes that break one of them.
         """
@@ -119,7 +119,10 @@ class Vendor:
         return None
 
     def find_triggered_faults(self, node: ir.Node, target: Target) -> Sequence[Fault]:
-        """Return the executor faults that the float `node` triggers; the quantizer avoids them."""
+        """Return the executor faults that the float `node` triggers; here none.
+
+        The quantizer avoids them.
+        """
         return ()
 
     def run_backend_passes(
@@ -205,7 +208,8 @@ class Vendor:
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
         """Rename the operators of `graph` to those of another domain, in place.
 
-        Returns notes on operators that have another meaning there.
+        Returns notes on operators that have another meaning there. This base raises ModelError,
+        since it has no other domain.
         """
         raise ModelError(
             f"a graph for {target.name} cannot be written in domain {domain}, which supports "
@@ -435,7 +439,7 @@ class Target:
 
     @property
     def unsupported_perms(self) -> tuple[tuple[int, ...], ...]:
-        """Permutations that are not written; each is replaced by two others."""
+        """Permutations that are not written, () without limits; each is replaced by two others."""
         return () if self.transpose is None else self.transpose.unsupported_perms
 
     @property

@@ -30,7 +30,10 @@ class BoardLayer:
 
     @property
     def relative_error(self) -> float | None:
-        """The error of the model relative to the measured cycles."""
+        """The error of the model relative to the measured cycles; None without a model.
+
+        Positive if the model has more cycles; a measurement below 1 counts as 1.
+        """
         return None if self.model is None else self.model / max(self.measured, 1.0) - 1
 
 

@@ -63,7 +63,7 @@ class ConvGeometry:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each input channel has its own filters."""
+        """Whether each of several input channels has its own filters: as many groups as channels."""
         return self.group > 1 and self.group == self.inputs
 
 
@@ -123,7 +123,7 @@ class WeightLayer(Op):
         context.emit(self.integer_op, node, inputs, attrs)
 
     def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes that are specific to the operator."""
+        """Return the attributes that are specific to the operator; here none."""
         return {}
 
 

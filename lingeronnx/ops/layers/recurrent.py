@@ -412,7 +412,7 @@ class _RecurrentRule(Op):
         return low.get_requantized_input(node, index, qparams)
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes that are specific to the operator."""
+        """Return the attributes that are specific to the operator; here none."""
         return {}
 
     def _target_gate_order(self, target: Target) -> str:

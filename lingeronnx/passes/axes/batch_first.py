@@ -137,6 +137,7 @@ class _BatchFirstRewriter:
         return AxisFactor(self._count, size)
 
     def _make_axis(self, size: int) -> tuple[AxisFactor, ...]:
+        """Return a new axis of `size`: one new factor, or no factors for size 1."""
         return () if size == 1 else (self._make_factor(size),)
 
     def _make_input_view(self, value: ir.Value) -> FactoredView | None:

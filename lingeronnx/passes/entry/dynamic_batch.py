@@ -241,7 +241,10 @@ def _declare_single_sample(model: ir.Model) -> None:
 
 
 def _set_batch_dims(model: ir.Model, size: ir.Dim) -> None:
-    """Set the batch axis of each graph input that has one to `size`, in place."""
+    """Set the batch axis of each graph input that has one to `size`, in place.
+
+    `size` is a number, a symbol, or None for unknown.
+    """
     specs = _batched_inputs(model)
     for value in model.graph.inputs:
         spec = specs.get(str(value.name))

@@ -213,9 +213,10 @@ def _emit_product(
     right_groups: list[str],
     result_groups: list[str],
 ) -> None:
-    """Create the product of the factors and convert it to the axes of the result.
+    """Append the product of the factors, by `op_type`, and convert it to the axes of the result.
 
-    Each group of letters is one axis of an operand, or of the output, of `op_type`.
+    Each group of letters is one axis of an operand, or of the output, of `op_type`. The output is
+    reshaped to one axis per letter and transposed to `product.result`, each if necessary.
     """
     left_value = _arrange_factor(build, product.left, left_groups, "left")
     right_value = _arrange_factor(build, product.right, right_groups, "right")

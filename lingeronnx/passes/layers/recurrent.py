@@ -566,7 +566,8 @@ def _flattens_last_axes(node: ir.Node) -> bool:
 def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, int]]:
     """Return the tensors [T, N, H] that `node` selects from Y [T, D, N, H], with the direction.
 
-    `node` is a Gather of one direction, or selects parts that are squeezed; `count` is D.
+    `node` is a Gather of one direction by a constant scalar on axis 1, or selects parts whose only
+    consumers squeeze axis 1; `count` is D. Empty for other nodes.
     """
     if ir.is_standard_op(node, "Gather"):
         index = ir.const_value(node.inputs[1])

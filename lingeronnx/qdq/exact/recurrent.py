@@ -232,6 +232,11 @@ def _build_scan(
         Writer of a step.
     kinds
         Types of the states; the first is that of the sequence.
+
+    Raises
+    ------
+    NotExactError
+        The layer has sequence lengths.
     """
     if "lengths" in (*kernel.state_inputs, *kernel.constant_states):
         raise NotExactError("it has lengths")

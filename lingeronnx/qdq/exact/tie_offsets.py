@@ -247,6 +247,7 @@ def _scaled_add_offset(
     """Compute the offset of an `AddScaled`; arguments as for `compute_tie_offset`.
 
     Its operands have 2^16 times the output's scale: if none is finer, only the sum is rounded.
+    NotExactError if one is finer, or if a ratio of scales is not a power of two.
     """
     finest = max(scales)
     for scale in scales:

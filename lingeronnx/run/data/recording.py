@@ -59,7 +59,11 @@ class RecordedItems:
         label: str,
         max_memory_bytes: int = _MAX_MEMORY_BYTES,
     ) -> None:
-        """Store the arguments; nothing is read yet."""
+        """Store the arguments; nothing is read yet.
+
+        `create_iterator` is called at the first read; `label` is for messages. Arrays beyond
+        `max_memory_bytes` bytes in total go to a temporary file.
+        """
         self._create_iterator = create_iterator
         self._label = label
         self._free_bytes = max_memory_bytes
@@ -86,7 +90,10 @@ class RecordedItems:
             index += 1
 
     def _record_next(self) -> bool:
-        """Read and record one more item; return whether there was one."""
+        """Read and record one more item; return whether there was one.
+
+        An exception of the iterator is passed on, and raised again by every later call.
+        """
         if self._error is not None:
             raise self._error
         if self._is_complete:
@@ -144,7 +151,10 @@ class RecordedItems:
         return spilled
 
     def _load(self, value: object) -> object:
-        """Return what `_store` stored, with the arrays of the file read back."""
+        """Return what `_store` stored, with the arrays of the file read back.
+
+        DataError if the file ended early.
+        """
         if isinstance(value, dict):
             return {name: self._load(entry) for name, entry in value.items()}
         if not isinstance(value, _SpilledArray):

@@ -425,7 +425,8 @@ class FloatFallback(NumpyKernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the types of the outputs for inputs of `specs`, by running on zeros.
 
-        The types of inputs in the file are replaced by those of `specs`.
+        The types of inputs in the file are replaced by those of `specs`. ModelError if the node
+        does not run on zeros, as when shapes depend on the values of inputs.
         """
         for value, spec in zip(self.proto.graph.input, specs, strict=True):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)

@@ -94,6 +94,11 @@ class Segments:
         changed
             Replacements of some of its constants. Sessions are cached by the identity of these
             arrays, so different values must be different objects that live as long as this one.
+
+        Raises
+        ------
+        ModelError
+            onnxruntime fails on the segment.
         """
         segment = self.segments[index]
         key = index, frozenset((name, id(array)) for name, array in changed.items())

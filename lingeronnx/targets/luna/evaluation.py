@@ -261,7 +261,10 @@ def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
 
 
 def _suggest_remedy(memory: MemoryPlan) -> str:
-    """Suggest smaller maps and, if there is one, the first chip with enough shared memory."""
+    """Suggest smaller maps and, if there is one, the first chip with enough shared memory.
+
+    Enough are the plan's `required_bytes`; chips are in the order of `PLATFORMS`.
+    """
     suitable = [
         target
         for target in PLATFORMS

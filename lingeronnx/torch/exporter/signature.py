@@ -447,6 +447,11 @@ def resize_inputs(
     ----------
     sizes
         Name of the size -> new size.
+
+    Raises
+    ------
+    DataError
+        A dynamic axis has size 0.
     """
     resized = []
     for name, tensor in inputs.items():

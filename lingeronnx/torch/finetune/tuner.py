@@ -168,7 +168,8 @@ class Tuner:
     def _locate_cut(self, name: str | None) -> tuple[int, str]:
         """Return the index of the first step after a block end, and the integer tensor there.
 
-        `name` is the tensor in the plan, or None for the start of the graph.
+        `name` is the tensor in the plan, or None for the start of the graph, which gives (0, "").
+        ValueError if no block ends at `name`.
         """
         if name is None:
             return 0, ""
@@ -392,6 +393,11 @@ class Tuner:
             Labels of the samples, or None.
         taps
             Block ends whose distance is part of the loss "distill".
+
+        Raises
+        ------
+        ConfigError
+            The loss is "labels" and there are none.
         """
         recipe = self.recipe
         if callable(recipe.loss):

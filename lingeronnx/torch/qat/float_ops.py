@@ -97,7 +97,7 @@ def _power(a: Attributes, x: Any, y: Any) -> Any:
 
 
 def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
-    """Compute alpha x w + beta c, with `x` and `w` transposed on request."""
+    """Compute alpha x w + beta c (c may be None), with `x` and `w` transposed by transA and transB."""
     x = x.t() if a.get("transA", 0) else x
     w = w.t() if a.get("transB", 0) else w
     y = a.get("alpha", 1.0) * (x @ w)
@@ -159,7 +159,10 @@ def get_torch_dtype(a: Attributes, element_type: int) -> torch.dtype:
 
 
 def _make_reduction(function: Callable[[Any, list[int], bool], Any]) -> Callable[..., Any]:
-    """Return a reduction operator; `function` takes tensor, axes and keepdims."""
+    """Return a reduction operator: a function of (attributes, x, axes or None).
+
+    `function` takes tensor, axes and keepdims.
+    """
 
     def run(a: Attributes, x: Any, axes: Any = None) -> Any:
         """Reduce `x` over the axes of the attribute or the input `axes`.
@@ -188,7 +191,10 @@ def _reduce_prod(x: Any, axes: list[int], keep: bool) -> Any:
 
 
 def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
-    """Return ReduceMax or ReduceMin; `empty` is the result of an empty reduction."""
+    """Return ReduceMax or ReduceMin, which reduces by `function` (tensor, axes, keepdims).
+
+    `empty` is the result of an empty reduction; booleans are reduced as numbers.
+    """
 
     def run(x: Any, axes: list[int], keep: bool) -> Any:
         """Reduce `x` over `axes`; an axis of size 0 gives `empty`.
@@ -205,7 +211,10 @@ def _make_extreme_reduction(function: Callable[..., Any], empty: float) -> Calla
 
 
 def _make_arg_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ArgMax or ArgMin, which select the first index, or on request the last."""
+    """Return ArgMax or ArgMin; `function` (tensor, axis, keepdim) returns the first index.
+
+    The operator returns the last one if the attribute `select_last_index` is set.
+    """
 
     def run(a: Attributes, x: Any) -> Any:
         """Return the index of the extreme along `axis`; `select_last_index` takes the last."""

@@ -107,6 +107,11 @@ def _run_layer(
     -------
     tuple
         Y [T, D, N, H], and the last states [D, N, H].
+
+    Raises
+    ------
+    ModelError
+        The attribute `layout` is 1, or an activation is not supported.
     """
     if a.get("layout", 0):
         raise a.make_error("it has the batch first")

@@ -387,6 +387,11 @@ def normalize_layers(
     -------
     nn.Module
         `net`.
+
+    Raises
+    ------
+    ConfigError
+        A part of `net` is already initialised, or a type cannot be clamped.
     """
     _check_before_init(net, "normalize_layers")
     module_types: tuple[Any, ...] = tuple(normalize_modules)
@@ -428,6 +433,11 @@ def normalize_module(
         A Conv1d, Conv2d, ConvTranspose2d or Linear.
     normalize_weight_value, normalize_bias_value, normalize_output_value
         Largest absolute value; None for no limit.
+
+    Raises
+    ------
+    ConfigError
+        A part of `module` is already initialised, or its type cannot be clamped.
     """
     _check_before_init(module, "normalize_module")
     if not isinstance(module, _CLAMPABLE_TYPES):

@@ -123,17 +123,20 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
 
 
 def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Array) -> None:
-    """Evaluate a function on columns first..first+width of int32 x [R, S] into those of int32 out.
+    """Evaluate a function on columns of int32 x [R, S] into the same columns of int32 out.
 
-    Up to one vector more than `width` is read and written in every row, so rows need spare elements
-    at their end.
+    These are first..first+width-1. Up to one vector more than `width` is read and written in every
+    row, so rows need spare elements at their end.
     """
     _evaluate_scalar(curve, x, first, width, out)
 
 
 @register_inline
 def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `ScalarCurve`, see `evaluate_curve_rows`."""
+    """Evaluate a `ScalarCurve` on columns first..first+width-1 of x [R, S] into those of out.
+
+    The values are shifted right by `after` bits with rounding, see `evaluate_curve_rows`.
+    """
     for r in range(len(x)):
         source, target = x[r], out[r]
         for i in range(first, first + width):

@@ -113,7 +113,10 @@ class ExecutorGru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _ExecutorCell:
-        """Return the cell: packed hidden weights, 8-bit curves, output form, and scratch memory."""
+        """Return the cell: packed hidden weights, 8-bit curves, output form, and scratch memory.
+
+        The curves are sigmoid and tanh of `table`; scratch memory is per sample of a group.
+        """
         sigmoid, tanh = (
             make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
         )

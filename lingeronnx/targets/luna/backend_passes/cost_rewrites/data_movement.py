@@ -131,7 +131,8 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
 def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """Propose to use an input of an iqCat directly, for a Slice that selects it unchanged.
 
-    The Slice must have the iqCat's axis and select exactly one input, whose scale is the output's.
+    The Slice must have the iqCat's axis and select exactly one input, whose scale is the output's;
+    None for other nodes.
     """
     match = _match_slice(node)
     concat = ir.producer(node.inputs[0]) if node.inputs else None
@@ -219,7 +220,8 @@ def _find_cheapest_moves(
 ) -> tuple[float, list[_Move]] | None:
     """Find the cheapest moves that bring the axes of a tensor into `order`.
 
-    Dijkstra's algorithm over all orders of the axes. Returns the cycles and the moves.
+    Dijkstra's algorithm over all orders of the axes. Returns the cycles and the moves, or None if
+    no sequence of moves leads there.
     """
     counter = itertools.count()  # among equal costs, the first one is used
     heap: list[tuple[float, int, tuple[int, ...], list[_Move]]] = [

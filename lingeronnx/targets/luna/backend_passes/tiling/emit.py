@@ -148,7 +148,8 @@ def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], used_names: set
 def _find_scale(value: ir.Value) -> tuple[float, ir.Node]:
     """Return the scale of a tensor and the node that declares it.
 
-    Standard operators keep the scale of their input.
+    The declaration is `scale_x` of a Quant or `scale_o` of another node; a node without it keeps
+    the scale of its first input. AssertionError if no node declares it.
     """
     node = value.producer()
     while node is not None:

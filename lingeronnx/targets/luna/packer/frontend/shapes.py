@@ -186,7 +186,8 @@ def _infer_pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     """Infer [..., O] of a LinearInt with weights [O, I].
 
-    As in the packer, the last size for four axes or more is I.
+    As in the packer, the last size for four axes or more is I. UnknownShapeError with fewer than
+    two axes, or (below four) if the last size is not I.
     """
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
@@ -325,6 +326,7 @@ def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
     """Infer the shapes of the sequence [1, T, H], the last state and the last cell [1, 1, H].
 
     With batch_first 1 an input [1, T, I] is read as if its features were the steps.
+    UnknownShapeError unless inputs 1 and 2, the weights, have two axes.
     """
     if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
         raise UnknownShapeError("the weights must have two axes")

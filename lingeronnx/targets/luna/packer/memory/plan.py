@@ -167,6 +167,11 @@ def plan_memory(
     -------
     MemoryPlan or None
         The plan; None if `max_bytes` is given and the plan needs that much.
+
+    Raises
+    ------
+    ValueError
+        The graph is empty.
     """
     stored_sizes = compute_stored_sizes(net, target)
     stored_bytes = {name: size.written_bytes for name, size in stored_sizes.items()}
