@@ -198,7 +198,10 @@ class _ResultChecks:
         self._differences = FunctionDifferences()
 
     def add(self, result: _BatchResult) -> None:
-        """Add the result of a batch."""
+        """Add the result of a batch: its predictions and output checks, if it has them.
+
+        For a metric of the user with a baseline, the sums of both are added as differences.
+        """
         if result.predictions is not None:
             self.predictions.k = result.predictions.k
             self.predictions.merge(result.predictions)

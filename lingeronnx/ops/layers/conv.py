@@ -63,7 +63,7 @@ class ConvGeometry:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each of several input channels has its own filters: as many groups as channels."""
+        """Whether there are as many groups as input channels, and more than one."""
         return self.group > 1 and self.group == self.inputs
 
 

@@ -163,9 +163,10 @@ def _take_axes(
     make_factor: Callable[[int], AxisFactor],
     splits: _FactorSplits,
 ) -> list[tuple[AxisFactor, ...]] | None:
-    """Remove factors from one end of `factors` to form axes of `sizes`, or return None.
+    """Remove factors from one end of `factors`, in place, to form axes of `sizes`.
 
     `end` is 0 to take them from the front, -1 from the back. Split factors are added to `splits`.
+    None if the factors at that end do not multiply to a size.
     """
     axes = []
     for size in sizes:

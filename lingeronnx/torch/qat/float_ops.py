@@ -97,7 +97,10 @@ def _power(a: Attributes, x: Any, y: Any) -> Any:
 
 
 def _gemm(a: Attributes, x: Any, w: Any, c: Any = None) -> Any:
-    """Compute alpha x w + beta c (c may be None), with `x` and `w` transposed by transA and transB."""
+    """Compute alpha x w + beta c, without c if it is None.
+
+    `x` and `w` are transposed first if transA and transB are set; alpha and beta are 1 by default.
+    """
     x = x.t() if a.get("transA", 0) else x
     w = w.t() if a.get("transB", 0) else w
     y = a.get("alpha", 1.0) * (x @ w)

@@ -94,7 +94,7 @@ def _get_padded_row_bytes(node: PlacedStep, align: int) -> int:
 
 
 def _is_depthwise(node: PlacedStep) -> bool:
-    """Whether a convolution has more than one group; other than depthwise ones were split before."""
+    """Whether a convolution has several groups; all but depthwise ones were split before."""
     return int(node.step.get("group", 1)) > 1
 
 
