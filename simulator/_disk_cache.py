@@ -196,7 +196,10 @@ def write_code(name: str, kind: str, code: bytes) -> None:
 
 @cache
 def _remove_stale_files(folder: Path) -> None:
-    """Remove partial files and locks of killed processes, once per folder."""
+    """Remove partial files and locks of killed processes, once per folder.
+
+    These are the ones last modified more than `_STALE_SECONDS` seconds ago; errors are ignored.
+    """
     with suppress(OSError):
         for path in (*folder.glob(f"*{_PARTIAL_SUFFIX}"), *folder.glob("*.lock")):
             if time.time() - path.lstat().st_mtime > _STALE_SECONDS:

@@ -198,7 +198,10 @@ def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tupl
 
 
 def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:
-    """Whether the step computes every sample of its batched inputs independently."""
+    """Whether the step computes every sample of its batched inputs independently.
+
+    `batched` are the names of tensors with samples along axis 0; without such inputs it is True.
+    """
     flags = [name in batched for name in step.inputs]
     if not any(flags):
         return True

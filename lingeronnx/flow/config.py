@@ -251,7 +251,11 @@ class QuantConfig(BaseModel):
         return cls.of({**body, **settings}, f"the configuration {path}")
 
     def check_platform(self, target: Target) -> None:
-        """Raise ConfigError if the target does not support a setting."""
+        """Raise ConfigError if the target does not support a setting.
+
+        Checked are mode, granularity of weight scales, zero points, widths and overrides. The width
+        "auto" is refused as well, since only a requirement selects it.
+        """
         if self.mode not in target.modes:
             raise ConfigError(
                 f"mode {self.mode} on platform {target.name}: it supports "

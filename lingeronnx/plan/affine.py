@@ -431,7 +431,7 @@ class Affine:
         return np.clip(rounded, self.low, self.high, out=rounded).astype(self.dtype)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
-        """Dequantize integers of any shape to float64."""
+        """Dequantize integers of any shape to float64: (q - zero point) / scale."""
         offsets = integers.astype(np.float64)
         if self.shifted:
             offsets -= self.centre(integers.shape)

@@ -490,7 +490,7 @@ class _ModelImporter:
             self.activations[new] = qparams
 
     def _replace_integer_outputs(self) -> None:
-        """Replace integer outputs of the graph by float ones."""
+        """Replace integer outputs of the graph by float ones of the same name, with a note each."""
         for value in list(self.model.graph.outputs):
             if value in self.integer_tensors:
                 self.notes.append(f"output '{value.name}' is float now; it was integer")

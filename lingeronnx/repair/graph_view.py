@@ -75,7 +75,7 @@ class TensorRead:
 
     @property
     def label(self) -> str:
-        """Name of the consumer in reports."""
+        """Name of the consumer in reports: the node's label, or "graph output 'NAME'"."""
         if self.node is not None:
             return self.node.label
         assert self.output is not None

@@ -594,7 +594,10 @@ def _kind_of_element_type(element_type: int) -> TensorKind:
 
 
 def _kind_of_types(types: set[str]) -> TensorKind:
-    """Return the kind of a schema output that has one of `types`."""
+    """Return the kind of a schema output that has one of `types`, ONNX type strings.
+
+    Real if a float type is among them, that of the element type if there is only one, else OTHER.
+    """
     if types & _FLOATS:
         return REAL
     only_type = types.pop() if len(types) == 1 else ""

@@ -527,7 +527,11 @@ class FunctionDifferences:
         return [warning]
 
     def _standard_error(self, weights: np.ndarray) -> float | None:
-        """Return the standard error of the mean difference, None with few batches."""
+        """Return the standard error of the mean difference; None with few batches.
+
+        `weights` [batches] are the batches' fractions of the samples. Few is less than
+        `_MIN_BATCHES`.
+        """
         batches = len(self.counts)
         if batches < _MIN_BATCHES:
             return None

@@ -211,7 +211,11 @@ class _ResultChecks:
             self._differences.add(*result.sums)
 
     def format_warnings(self, measure: object, *, is_integer: bool) -> list[str]:
-        """Return the warnings about the result of `measure`."""
+        """Return the warnings about predictions, the user's metric, SQNR and the output.
+
+        `measure` is the metric with all results (SQNR: of an `Agreement`), `is_integer` whether the
+        model is an integer one.
+        """
         warnings = self.predictions.format_warnings(is_integer=is_integer)
         warnings += self._differences.format_warnings(self._metric)
         if isinstance(measure, Agreement):

@@ -135,7 +135,10 @@ class AttemptRunner:
         return assign_scales(prepared, replace(calibration, partition=partition))
 
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
-        """Return the base's prepared model with the attempt's settings and calibrated effort."""
+        """Return the base's prepared model with the attempt's settings and calibrated effort.
+
+        The effort is that of the attempt's calibration, which may differ from the requested one.
+        """
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}
         )

@@ -281,7 +281,10 @@ class Mul(_BinaryKernel):
         return self.rescale.dtype
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
-        """Return the loop with the form for the width of the product."""
+        """Return the loop with the form for the width of the product.
+
+        SimulatorError if a product may have 2^62 or more.
+        """
         bound = max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
         form = narrow_to_int32(self.rescale.compile_for_bound(bound, self.clip_bounds), bound)

@@ -134,7 +134,10 @@ class MaxPool(Kernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] from x."""
+        """Infer y [N, C, *space] from x, of the same type, with one element per window.
+
+        SimulatorError if x is no image or the window does not fit.
+        """
         (x,) = specs
         _check_image(x, "MaxPool")
         space = self._window().output_size(x.shape[2:], self.ceil_mode)
@@ -188,7 +191,10 @@ class AvgPool(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, C, *space] from x."""
+        """Infer y [N, C, *space] from x, of the type of `rule`, with one element per window.
+
+        SimulatorError if x is no image or the window does not fit.
+        """
         (x,) = specs
         _check_image(x, "AvgPool")
         space = self._window().output_size(x.shape[2:], self.ceil_mode)

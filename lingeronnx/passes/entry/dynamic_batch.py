@@ -195,7 +195,10 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
 
 
 def _has_small_samples(spec: InputSpec) -> bool:
-    """Whether all dimensions except the batch are known, with at most `_MAX_INPUT_ELEMENTS`."""
+    """Whether all dimensions but the batch are known, with at most `_MAX_INPUT_ELEMENTS`.
+
+    The batch counts with its size; an unknown one counts as 1.
+    """
     shape = spec.shape or ()
     if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
         return False

@@ -443,7 +443,10 @@ def _raise_mismatch(
 
 
 def _format_names(names: Sequence[str]) -> str:
-    """Join the first names, and count the others."""
+    """Join the first `_MAX_LISTED_NAMES` names by commas, and count the others.
+
+    As in "a, b and 3 more".
+    """
     listed = ", ".join(names[:_MAX_LISTED_NAMES])
     if len(names) <= _MAX_LISTED_NAMES:
         return listed

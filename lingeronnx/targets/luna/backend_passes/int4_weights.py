@@ -117,7 +117,10 @@ class _ConvShape:
         return compute_stored_size(step, 1, weight, target)
 
     def is_supported(self, target: Target) -> bool:
-        """Whether the chip supports the convolution."""
+        """Whether this convolution violates none of the limits on layers of a Conv2dInt.
+
+        Limits that tiling satisfies do not count; the weights are 8-bit zeros.
+        """
         source = make_detached_value(self.source, computed=True)
         weight = make_detached_value(self.weight, constant=np.zeros(self.weight, np.int8))
         node = make_detached_node(CONV2D.name, [source, weight], self.result, self.attributes)

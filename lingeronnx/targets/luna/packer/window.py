@@ -107,7 +107,7 @@ class PackerWindow:
 
     @property
     def is_single_position(self) -> bool:
-        """Whether the window fits the padded map exactly once."""
+        """Whether the kernel is as large as the padded map, in both directions."""
         return all(
             size + self.pads[i] + self.pads[i + 2] == self.kernel[i]
             for i, size in enumerate((self.height, self.width))
