@@ -137,7 +137,7 @@ class AttemptRunner:
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
         """Return the base's prepared model with the attempt's settings and calibrated effort.
 
-        The effort is that of the attempt's calibration, which may differ from the requested one.
+        The effort is the attempt's, or that of the base if it has none.
         """
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}

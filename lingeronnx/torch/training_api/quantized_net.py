@@ -57,7 +57,10 @@ class QatState:
     """
 
     def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
-        """Create the state of a net after `init` that has not been traced yet."""
+        """Create the state of a net after `init` that has not been traced yet.
+
+        `settings_fingerprint` identifies the settings in checkpoints; see `trace`.
+        """
         self.settings, self.fingerprint = settings, settings_fingerprint
         self.traced: Traced | None = None
         self._ranges: Ranges = {}

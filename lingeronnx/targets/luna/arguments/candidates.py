@@ -135,7 +135,8 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
 def _iterate_large_tensor_sets(net: PackerGraph, base_set: Sequence[str]) -> Iterator[list[str]]:
     """Yield `base_set` with the large tensors of several kinds, for each size threshold.
 
-    The kinds are those split or joined, also the iqCat inputs, all but Slice outputs, and all.
+    Large are those with more bytes than a threshold of `_LARGE_TENSOR_BYTES`. The kinds are those
+    split or joined, also the iqCat inputs, all but Slice outputs, and all.
     """
     tensors = list(net.iterate_tensors())
     all_names = {tensor.name for tensor in tensors}

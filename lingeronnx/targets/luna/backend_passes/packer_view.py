@@ -48,13 +48,19 @@ class PackerGraphView:
         limits: NodeLimitChecker | None = None,
         ignore_node_limits: bool = False,
     ) -> None:
-        """View `graph` as the packer would; `limits` is a checker to share its cache."""
+        """View `graph` as the packer would; `limits` is a checker to share its cache.
+
+        `ignore_node_limits` plans nodes that exceed a limit as well.
+        """
         self.graph, self.target = graph, target
         self.ignore_node_limits = ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits
 
     def for_graph(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
-        """Return the view of another graph for the same chip, with the same limit checker."""
+        """Return the view of another graph for the same chip, with the same limit checker.
+
+        Node limits are ignored if `ignore_node_limits` is set or this view ignores them.
+        """
         return PackerGraphView(
             graph, self.target, self.limits, ignore_node_limits or self.ignore_node_limits
         )
