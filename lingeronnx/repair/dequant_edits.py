@@ -242,7 +242,7 @@ class EditPlan:
         )
 
     def _is_identity(self, node: NodeView) -> bool:
-        """Return whether a node is an Identity that is not planned to become a Dequant."""
+        """Whether a node is an Identity that is not planned to become a Dequant."""
         return node.proto.op_type == "Identity" and node.is_standard and node not in self.converted
 
     def _replace_identity(
@@ -431,7 +431,7 @@ class EditPlan:
                     self._rewire_input(tensor.producer, node, index, name)
 
     def _is_removed(self, node: NodeView) -> bool:
-        """Return whether a node is an invalid Dequant that no consumer reuses."""
+        """Whether a node is an invalid Dequant that no consumer reuses."""
         return node in self.kinds.invalid_dequants and node not in self.reused_dequants
 
     def _remove_unused_dequants(self) -> None:

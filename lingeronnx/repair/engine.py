@@ -224,6 +224,6 @@ def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
 
 
 def _is_self_contained(original: bytes) -> bool:
-    """Return whether a serialized model has no external data."""
+    """Whether a serialized model has no external data."""
     model = ModelProto.FromString(original)
     return all(tensor.data_location != tensor.EXTERNAL for tensor in onnx_file.iter_tensors(model))

@@ -243,7 +243,7 @@ class GraphView:
         return {name for scope in self.scopes for name in scope.tensors}
 
     def is_output(self, tensor: TensorView) -> bool:
-        """Return whether `tensor` is an output of a graph or subgraph."""
+        """Whether `tensor` is an output of a graph or subgraph."""
         return any(read.output is not None for read in tensor.reads)
 
     def rename(self, tensor: TensorView, name: str) -> None:
@@ -333,12 +333,12 @@ def attribute_values(proto: NodeProto) -> dict[str, Any]:
 
 
 def is_scale(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a valid scale: a finite positive number."""
+    """Whether `value` is a valid scale: a finite positive number."""
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
 def same_scale(first: object, second: object) -> bool:
-    """Return whether two values are valid scales that are equal within float32 precision."""
+    """Whether two values are valid scales that are equal within float32 precision."""
     return is_scale(first) and is_scale(second) and math.isclose(first, second, rel_tol=1e-6)
 
 

@@ -168,7 +168,7 @@ def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
 
 
 def _can_replace(analysis: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
-    """Return whether an unused tensor has the kind, scale and width of an undefined `tensor`.
+    """Whether an unused tensor has the kind, scale and width of an undefined `tensor`.
 
     It must not depend on `tensor` itself, and all readers must accept its kind.
     """
@@ -198,7 +198,7 @@ def _matches_integer_demand(kind: TensorKind, demand: TensorDemand) -> bool:
 def _accepts_kind(
     read: TensorRead, kind: TensorKind, root_kinds: Mapping[TensorView, TensorKind]
 ) -> bool:
-    """Return whether a node input or a graph output accepts a tensor of `kind`.
+    """Whether a node input or a graph output accepts a tensor of `kind`.
 
     A Dequant accepts integers, an integer operator only on its integer inputs, a graph output
     indices only if declared int64 or bool; other nodes accept indices where they read them.
@@ -219,7 +219,7 @@ def _accepts_kind(
 
 
 def _depends_on(candidate: TensorView, tensor: TensorView) -> bool:
-    """Return whether `candidate` is computed downstream of the consumers of `tensor`.
+    """Whether `candidate` is computed downstream of the consumers of `tensor`.
 
     Reconnecting the consumers to it would create a cycle.
     """
@@ -242,7 +242,7 @@ def _depends_on(candidate: TensorView, tensor: TensorView) -> bool:
 def _is_shape_compatible(
     view: GraphView, tensor: TensorView, candidate: TensorView, known_conflicts: set[str]
 ) -> bool:
-    """Return whether replacing `tensor` by `candidate` causes no new shape conflicts.
+    """Whether replacing `tensor` by `candidate` causes no new shape conflicts.
 
     Tried on a copy of the model; `known_conflicts` are those before the change.
     """

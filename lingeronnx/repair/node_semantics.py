@@ -262,7 +262,7 @@ def _has_scale(node: NodeView) -> bool:
 
 
 def has_output_scale(op_format: Format) -> bool:
-    """Return whether the operator rescales its output to a scale of its own.
+    """Whether the operator rescales its output to a scale of its own.
 
     If `scale_o` is missing, the output scale of such an operator is unknown; it is not the scale of
     the input.
@@ -273,14 +273,14 @@ def has_output_scale(op_format: Format) -> bool:
 
 
 def is_dequant(node: NodeView | None) -> bool:
-    """Return whether a node is a Dequant; False for None."""
+    """Whether a node is a Dequant; False for None."""
     if node is None or node.proto.op_type != DEQUANT.name:
         return False
     return node.proto.domain in _DOMAINS or node.is_standard
 
 
 def is_quant(node: NodeView) -> bool:
-    """Return whether a node is a Quant."""
+    """Whether a node is a Quant."""
     return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.is_standard)
 
 
@@ -295,18 +295,18 @@ def is_quantized(node: NodeView) -> bool:
 
 
 def _is_integer_transparent(node: NodeView) -> bool:
-    """Return whether a node can pass integers on or produces indices, in any known domain."""
+    """Whether a node can pass integers on or produces indices, in any known domain."""
     names = PASS_THROUGH_OPS | ON_DEMAND_OPS | INDEX_OPS
     return node.proto.op_type in names and (node.is_standard or node.proto.domain in _DOMAINS)
 
 
 def produces_indices(node: NodeView) -> bool:
-    """Return whether a node accepts integers and real numbers and produces indices or shapes."""
+    """Whether a node accepts integers and real numbers and produces indices or shapes."""
     return _is_integer_transparent(node) and node.proto.op_type in INDEX_OPS
 
 
 def always_passes_integers(node: NodeView) -> bool:
-    """Return whether a node passes integers on whenever it gets them.
+    """Whether a node passes integers on whenever it gets them.
 
     A Clip does so only if its bounds are integer inputs.
     """
@@ -460,13 +460,13 @@ def read_scales(node: NodeView) -> dict[int, float]:
 
 
 def _are_scales_valid(attrs: Mapping[str, AttributeValue]) -> bool:
-    """Return whether every scale attribute that is present is a valid scale."""
+    """Whether every scale attribute that is present is a valid scale."""
     scales = [value for name, value in attrs.items() if name.startswith("scale_")]
     return all(is_scale(scale) for scale in scales if scale is not None)
 
 
 def takes_reals(node: NodeView, index: int, input_kinds: Sequence[TensorKind]) -> bool:
-    """Return whether a float node certainly needs real numbers at input `index`.
+    """Whether a float node certainly needs real numbers at input `index`.
 
     Parameters
     ----------
@@ -486,7 +486,7 @@ def takes_reals(node: NodeView, index: int, input_kinds: Sequence[TensorKind]) -
 def takes_element(
     node: NodeView, index: int, kind: TensorKind, input_kinds: Sequence[TensorKind]
 ) -> bool:
-    """Return whether a standard node accepts indices of `kind` at input `index`.
+    """Whether a standard node accepts indices of `kind` at input `index`.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ def dims_of(value: ValueInfoProto) -> Dims | None:
 
 
 def shapes_conflict(first: Dims | None, second: Dims | None) -> bool:
-    """Return whether two shapes cannot be equal.
+    """Whether two shapes cannot be equal.
 
     Axis 0 may be the batch; it conflicts only if both sizes are above 1.
     """

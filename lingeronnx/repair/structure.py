@@ -173,7 +173,7 @@ def _find_equivalent_duplicates(graph: GraphProto) -> list[NodeProto]:
 
 
 def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
-    """Return whether two nodes compute the same.
+    """Whether two nodes compute the same.
 
     Two Dequants of one tensor are equivalent whatever their scales, since the tensor determines
     the scale.
@@ -272,7 +272,10 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
 
 
 def _sort(scope: Scope) -> None:
-    """Sort the nodes of a scope topologically."""
+    """Replace the nodes of a scope by copies in topological order, in place.
+
+    Nodes of a cycle and those downstream of it would be dropped; see `sort_topologically`.
+    """
     sort_nodes(scope.graph, sort_topologically(scope)[0])
 
 
@@ -415,7 +418,10 @@ def _is_plain_identity(node: NodeView) -> bool:
 
 
 def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
-    """Return whether a tensor can be renamed to the name of a graph output."""
+    """Whether a tensor can be renamed to the name of a graph output.
+
+    It must be the output of a node of the main graph, and no graph output itself.
+    """
     return tensor.producer is not None and tensor.scope is view.main and not view.is_output(tensor)
 
 

@@ -343,7 +343,7 @@ class KindAnalysis:
             kinds.kind_of[tensor] = FLOAT if runs_in_float and kind.is_integer else kind
 
     def _is_integer_needed(self, node: NodeView, input_kinds: Sequence[TensorKind]) -> bool:
-        """Return whether an on-demand node passes its data on as integers.
+        """Whether an on-demand node passes its data on as integers.
 
         It does if the data are integers, and an integer operator or a Dequant of their scale
         consumes its first output.
@@ -524,7 +524,7 @@ def _compute_output_scale(
 
 
 def _is_float_state(node: NodeView, tensor: TensorView) -> bool:
-    """Return whether a state of a recurrent layer is float.
+    """Whether a state of a recurrent layer is float.
 
     In exports of the first generation, which have the attribute `scale_i`, a state is float unless
     it is declared as integer. Later ones of the domain "linger" declare float states.

@@ -147,7 +147,7 @@ def _render_row(trial: Mapping[str, Any]) -> list[str]:
 
 
 def _render_command(options: Sequence[str]) -> str:
-    """Render the options of an attempt as one command that can be copied."""
+    """Render the options of an attempt as one command that can be copied; "" without options."""
     return components.copyable_command(" ".join(options)) if options else ""
 
 

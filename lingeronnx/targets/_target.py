@@ -184,6 +184,8 @@ class Vendor:
     ) -> BoardProfile:
         """Compare a board's log with the latency model, and fit kernel costs to it.
 
+        This base has no latency model and always raises ConfigError; vendors override it.
+
         Parameters
         ----------
         graphs

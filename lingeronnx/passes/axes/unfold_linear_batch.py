@@ -107,7 +107,7 @@ def _match_layer_chain(fold: ir.Node, first: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_layer_or_elementwise(node: ir.Node) -> bool:
-    """Return whether `node` is a Linear function or a standard unary elementwise operator."""
+    """Whether `node` is a Linear function or a standard unary elementwise operator."""
     if node.domain:
         return (node.domain, node.op_type) == (ir.FUNCTION_DOMAIN, "Linear")
     return node.op_type in operators.UNARY_ELEMENTWISE_OPS

@@ -73,14 +73,14 @@ def _is_no_op(node: ir.Node) -> bool:
 
 
 def _is_inference_dropout(node: ir.Node) -> bool:
-    """Return whether a Dropout has no training mode, or a constant false one."""
+    """Whether a Dropout has no training mode, or a constant false one."""
     training = node.inputs[2] if len(node.inputs) > 2 else None
     mode = ir.const_value(training)
     return training is None or (mode is not None and not mode.any())
 
 
 def _casts_to_same_type(node: ir.Node) -> bool:
-    """Return whether the known type of the input is the type that the Cast produces."""
+    """Whether the known type of the input is the type that the Cast produces."""
     source = node.inputs[0]
     if source is None or source.dtype is None:
         return False
@@ -88,7 +88,7 @@ def _casts_to_same_type(node: ir.Node) -> bool:
 
 
 def _pads_nothing(node: ir.Node) -> bool:
-    """Return whether all amounts of a Pad are constant zeros, as attribute or second input."""
+    """Whether all amounts of a Pad are constant zeros, as attribute or second input."""
     pads = ir.get_attr(node, "pads")
     if not pads:
         pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -102,7 +102,7 @@ def _keeps_axis_order(node: ir.Node) -> bool:
 
 
 def _repeats_once(node: ir.Node) -> bool:
-    """Return whether all repeats of a Tile are constant ones."""
+    """Whether all repeats of a Tile are constant ones."""
     # the shapes do not tell, because two unknown batch sizes look the same
     repeats = ir.const_value(node.inputs[1])
     return repeats is not None and bool((repeats == 1).all())

@@ -77,7 +77,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
 
 
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
-    """Return whether a float32 mean or maximum over axes 2 and 3 keeps them as size 1 (`keepdims`).
+    """Whether a float32 mean or maximum over axes 2 and 3 keeps them as size 1 (`keepdims`).
 
     True for global pools. None for other operators, types and axes.
     """

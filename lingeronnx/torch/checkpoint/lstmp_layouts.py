@@ -298,7 +298,7 @@ def _make_numbered_layer(path: str, weights_of: Mapping[str, _ProjectedWeights])
 
 
 def _have_equal_shapes(first: _ProjectedWeights, second: _ProjectedWeights) -> bool:
-    """Return whether all tensors of two directions have equal shapes."""
+    """Whether all tensors of two directions have equal shapes."""
     return all(a.shape == b.shape for a, b in zip(first, second, strict=True))
 
 

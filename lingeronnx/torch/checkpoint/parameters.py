@@ -161,7 +161,7 @@ def save_checkpoint(graph: ir.Model, path: str | os.PathLike[str]) -> None:
 
 
 def is_parameter(name: str) -> bool:
-    """Return whether `name` can belong to a parameter; exporters name constants differently."""
+    """Whether `name` can belong to a parameter; exporters name constants differently."""
     if name.startswith("/") or "::" in name:
         return False
     return not re.fullmatch(r"(val|Constant|const)_\d+\w*", name)

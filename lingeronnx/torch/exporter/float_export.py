@@ -323,7 +323,7 @@ def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
 
 
 def _is_unsupported_float(tensor: Tensor) -> bool:
-    """Return whether a tensor has a float or complex type other than float32."""
+    """Whether a tensor has a float or complex type other than float32."""
     if not tensor.is_floating_point() and not tensor.is_complex():
         return False
     return tensor.dtype != torch.float32

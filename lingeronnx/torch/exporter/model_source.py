@@ -93,7 +93,7 @@ def _load_attribute(source: str, name: str) -> Any:
 
 
 def _is_model_source(value: Any) -> bool:
-    """Return whether a value is a Module, a Module class or a function."""
+    """Whether a value is a Module, a Module class or a function."""
     if isinstance(value, nn.Module) or inspect.isroutine(value):
         return True
     return inspect.isclass(value) and issubclass(value, nn.Module)

@@ -48,7 +48,7 @@ class DirectionWeights(NamedTuple):
 
 
 def is_exporting() -> bool:
-    """Return whether one of torch's exporters is tracing."""
+    """Whether one of torch's exporters is tracing."""
     return bool(torch.compiler.is_exporting() or torch.jit.is_tracing())
 
 

@@ -222,7 +222,7 @@ class _ResizedAxis(NamedTuple):
     roi: tuple[float, float]
 
     def is_identity(self, x: Any) -> bool:
-        """Return whether resampling does not change `x`."""
+        """Whether resampling does not change `x`."""
         is_same_size = self.output_size == x.shape[self.axis] and self.scale == 1.0
         return is_same_size and self.roi == (0.0, 1.0)
 

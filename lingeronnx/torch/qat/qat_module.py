@@ -325,7 +325,7 @@ def _select_parameters(step: FakeQuantStep, parameters: Mapping[str, Any]) -> di
 def _is_per_sample(
     steps: Sequence[Step], specs: Mapping[str, TensorSpec], input_names: Collection[str]
 ) -> bool:
-    """Return whether all steps compute the samples of a batch independently, on axis 0.
+    """Whether all steps compute the samples of a batch independently, on axis 0.
 
     `specs` are those of one sample; steps that do not depend on `input_names` do not count.
     """

@@ -151,5 +151,5 @@ def _collect_tensors(tree: Any) -> list[Tensor]:
 
 
 def _is_boolean_index(index: Any) -> bool:
-    """Return whether an index contains a boolean tensor."""
+    """Whether an index contains a boolean tensor."""
     return any(tensor.dtype == torch.bool for tensor in _collect_tensors(index))

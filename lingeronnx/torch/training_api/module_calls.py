@@ -136,7 +136,7 @@ def _check_first_call(root_model: nn.Module, target_model: nn.Module) -> None:
 
 
 def _has_settings(annotations: ModuleAnnotations) -> bool:
-    """Return whether any call but `trace_layers` has set options of a module.
+    """Whether any call but `trace_layers` has set options of a module.
 
     These are a clamp or its exemption, bits, and quantization switched off.
     """

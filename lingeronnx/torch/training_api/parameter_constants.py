@@ -153,7 +153,7 @@ def _find_foldable_layer(node: ir.Node) -> ir.Node | None:
 
 
 def _is_sole_consumer(node: ir.Node, index: int) -> bool:
-    """Return whether `node` is the only consumer of its input `index`."""
+    """Whether `node` is the only consumer of its input `index`."""
     return len(ir.require_input(node, index).uses()) == 1
 
 
@@ -315,7 +315,7 @@ class ConstantOrigins:
         return names
 
     def depends_on_parameters(self, node: ir.Node) -> bool:
-        """Return whether a constant of `node` depends on a parameter in any way."""
+        """Whether a constant of `node` depends on a parameter in any way."""
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
     def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:

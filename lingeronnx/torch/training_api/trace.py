@@ -567,6 +567,6 @@ class _ChosenLayers:
 
 
 def _has_integer_consumer(node: ir.Node, prepared: PreparedModel) -> bool:
-    """Return whether an integer node reads the first output of `node`."""
+    """Whether an integer node reads the first output of `node`."""
     integer_ids = prepared.parts.integer_node_ids
     return any(id(use.node) in integer_ids for use in node.outputs[0].uses())
