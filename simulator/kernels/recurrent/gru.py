@@ -255,5 +255,5 @@ class Gru(CompiledRecurrentKernel):
 
     @classmethod
     def make_output_rescale(cls, scale: float, bits: int) -> Rescale:
-        """Return the rescale of n (Q31) to a state of `bits` bits with `scale` integer steps per unit."""
+        """Return the rescale of n (Q31) to a `bits`-bit state of `scale` steps per unit."""
         return Rescale.from_ratio(scale * 2.0**-31, bits)
