@@ -125,12 +125,13 @@ class _ScaleLegalizer:
 
         Bit widths stay.
         """
+        smallest_of_group: dict[int, Affine] = {}
         for name, group in self._group_of.items():
             current = self.tensors[name]
-            smallest = min(
-                (self.tensors[member] for member in group.tensors),
-                key=lambda qparams: qparams.scale,
-            )
+            if id(group) not in smallest_of_group:
+                members = (self.tensors[member] for member in group.tensors)
+                smallest_of_group[id(group)] = min(members, key=lambda qparams: qparams.scale)
+            smallest = smallest_of_group[id(group)]
             if (current.scale, current.zero_point) != (smallest.scale, smallest.zero_point):
                 self.tensors[name] = current.changed(smallest.scale, zero_point=smallest.zero_point)
 

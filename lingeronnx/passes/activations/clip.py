@@ -23,6 +23,7 @@ def simplify_clip(model: ir.Model) -> PassResult:
     bound of 0, and is removed for one of 0 or below behind a non-negative input.
     """
     changes, skipped = 0, list[SkipReason]()
+    used_names = ir.get_tensor_names(model)
     for node in list(model.graph):
         bounds = _get_bounds(node)
         if bounds is None or _has_integer_input(node):
@@ -35,7 +36,7 @@ def simplify_clip(model: ir.Model) -> PassResult:
         merged_bounds = _merge_preceding_clip(model, node, bounds)
         if merged_bounds is not None:
             bounds = merged_bounds
-            node = _replace_with_clip(model, node, bounds)
+            node = _replace_with_clip(model, node, bounds, used_names)
             changes += 1
         if node.op_type == "Clip" and bounds[1] == math.inf and bounds[0] <= 0:
             changes += _simplify_lower_bound(model, node, bounds[0])
@@ -108,10 +109,13 @@ def _get_bounds(node: ir.Node | None) -> tuple[float, float] | None:
     return bounds if bounds is not None and bounds[0] <= bounds[1] else None
 
 
-def _replace_with_clip(model: ir.Model, node: ir.Node, bounds: tuple[float, float]) -> ir.Node:
+def _replace_with_clip(
+    model: ir.Model, node: ir.Node, bounds: tuple[float, float], used_names: set[str]
+) -> ir.Node:
     """Replace a Relu or Clip by a Clip with `bounds`, in the form of the model's opset.
 
-    Infinite bounds are left out. Returns the new node.
+    Infinite bounds are left out. Names of new constants are added to `used_names`, the names of all
+    tensors. Returns the new node.
     """
     base = node.outputs[0].name
     inputs: list[ir.Value | None] = [ir.require_input(node)]
@@ -125,7 +129,7 @@ def _replace_with_clip(model: ir.Model, node: ir.Node, bounds: tuple[float, floa
             if not math.isfinite(bound):
                 inputs.append(None)
                 continue
-            name = ir.unique_tensor_name(model, f"{base}_{key}")
+            name = ir.reserve_name(f"{base}_{key}", used_names)
             inputs.append(ir.add_initializer(model, name, np.array(bound, np.float32)))
         if inputs[-1] is None:
             inputs.pop()

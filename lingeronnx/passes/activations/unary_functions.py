@@ -14,7 +14,9 @@ tanh) are not fused, except SiLU and HardSwish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +30,6 @@ _TABLE_ONLY_OPS = frozenset(
     op_type for op_type in operators.UNARY_FUNCTIONS if is_table_only(op_type)
 ) - {"Neg"} | {"Pow"}
 _ELEMENTWISE_OPS = {*operators.UNARY_FUNCTIONS, *operators.BINARY_FUNCTIONS, "Clip"}
-_FusionPredicate = Callable[[list[ir.Node], ir.Value], bool]
 _SAMPLE_POINTS = np.linspace(-8.0, 8.0, 257)
 _KNOWN_FUNCTIONS = {
     "Gelu": ("Gelu", {}),
@@ -40,11 +41,12 @@ _KNOWN_FUNCTIONS = {
 
 #: Known function with constants -> operators of which each of its forms has at least one.
 _MARKER_OPS = {"HardSwish": {"Clip", "HardSigmoid"}, "Gelu": {"Erf"}, "GeluTanh": {"Tanh"}}
+_MAX_KNOWN_FUNCTION_NODES = 32  # exporters write at most 12
 
 
 def fuse_unary_functions(model: ir.Model) -> PassResult:
     """Fuse the unary compositions of `model`, counted by new nodes."""
-    return _fuse_regions(model, _is_worth_fusing)
+    return _fuse_regions(model, _TABLE_RULE)
 
 
 def fuse_known_activations(model: ir.Model) -> PassResult:
@@ -52,42 +54,44 @@ def fuse_known_activations(model: ir.Model) -> PassResult:
 
     Must run before layers absorb the constants that these divide by or add.
     """
-    return _fuse_regions(model, _matches_known_function)
+    return _fuse_regions(model, _KNOWN_FUNCTION_RULE)
 
 
-def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
-    """Fuse the regions of `model` for which `should_fuse` holds, from the outputs upstream.
+def _fuse_regions(model: ir.Model, rule: _FusionRule) -> PassResult:
+    """Fuse the regions of `model` that `rule` accepts, from the outputs upstream.
 
     A region computes a unary function of one tensor and becomes one function call.
     """
     changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
-    for node in reversed(list(model.graph)):
+    finder, declarations = _RegionFinder(model.graph, rule), _FunctionDeclarations(model)
+    for node in reversed(finder.nodes):
         if id(node) in fused_ids:
             continue
-        region = _find_region(node, should_fuse)
+        region = finder.find_region(node)
         if region is None:
-            reason = _explain_unfused_gate(node, should_fuse)
+            reason = _explain_unfused_gate(node, rule)
             if reason is not None:
                 skipped.append(reason)
             continue
         nodes, source = region
         fused_ids.update(id(member) for member in nodes)
-        _replace_with_function(model, nodes, source)
+        _replace_with_function(model, nodes, source, declarations)
         changes += 1
     return PassResult(changes, skipped)
 
 
-def _explain_unfused_gate(node: ir.Node, should_fuse: _FusionPredicate) -> SkipReason | None:
+def _explain_unfused_gate(node: ir.Node, rule: _FusionRule) -> SkipReason | None:
     """Return why a product of a tensor with a function of it is not fused, else None.
 
-    The function (gate) is one of `_GATE_OPS`; it is another function, or used elsewhere too.
+    The function (gate) is one of the rule's `gate_ops`; it is another function, or used elsewhere
+    too.
     """
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
         return None
     for gate, source in (operands, operands[::-1]):
         producer = ir.producer(gate)
-        if producer is None or producer.op_type not in _GATE_OPS[should_fuse]:
+        if producer is None or producer.op_type not in rule.gate_ops:
             continue
         if ir.require_input(producer) is source:
             is_private = ir.sole_consumer(gate) is node
@@ -130,111 +134,244 @@ def _is_scalar_float(array: np.ndarray, max_rank: int) -> bool:
     return array.size == 1 and array.ndim <= max_rank and array.dtype.kind == "f"
 
 
-def _find_region(
-    end: ir.Node, should_fuse: _FusionPredicate
-) -> tuple[list[ir.Node], ir.Value] | None:
-    """Find the largest set of nodes that computes the output of `end` from one tensor.
+class _UnaryRegion:
+    """Elementwise nodes that compute the output of one node, extended upstream node by node.
 
-    Returns (nodes in graph order, the tensor). None unless a set of at least two nodes exists for
-    which ``should_fuse(nodes, tensor)`` is true.
+    A producer joins the region if only nodes of the region read its output. The work for each node
+    does not depend on the size of the region.
+
+    Attributes
+    ----------
+    members
+        The nodes, in the order in which they joined.
+    op_types
+        Their operators.
+    has_product
+        Whether a member multiplies two computed tensors.
+    has_join
+        Whether a member reads two different computed tensors.
     """
-    sources = _computed_operands(end)
-    if sources is None:
-        return None
-    members = [end]
-    best: tuple[list[ir.Node], ir.Value] | None = None
-    while True:
-        if len(sources) == 1 and len(members) > 1 and should_fuse(members, sources[0]):
-            best = list(members), sources[0]
-        interior = next((value for value in sources if _is_interior(value, members)), None)
-        if interior is None:
-            break
-        producer = ir.require_producer(interior)
-        members.append(producer)
-        sources = _expand_source(sources, interior, _computed_operands(producer) or [])
-    if best is None or end.graph is None:
-        return None
-    region, source = best
-    return [node for node in end.graph if node in region], source
+
+    def __init__(self, end: ir.Node, operands: Sequence[ir.Value]) -> None:
+        """Start with `end`, whose computed inputs are `operands`."""
+        self.members: list[ir.Node] = []
+        self.op_types: set[str] = set()
+        self.has_product = self.has_join = False
+        self._sources: dict[int, ir.Value] = {}
+        self._source_indices: dict[int, int] = {}
+        self._outside_uses: dict[int, int] = {}
+        self._interior: list[tuple[int, ir.Node, list[ir.Value]]] = []
+        self._add_member(end, operands)
+
+    @property
+    def source(self) -> ir.Value | None:
+        """The tensor from which the region is computed, or None if there are several."""
+        return next(iter(self._sources.values())) if len(self._sources) == 1 else None
+
+    def extend(self) -> bool:
+        """Add the producer of the first source that only members read; False if there is none."""
+        if not self._interior:
+            return False
+        _, producer, operands = heapq.heappop(self._interior)
+        del self._sources[id(producer.outputs[0])]
+        self._add_member(producer, operands)
+        return True
+
+    def _add_member(self, node: ir.Node, operands: Sequence[ir.Value]) -> None:
+        """Add a node whose computed inputs are `operands`, which become sources."""
+        self.members.append(node)
+        self.op_types.add(node.op_type)
+        self.has_product |= _is_product_of_tensors(node)
+        self.has_join |= len(operands) > 1
+        for value in operands:
+            key = id(value)
+            if key not in self._source_indices:
+                self._sources[key] = value
+                self._source_indices[key] = len(self._source_indices)
+                self._outside_uses[key] = _count_uses(value)
+            self._outside_uses[key] -= sum(operand is value for operand in node.inputs)
+            self._enter_if_interior(value)
+
+    def _enter_if_interior(self, value: ir.Value) -> None:
+        """Schedule the elementwise producer of a source that only members read."""
+        if self._outside_uses[id(value)] or value.is_graph_output():
+            return
+        producer = ir.require_producer(value)
+        operands = _computed_operands(producer)
+        if operands is not None:
+            heapq.heappush(self._interior, (self._source_indices[id(value)], producer, operands))
 
 
-def _expand_source(
-    sources: list[ir.Value], expanded: ir.Value, operands: list[ir.Value]
-) -> list[ir.Value]:
-    """Return `sources` without `expanded`, followed by those `operands` not among `sources`.
+def _count_uses(value: ir.Value) -> int:
+    """Count the consumers of a computed tensor; -1, never zero uses left, for a graph input."""
+    return -1 if ir.producer(value) is None else len(value.uses())
 
-    The operands are those of the producer of `expanded`.
+
+@dataclass(frozen=True)
+class _FusionRule:
+    """Which regions are fused.
+
+    Attributes
+    ----------
+    gate_ops
+        Operators of the gate in a product that may be such a function.
+    may_match
+        Whether a part of the region may be fused; False also holds for all its parts.
+    matches_any_size
+        Whether the region is fused, and each larger one with a single source too.
+    matches
+        Whether the nodes, in graph order, are fused as a function of one tensor.
+    max_nodes
+        Largest region for which `matches` is evaluated.
     """
-    remaining = [value for value in sources if value is not expanded]
-    return remaining + [value for value in operands if value not in sources]
+
+    gate_ops: tuple[str, ...]
+    may_match: Callable[[_UnaryRegion], bool]
+    matches_any_size: Callable[[_UnaryRegion], bool]
+    matches: Callable[[Sequence[ir.Node], ir.Value], bool]
+    max_nodes: int
 
 
-def _is_interior(value: ir.Value, members: list[ir.Node]) -> bool:
-    """Whether an elementwise node computes `value` and only `members` consume it.
+class _RegionFinder:
+    """Finds the largest region upstream of a node that a rule accepts.
 
-    False for a graph output.
+    The region of a node contains the regions of all its members. What it excludes therefore holds
+    for these too, so that a chain of nodes is not traversed again from each of them.
+
+    Attributes
+    ----------
+    nodes
+        The nodes of the graph when the search started.
     """
-    producer = value.producer()
-    if producer is None or value.is_graph_output() or _computed_operands(producer) is None:
-        return False
-    member_ids = {id(member) for member in members}
-    return all(id(use.node) in member_ids for use in value.uses())
+
+    def __init__(self, graph: ir.Graph, rule: _FusionRule) -> None:
+        """Number the nodes of `graph` in graph order."""
+        self.nodes = list(graph)
+        self._rule = rule
+        self._positions = {id(node): index for index, node in enumerate(self.nodes)}
+        self._unfusible_ids: set[int] = set()
+        self._limited_ids: set[int] = set()
+
+    def find_region(self, end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
+        """Find the largest fusible set of nodes that computes the output of `end`.
+
+        Returns (nodes in graph order, the tensor from which they compute it), or None.
+        """
+        operands = None if id(end) in self._unfusible_ids else _computed_operands(end)
+        if operands is None or end.graph is None:
+            return None
+        region = _UnaryRegion(end, operands)
+        is_limited = id(end) in self._limited_ids
+        size, source = 0, operands[0]
+        while region.extend():
+            if region.source is not None and self._is_fusible(region, region.source):
+                size, source = len(region.members), region.source
+            if is_limited and len(region.members) >= self._rule.max_nodes:
+                break
+        if not is_limited:
+            self._exclude_members(region)
+        return (self._sort_nodes(region.members[:size]), source) if size else None
+
+    def _is_fusible(self, region: _UnaryRegion, source: ir.Value) -> bool:
+        """Whether the rule accepts the region."""
+        if self._rule.matches_any_size(region):
+            return True
+        if len(region.members) > self._rule.max_nodes or not self._rule.may_match(region):
+            return False
+        return self._rule.matches(self._sort_nodes(region.members), source)
+
+    def _exclude_members(self, region: _UnaryRegion) -> None:
+        """Record what a region that cannot be extended excludes for its members."""
+        member_ids = map(id, region.members)
+        if not self._rule.may_match(region):
+            self._unfusible_ids.update(member_ids)
+        elif not self._rule.matches_any_size(region):
+            self._limited_ids.update(member_ids)
+
+    def _sort_nodes(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+        """Sort nodes of the graph into graph order."""
+        return sorted(nodes, key=lambda node: self._positions[id(node)])
 
 
-def _is_worth_fusing(nodes: list[ir.Node], source: ir.Value) -> bool:
-    """Whether no platform has an operator for the composition, or it is SiLU.
+def _needs_table(region: _UnaryRegion) -> bool:
+    """Whether no platform has an operator for the composition.
 
     That holds for operators of `_TABLE_ONLY_OPS`, and for products of tensors with a Tanh.
     """
-    op_types = [node.op_type for node in nodes]
-    if not _TABLE_ONLY_OPS.isdisjoint(op_types):
+    if not _TABLE_ONLY_OPS.isdisjoint(region.op_types):
         return True
-    if not any(_is_product_of_tensors(node) for node in nodes):
-        return False
-    return "Tanh" in op_types or sorted(op_types) == ["Mul", "Sigmoid"]
+    return region.has_product and "Tanh" in region.op_types
+
+
+def _may_contain_table_function(region: _UnaryRegion) -> bool:
+    """Whether a part of the region may need a table or be SiLU."""
+    return _needs_table(region) or (region.has_product and "Sigmoid" in region.op_types)
+
+
+def _is_silu(nodes: Sequence[ir.Node], source: ir.Value) -> bool:
+    """Whether two nodes that compute a function of one tensor are SiLU."""
+    op_types = sorted(node.op_type for node in nodes)
+    return op_types == ["Mul", "Sigmoid"] and any(map(_is_product_of_tensors, nodes))
 
 
 def _is_product_of_tensors(node: ir.Node) -> bool:
     return node.op_type == "Mul" and all(ir.const_value(value) is None for value in node.inputs)
 
 
-def _matches_known_function(nodes: list[ir.Node], source: ir.Value) -> bool:
-    """Whether `nodes`, which compute the first one's output from `source`, equal a known function.
+def _may_contain_known_function(region: _UnaryRegion) -> bool:
+    """Whether a part of the region may have the values of a function in `_MARKER_OPS`.
 
-    Compared at `_SAMPLE_POINTS`, and only with functions of `_MARKER_OPS` one of whose marker
-    operators occurs in `nodes`.
+    A chain of unary operators has them only if one of these is such a function already.
     """
+    if not any(markers & region.op_types for markers in _MARKER_OPS.values()):
+        return False
+    known_ops = {op_type for op_type, _ in _KNOWN_FUNCTIONS.values()}
+    return region.has_join or not known_ops.isdisjoint(region.op_types)
+
+
+def _matches_known_function(nodes: Sequence[ir.Node], source: ir.Value) -> bool:
+    """Whether nodes in graph order have the values of a function in `_MARKER_OPS`."""
     op_types = {node.op_type for node in nodes}
     names = [name for name, markers in _MARKER_OPS.items() if markers & op_types]
     if not names:
         return False
     with np.errstate(all="ignore"):  # the composition may have a root or logarithm
-        values = _evaluate_on_grid(nodes[0].outputs[0], source)
-        return _match_known_values(values, names) != ""
+        return _match_known_values(_evaluate_on_grid(nodes, source), names) != ""
 
 
-#: Operators of the gate in a product that may be such a function.
-_GATE_OPS: dict[_FusionPredicate, tuple[str, ...]] = {
-    _is_worth_fusing: ("Sigmoid",),
-    _matches_known_function: ("HardSigmoid",),
-}
+#: Compositions that become a table.
+_TABLE_RULE = _FusionRule(
+    ("Sigmoid",), _may_contain_table_function, _needs_table, _is_silu, max_nodes=2
+)
+#: Compositions that are a function of `_MARKER_OPS`.
+_KNOWN_FUNCTION_RULE = _FusionRule(
+    ("HardSigmoid",),
+    _may_contain_known_function,
+    lambda region: False,
+    _matches_known_function,
+    _MAX_KNOWN_FUNCTION_NODES,
+)
 
 
-def _evaluate_on_grid(value: ir.Value | None, source: ir.Value) -> np.ndarray:
-    """Return the values of `value`, computed from `source`, for `source` = `_SAMPLE_POINTS`.
+def _evaluate_on_grid(nodes: Sequence[ir.Node], source: ir.Value) -> np.ndarray:
+    """Return the output of the last of `nodes`, in graph order, for `source` = `_SAMPLE_POINTS`."""
+    values = {id(source): _SAMPLE_POINTS}
+    for node in nodes:
+        operands = []
+        for value in node.inputs:
+            array = ir.const_value(value)
+            operand = values[id(value)] if array is None else array.astype(np.float64).reshape(())
+            operands.append(operand)
+        values[id(node.outputs[0])] = evaluate_node(node, *operands)
+    return values[id(nodes[-1].outputs[0])]
 
-    Constants are scalars; evaluated recursively in float64.
-    """
-    if value is source:
-        return _SAMPLE_POINTS
-    array = ir.const_value(value)
-    if array is not None:
-        return array.astype(np.float64).reshape(())
-    node = ir.require_producer(value)
-    return evaluate_node(node, *(_evaluate_on_grid(operand, source) for operand in node.inputs))
 
-
-def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Value) -> None:
+def _replace_with_function(
+    model: ir.Model,
+    nodes: list[ir.Node],
+    source: ir.Value,
+    declarations: _FunctionDeclarations,
+) -> None:
     """Replace `nodes`, a unary function of `source`, by a call of a model-local function.
 
     `nodes` are in topological order; their constants become Constant nodes of the body. The call
@@ -268,7 +405,7 @@ def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Val
         name="Curve",
     )
     call = ir.make_node(
-        _declare_function(model, graph),
+        declarations.declare_function(graph),
         [source],
         domain=ir.FUNCTION_DOMAIN,
         origin=nodes[-1],
@@ -279,30 +416,39 @@ def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Val
     ir.replace_nodes(model, nodes, [call])
 
 
-def _declare_function(model: ir.Model, graph: ir.Graph) -> str:
-    """Add the function of body `graph` to the model and return its name.
+class _FunctionDeclarations:
+    """The functions of this package's domain in a model, by their signature."""
 
-    An equal function of the model is reused; a new one is named after the operator that it is
-    recognized as, with a number if the name is taken.
-    """
-    signature = _function_signature(graph)
-    for function in model.functions.values():
-        if (
-            function.domain == ir.FUNCTION_DOMAIN
-            and _function_signature(function.graph) == signature
-        ):
-            return function.name
-    function = ir.Function(ir.FUNCTION_DOMAIN, "Curve", graph=graph, attributes=[])
-    base = name = _identify_function(model, function)
-    count = 1
-    while (ir.FUNCTION_DOMAIN, name, "") in model.functions:
-        count += 1
-        name = f"{base}_{count}"
-    function.name = name
-    model.functions[ir.FUNCTION_DOMAIN, name, ""] = function
-    model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
-    model.ir_version = max(model.ir_version or 8, 8)
-    return name
+    def __init__(self, model: ir.Model) -> None:
+        """Read the functions of `model`, to which new ones are added."""
+        self._model = model
+        self._names: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        for function in model.functions.values():
+            if function.domain == ir.FUNCTION_DOMAIN:
+                self._names.setdefault(_function_signature(function.graph), function.name)
+
+    def declare_function(self, graph: ir.Graph) -> str:
+        """Add the function of body `graph` to the model and return its name.
+
+        An equal function of the model is reused; a new one is named after the operator that it is
+        recognized as, with a number if the name is taken.
+        """
+        model, signature = self._model, _function_signature(graph)
+        if signature in self._names:
+            return self._names[signature]
+        function = ir.Function(ir.FUNCTION_DOMAIN, "Curve", graph=graph, attributes=[])
+        base = name = _identify_function(model, function)
+        count = self._counts.get(base, 1)
+        while (ir.FUNCTION_DOMAIN, name, "") in model.functions:
+            count += 1
+            name = f"{base}_{count}"
+        self._counts[base] = count
+        function.name = self._names[signature] = name
+        model.functions[ir.FUNCTION_DOMAIN, name, ""] = function
+        model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
+        model.ir_version = max(model.ir_version or 8, 8)
+        return name
 
 
 def _function_signature(graph: ir.Graph) -> str:
