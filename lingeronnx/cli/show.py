@@ -264,10 +264,12 @@ def _print_first_difference(console: EscapingConsole, first: TensorDifference) -
         *(("remark", text, "") for text in first.remarks),
     ]
     for cause in first.causes:
-        label = "packer" if cause.kind == "packer" else "possible cause"
         if cause.exact:
-            label = "explained by"
-        rows.append((label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else ""))
+            rows.append(("explained by", f"{cause.kind}: {cause.text}", "bold"))
+        elif cause.kind == "packer":
+            rows.append(("packer", cause.text, ""))
+        else:
+            rows.append((cause.kind, cause.text, "bold"))
     print_facts(console, rows)
 
 

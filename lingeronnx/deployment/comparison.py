@@ -2,8 +2,9 @@
 
 Tensors are compared in graph order. All tensors upstream of the first wrong one agreed or were not
 dumped, so the fault lies between them. The fault hypotheses (`iterate_hypotheses`) are therefore
-computed from correct integers. A hypothesis that reproduces exactly the device's integers explains
-them. If there is none, only the pattern of the differences is described.
+computed from correct integers. A hypothesis explains a difference if it reproduces all integers of
+the device, and at least `_MIN_EXPLAINED_VALUES` of them differ: fewer may agree by chance. Any
+other difference is unexplained; remarks then state where and by how much the values differ.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ __all__ = ["Cause", "TensorDifference", "Verification", "verify"]
 
 _MAX_CAUSES = 3
 _MAX_HYPOTHESES = 4000  # a layer of many nodes has more
+_MIN_EXPLAINED_VALUES = 16
+_UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A possible explanation of the first difference.
+    """An explanation of the first difference, or that there is none.
 
-    kind : category in one or two words. exact : whether it reproduces every integer of the device;
-    otherwise it is a guess.
+    kind : category in one or two words; "unexplained" if no known fault explains the difference,
+    "packer" for a rule of the packer that a node breaks. exact : whether it reproduces every
+    integer of the device; true for all other kinds.
     """
 
     kind: str
@@ -135,7 +139,7 @@ def verify(
     Returns
     -------
     Verification
-        Tensors compared, those that differ, and the likely causes of the first difference.
+        Tensors compared, those that differ, and the explanations of the first difference.
 
     Raises
     ------
@@ -308,7 +312,7 @@ def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> Ten
             "differing": int(np.count_nonzero(mismatches)),
             "largest": float(np.nan_to_num(gap).max(initial=0.0)),
         }
-    text = "error in a host part or its C library; its inputs, where dumped, are compared first"
+    text = "no fault of a host part is known; its inputs, where dumped, are equal"
     return TensorDifference(
         host_dump.tensor,
         node.name if node is not None else "",
@@ -317,7 +321,7 @@ def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> Ten
         **location,
         size=expected.size,
         nodes=[node.name] if node is not None else [],
-        causes=[Cause("host", text, False)],
+        causes=[Cause(_UNEXPLAINED, text, False)],
         remarks=remarks,
     )
 
@@ -329,7 +333,7 @@ def _explain_difference(
     tensor: str,
     matched: Mapping[str, DumpedTensor],
 ) -> TensorDifference:
-    """Describe the first difference of `tensor`, and its causes from the layer that computes it.
+    """Describe the first difference of `tensor`, and its explanations by the layer's known faults.
 
     Parameters
     ----------
@@ -350,6 +354,11 @@ def _explain_difference(
         location = _locate_first_difference(expected, actual)
     else:
         location = _locate_by_checksum_words(device, expected)
+    if not causes:
+        causes = [Cause(_UNEXPLAINED, _explain_missing_cause(location["differing"]), False)]
+        if actual is not None:
+            is_recurrent = expected.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
+            remarks += describe_patterns(expected, actual, is_recurrent)
     return TensorDifference(
         tensor,
         node.name,
@@ -409,25 +418,39 @@ def _find_causes(
     device: DumpedTensor,
     actual: np.ndarray | None,
 ) -> list[Cause]:
-    """Find faults that reproduce the device's tensor, at most one of a kind, or else its patterns.
+    """Find faults that reproduce the device's tensor, at most one of a kind.
 
-    At most _MAX_CAUSES faults, of the first _MAX_HYPOTHESES; only they are exact. actual : the
-    device's integers in the simulator's shape, or None if they are not known.
+    Returns an empty list if fewer than `_MIN_EXPLAINED_VALUES` values differ. actual : the device's
+    integers in the simulator's shape, or None if they are not known.
     """
     expected = run.integers[tensor]
+    if expected.size < _MIN_EXPLAINED_VALUES:
+        return []
+    if actual is not None and np.count_nonzero(actual != expected) < _MIN_EXPLAINED_VALUES:
+        return []
     hypotheses = iterate_hypotheses(graph, layer, tensor, run, neighbors, actual)
     causes: dict[str, Cause] = {}
     for hypothesis in islice(hypotheses, _MAX_HYPOTHESES):
-        kind = hypothesis.kind
-        if device.is_equal(hypothesis.array.astype(expected.dtype)) and kind not in causes:
-            causes[kind] = Cause(kind, hypothesis.text, True)
-            if len(causes) == _MAX_CAUSES:
-                break
-    if causes or actual is None:
-        return list(causes.values())
-    recurrent = expected.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
-    patterns = describe_patterns(expected, actual, recurrent)
-    return [Cause(kind, text, False) for kind, text in patterns]
+        kind, array = hypothesis.kind, hypothesis.array.astype(expected.dtype)
+        if kind in causes or not device.is_equal(array):
+            continue
+        if np.count_nonzero(array.reshape(-1) != expected.reshape(-1)) < _MIN_EXPLAINED_VALUES:
+            continue  # the device's values, of which only a checksum is known, are those of `array`
+        causes[kind] = Cause(kind, hypothesis.text, True)
+        if len(causes) == _MAX_CAUSES:
+            break
+    return list(causes.values())
+
+
+def _explain_missing_cause(differing: int | None) -> str:
+    """Return why a difference of `differing` values, or of an unknown number, is unexplained."""
+    if differing is not None and differing < _MIN_EXPLAINED_VALUES:
+        return (
+            f"only {differing} values differ; a fault that agrees with fewer than "
+            f"{_MIN_EXPLAINED_VALUES} may do so by chance"
+        )
+    values = "values that differ" if differing is None else f"{differing} values that differ"
+    return f"no known fault reproduces all {values}"
 
 
 def _find_packer_causes(

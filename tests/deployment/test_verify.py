@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from lingeronnx import api
 from lingeronnx.cli import main
-from lingeronnx.deployment import verify
+from lingeronnx.deployment import comparison, verify
+from lingeronnx.deployment.fault_hypotheses import FaultHypothesis
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
@@ -217,7 +218,7 @@ FAULTS = (
     ("another sample", {"stale"}, ACTS[STEM], lambda d, a, x: d.run({"input": x[1:2]})[ACTS[STEM]]),
     ("operand of add shifted", {"shift"}, ADD, lambda d, a, x: add(d, a, 1)),
     ("not computed", {"not computed"}, AVERAGE, lambda d, a, x: a[AVERAGE] * 0),
-    ("overwritten", {"overwritten"}, POOL, lambda d, a, x: overwritten(a[POOL])),
+    ("overwritten", {"unexplained"}, POOL, lambda d, a, x: overwritten(a[POOL])),
     (
         "weights in another layout",
         {"weight layout"},
@@ -247,7 +248,9 @@ def planted(device, clean, x, fault):
     ],
 )
 def test_planted_faults(device, clean, digits, fault, tmp_path):
-    """The layer, the element and the counts are right, and the cause is named."""
+    """The layer, the element and the counts are right, and the cause is named if enough values
+    differ to tell it from chance.
+    """
     graph, x = digits
     arrays, wrong = planted(device, clean, x, fault)
     tensor = fault[2]
@@ -259,15 +262,16 @@ def test_planted_faults(device, clean, digits, fault, tmp_path):
     assert (first.index, first.differing, first.largest) == (tuple(off[0]), len(off), gap.max())
     assert (first.found, first.expected) == (wrong[tuple(off[0])], clean[tensor][tuple(off[0])])
     print(f"\n{fault[0]:28} {tensor:44} {first.causes[0].kind:16} {first.causes[0].text}")
-    assert first.causes[0].kind in fault[1], first.causes
+    expected_kinds = fault[1] if len(off) >= 16 else {"unexplained"}
+    assert first.causes[0].kind in expected_kinds, first.causes
 
 
 @pytest.mark.slow
 def test_a_stale_state(tmp_path):
     """The state of the call before last, and one that is never fed back: the layer that reads it,
-    and the input.
+    and the input. The state has enough values to tell that from chance.
     """
-    model, rng = streaming("LSTM"), np.random.default_rng(0)
+    model, rng = streaming("LSTM", units=40), np.random.default_rng(0)
     calls = [{"x": rng.standard_normal((4, T, WIDTH)).astype(np.float32)} for _ in range(5)]
     state = {"h_out": "h", "c_out": "c"}
     graph = api.quantize(model, calls, platform="arcs", state=state, effort="fast").graph
@@ -338,17 +342,15 @@ def test_binary_dumps_and_outputs(device, clean, digits, tmp_path):
 
 @pytest.mark.slow
 def test_a_fault_seen_in_the_output_alone(device, clean, digits, tmp_path):
-    """The fault may lie in any layer, and can still be named."""
+    """The fault may lie in any layer; ten logits cannot tell it from chance."""
     graph, x = digits
     arrays, _ = planted(device, clean, x, FAULTS[2])
     (tmp_path / "o.bin").write_bytes(arrays["logits_q"].tobytes())
     first = verify(graph, {"input": x}, output=tmp_path / "o.bin").first
     assert first.tensor == "logits_q"
     assert len(first.nodes) > 10
-    assert (first.causes[0].kind, first.causes[0].exact) == ("shift", True)
-    # The layer itself, or the mean behind it: a shift in either gives the same output.
-    assert any(layer in first.causes[0].text for layer in ("/widen/", "/average/"))
-    assert "the shift is 1 bit off" in first.causes[0].text
+    assert (first.causes[0].kind, first.causes[0].exact) == ("unexplained", False)
+    assert "fewer than 16 may do so by chance" in first.causes[0].text
 
 
 def test_other_samples(device, digits, tmp_path):
@@ -475,8 +477,8 @@ def test_the_other_generation(device, clean, digits, tmp_path):
 
 @pytest.mark.slow
 def test_an_lstm(tmp_path):
-    """All that an LSTMInt writes is compared; one that goes on from the sample before is guessed
-    from its steps.
+    """All that an LSTMInt writes is compared; of one that goes on from the sample
+    before, the steps that differ are described.
     """
     graph = api.quantize(
         ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
@@ -502,14 +504,15 @@ def test_an_lstm(tmp_path):
     wrong = device.run({"input": x}, {tensor: again})
     found = verify(graph, {"input": x}, dump=device.dump(tmp_path / "w", wrong)).first
     assert (found.tensor, found.index[:2]) == (tensor, (0, 0))
-    assert (found.causes[0].kind, found.causes[0].exact) == ("stale", False)
+    assert (found.causes[0].kind, found.causes[0].exact) == ("unexplained", False)
+    assert found.remarks[0] == "it differs from the first step on"
 
 
-#: Faults that no suspect is made for: (what, kinds of the guess, tensor, what the device makes of it).
+#: Faults that no hypothesis reproduces: (name, remark, tensor, what the device makes of it).
 UNFORESEEN = (
     (
         "two channels' weights",
-        {"weight"},
+        "only channels 3, 9 of axis 1 differ",
         TWO,
         lambda d, a: d.layer(
             a,
@@ -519,13 +522,13 @@ UNFORESEEN = (
     ),
     (
         "last row missing",
-        {"pads"},
+        "only indices 7 of axis 2 differ",
         ACTS[STEM],
         lambda d, a: a[ACTS[STEM]] * (np.arange(8) < 7)[:, None],
     ),
     (
         "every third value one off",
-        {"rounding"},
+        "all differences are +1",
         BLOCK,
         lambda d, a: (
             a[BLOCK]
@@ -534,7 +537,7 @@ UNFORESEEN = (
     ),
     (
         "noise",
-        {"unknown"},
+        None,
         POOL,
         lambda d, a: a[POOL] ^ np.random.default_rng(0).integers(0, 99, (32, 4, 4), np.int8),
     ),
@@ -544,7 +547,7 @@ UNFORESEEN = (
 @pytest.mark.sweep
 @pytest.mark.parametrize("fault", UNFORESEEN, ids=[name for name, *_ in UNFORESEEN])
 def test_unforeseen_faults(device, clean, digits, fault, tmp_path):
-    """The layer is right, and the pattern is told as a guess."""
+    """The layer is right, the difference unexplained, and its pattern a remark without a cause."""
     graph, x = digits
     wrong = fault[3](device, clean).astype(np.int8)
     folder = device.dump(tmp_path / "d", device.run({"input": x[:1]}, {fault[2]: wrong}))
@@ -552,5 +555,38 @@ def test_unforeseen_faults(device, clean, digits, fault, tmp_path):
     assert first.tensor == fault[2]
     assert first.differing == (wrong != clean[fault[2]]).sum()
     print(f"\n{fault[0]:28} {fault[2]:44} {first.causes[0].kind:16} {first.causes[0].text}")
-    assert first.causes[0].kind in fault[1], first.causes
-    assert not first.causes[0].exact
+    assert [(cause.kind, cause.exact) for cause in first.causes] == [("unexplained", False)]
+    assert f"reproduces all {first.differing} values" in first.causes[0].text
+    assert list(first.remarks)[:1] == ([] if fault[1] is None else [fault[1]])
+
+
+@pytest.mark.parametrize("as_log", (False, True))
+@pytest.mark.parametrize(
+    "differing, reproduced, kind",
+    ((16, 16, "planted"), (15, 15, "unexplained"), (40, 39, "unexplained"), (1, 1, "unexplained")),
+)
+def test_explanation_needs_evidence(
+    device, clean, digits, differing, reproduced, kind, as_log, tmp_path, monkeypatch
+):
+    """A fault is named if it reproduces all differing values and these are at least 16, whether the
+    values are known or only their checksum.
+    """
+    graph, x = digits
+
+    def flip(count):
+        array = clean[POOL].copy()
+        array.reshape(-1)[:count] ^= 1
+        return array
+
+    monkeypatch.setattr(
+        comparison,
+        "iterate_hypotheses",
+        lambda *args: iter([FaultHypothesis("planted", "planted fault", flip(reproduced))]),
+    )
+    arrays = {**clean, POOL: flip(differing)}
+    shown = {"log": device.log(tmp_path / "b.log", arrays)}
+    if not as_log:
+        shown = {"dump": device.dump(tmp_path / "d", arrays)}
+    first = verify(graph, {"input": x}, **shown).first
+    assert first.tensor == POOL
+    assert [(cause.kind, cause.exact) for cause in first.causes] == [(kind, kind == "planted")]

@@ -332,11 +332,13 @@ def test_why_given_states_stay_in_float(kind):
     )
 
 
-def streaming(kind, layers=1, direction="forward"):
+def streaming(kind, layers=1, direction="forward", units=H):
     """States go in and come out; for two layers they are stacked along axis 0, as exporters do."""
     count = layers * (1 + (direction == "bidirectional"))
     net = Recurrent(T, WIDTH, seed=10)
-    states = [net.enter(name, count, "N", H) for name in ("h", "c")[: 2 if kind == "LSTM" else 1]]
+    states = [
+        net.enter(name, count, "N", units) for name in ("h", "c")[: 2 if kind == "LSTM" else 1]
+    ]
     y, width, ends = net.time_first(), WIDTH, []
     for number in range(layers):
         each = count // layers
@@ -348,10 +350,10 @@ def streaming(kind, layers=1, direction="forward"):
                 )
                 for s in states
             ]
-        whole, *last = net.layer(kind, y, width, more=["", *parts], direction=direction)
+        whole, *last = net.layer(kind, y, width, units, more=["", *parts], direction=direction)
         ends.append(last)
         turned = net.node("Transpose", whole, perm=[0, 2, 1, 3])
-        y, width = net.node("Reshape", turned, net.ints(0, 0, -1)), each * H
+        y, width = net.node("Reshape", turned, net.ints(0, 0, -1)), each * units
     rows = net.node("Reshape", net.time_first(y), net.ints(-1, T * width))
     final = [
         net.node("Concat", *parts, axis=0, out=f"{name}_out")
