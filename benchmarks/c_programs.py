@@ -1,6 +1,6 @@
 """What becomes of each model as a C program.
 
-Quantized, deployed, compiled and proved on this machine.
+Quantized, deployed, compiled and compared on this machine.
     python -m benchmarks.c_programs [--shared FOLDER] [--only NAME ...] [--chips venus ...]
     [--effort fast]
         [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--jobs N]
@@ -69,14 +69,14 @@ _HEAD = (
     "psram",
     "stack M4",
     "stack RV32",
-    "proved",
+    "compared",
     "integers that differ",
     "from the same states",
     "counts from a tie",
     "host parts within",
     "sanitizers",
 )
-_PROVED = _HEAD.index("proved")
+_COMPARED = _HEAD.index("compared")
 
 
 def find_test_data(calib: Any) -> Any:
@@ -309,7 +309,7 @@ def _line(told: dict[str, Any]) -> list[str]:
             f"no: {' '.join(told['failed'].split())[:200]}".replace("|", "/"),
             *["-"] * (len(_HEAD) - 3),
         ]
-    proved = (
+    outcome = (
         f"{told['calls']} calls" if not told["failed"] else f"FAILED: {told['failed'][0][:120]}"
     )
     packages = f" ({told['packages']} packages)" if told["packages"] != told["chip_parts"] else ""
@@ -331,7 +331,7 @@ def _line(told: dict[str, Any]) -> list[str]:
         flash,
         f"{told['psram']:,}",
         *("-" if core is None else f"{core['run']:,}" for core in cores),
-        proved,
+        outcome,
         f"{told['differing']} of {told['integers']:,}",
         f"{told.get('fallen', told['differing'])}",
         f"{told['tie']:.1g}" if told["differing"] else "-",
@@ -365,10 +365,10 @@ def table(rows: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     lines += ["| " + " | ".join(_line(told)).replace("\n", " ") + " |" for told in rows]
     written = [cells for cells in map(_line, rows) if not cells[2].startswith("no: ")]
-    proved = sum(cells[_PROVED].endswith(" calls") for cells in written)
+    passed = sum(cells[_COMPARED].endswith(" calls") for cells in written)
     lines += [
         "",
-        f"{proved} of {len(rows)} programs proved; {len(rows) - len(written)} were not written.",
+        f"{passed} of {len(rows)} programs passed; {len(rows) - len(written)} were not written.",
         "",
     ]
     if missing:

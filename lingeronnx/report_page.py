@@ -258,13 +258,6 @@ def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
 # ---- report of quantize --------------------------------------------------------------------------
 
 
-def _format_chip_readiness(report: Report) -> str:
-    """Return "yes" or "no", with the reason if the platform is not a chip."""
-    if report.chip_ready:
-        return "yes"
-    return "no" if report.is_chip else f"no: {report.platform} is not a chip"
-
-
 def _list_facts(report: Report) -> list[tuple[str, object]]:
     """Return the facts at the top of the section as (label, value), in order of display."""
     layers = sorted(report.layers.items(), key=lambda item: -item[1])
@@ -273,7 +266,7 @@ def _list_facts(report: Report) -> list[tuple[str, object]]:
     if report.program.runs_correctly:
         facts.append((f"runs on {report.platform}", report.runs_text))
     facts += [
-        ("chip-ready", _format_chip_readiness(report)),
+        ("chip-ready", report.chip_ready_text),
         ("integer layers", f"{sum(report.layers.values())}: {layer_counts}"),
         ("integer MACs", report.macs_text),
     ]

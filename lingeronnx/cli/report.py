@@ -161,12 +161,10 @@ def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
     rows: list[_Row] = []
     if report.program.runs_correctly:
         rows.append((f"runs on {report.platform}", report.runs_text, "bold"))
-    if not report.is_chip:
-        rows.append(("chip-ready", f"no: {report.platform} is no chip", ""))
-    elif report.chip_ready:
-        rows.append(("chip-ready", "yes", "bold green"))
-    else:
-        rows.append(("chip-ready", "no", "bold red"))
+    style = ""
+    if report.is_chip:
+        style = "bold green" if report.chip_ready_text == "yes" else "bold red"
+    rows.append(("chip-ready", report.chip_ready_text, style))
     rows += [("why not", line, "red") for line in truncate_lines(report.why_not, max_lines)]
     rows += [("too slow", str(finding), "red") for finding in report.time.findings]
     merges = truncate_lines(list(map(str, report.merges)), max_lines)

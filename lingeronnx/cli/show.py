@@ -226,7 +226,7 @@ def show_deployment(console: EscapingConsole, deployment: Deployment) -> None:
     if deployment.sizes is not None:
         print_facts(console, [("memory", deployment.sizes.format_summary(), "")])
     if deployment.proof is not None:
-        print_facts(console, [("proved", text, "") for text in deployment.proof.lines()])
+        print_facts(console, [("tried", text, "") for text in deployment.proof.lines()])
     print_line(console, "pack it with", f"sh {deployment.folder / 'pack.sh'}")
 
 

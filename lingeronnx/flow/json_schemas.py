@@ -225,6 +225,10 @@ def _report_schema() -> _Schema:
                 _map_of(_COUNT), "number of nodes of each integer operator"
             ),
             "chip_ready": _BOOLEAN,
+            "chip_ready_basis": _with_description(
+                {"enum": ["", "computed", "assumed"]},
+                "from measured rules, or from facts that were not measured; empty without a claim",
+            ),
             "integer_macs": _with_description(
                 {"type": "number", "minimum": 0, "maximum": 1},
                 "fraction of the multiply-accumulates that are computed in integers",
@@ -240,7 +244,18 @@ def _report_schema() -> _Schema:
                 _array_of(node), "float operators before the first or after the last integer one"
             ),
             "fitted": _with_description(
-                _array_of(_object_of({"node": _STRING, "what": _STRING, "cost": _STRING})),
+                _array_of(
+                    _object_of(
+                        {
+                            "node": _STRING,
+                            "what": _STRING,
+                            "cost": _STRING,
+                            "checked_samples": _with_description(
+                                _COUNT, "samples on which the outputs were compared: equal"
+                            ),
+                        }
+                    )
+                ),
                 "rewritten nodes",
             ),
             "packer": _with_description(_STRING, "packer command; empty without a packer"),
@@ -317,6 +332,10 @@ def _finding_schema() -> _Schema:
             "level": _with_description(
                 {"enum": ["packs", "right", "plan", "time"]},
                 "does not pack; wrong on the chip; writes past the memory plan; too slow",
+            ),
+            "basis": _with_description(
+                {"enum": ["measured", "read"]},
+                "rules are measured on the vendor's tools, or only read in their sources",
             ),
             **dict.fromkeys(("node", "rule", "value", "remedy"), _STRING),
         }
@@ -398,6 +417,9 @@ def _saved_cycles_schema() -> _Schema:
             "platform": _STRING,
             "assumed": _with_description(
                 _BOOLEAN, "whether they are estimated with another chip's kernel costs"
+            ),
+            "checked_samples": _with_description(
+                _COUNT, "samples on which both gave the same integers; 0 if not compared"
             ),
         }
     )

@@ -1,7 +1,7 @@
 """Run an ONNX file, integer or float, with the interface of onnxruntime's InferenceSession.
 
-Integer graphs run in the simulator, bit-exact with the chip; float graphs run in onnxruntime. Any
-batch size is possible.
+Integer graphs run in the simulator, which computes the integers of the chip's executor; float
+graphs run in onnxruntime. Any batch size is possible.
 """
 
 from __future__ import annotations

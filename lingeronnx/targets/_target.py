@@ -74,11 +74,30 @@ class Fault(Protocol):
 
 @dataclass(frozen=True)
 class AppliedRewrite:
-    """An applied rewrite: the node, a description of the change, and its cost."""
+    """An applied rewrite.
+
+    Attributes
+    ----------
+    node, what
+        The node, and a description of the change.
+    cost
+        "exact" if the results follow from the same algebra, else what the rewrite costs.
+    checked_samples
+        Number of samples on which the outputs of the graphs before and after the rewrites were
+        compared and found equal: floats up to rounding, integers exactly. 0 if they were not.
+    """
 
     node: str
     what: str
     cost: str
+    checked_samples: int = 0
+
+    @property
+    def cost_text(self) -> str:
+        """The cost; "exact" only if it was checked, else "exact by construction"."""
+        if self.cost.startswith("exact") and not self.checked_samples:
+            return self.cost.replace("exact", "exact by construction", 1)
+        return self.cost
 
 
 @dataclass(frozen=True)

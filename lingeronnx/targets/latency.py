@@ -168,18 +168,21 @@ class CycleSavings:
     Both are upper bounds, with unmodeled work at its bound.
     platform : the chip.
     assumed : whether the kernel costs of another chip were used, because its own are unknown.
+    checked_samples : samples on which both graphs gave the same integers; 0 if not compared.
     """
 
     before: int
     after: int
     platform: str
     assumed: bool = False
+    checked_samples: int = 0
 
     @property
     def summary(self) -> str:
-        """The savings as text."""
+        """The savings as text; that the integers are the same only if they were compared."""
         basis = "another chip's kernel costs assumed" if self.assumed else "upper bounds"
-        return f"before / after {self.before:,} / {self.after:,} (same integers; {basis})"
+        integers = "same integers; " * bool(self.checked_samples)
+        return f"before / after {self.before:,} / {self.after:,} ({integers}{basis})"
 
     def write_metadata(self, metadata: MutableMapping[str, str]) -> None:
         """Write the savings into the metadata of the graph that takes `after` cycles."""

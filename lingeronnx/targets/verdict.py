@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..deprecation import keep_old_members
 from ..errors import ConfigError
@@ -14,11 +14,15 @@ from .latency import Latency
 __all__ = [
     "PackerArguments",
     "GraphCost",
+    "RuleBasis",
     "VerdictFinding",
     "LayerCost",
     "Verdict",
     "require_latency",
 ]
+
+#: What stands behind a rule: runs of the vendor's packer and executor, or their sources alone.
+RuleBasis = Literal["measured", "read"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class VerdictFinding:
     none, "plan" if the results are correct but bytes past the memory plan are written, "time" if a
     call takes too long, "unmeasured" for an assumption of a correct verdict.
     node : the node that it is about, or "graph" or an option.
+    basis : "measured" if the rule was measured on the vendor's packer or executor, "read" if it
+    only follows from reading their sources.
     """
 
     level: str
@@ -36,6 +42,7 @@ class VerdictFinding:
     rule: str
     value: str
     remedy: str
+    basis: RuleBasis = "measured"
 
     def __str__(self) -> str:
         """Format as "node: rule; here value; remedy"."""
@@ -221,7 +228,7 @@ class Verdict:
     """Verdict on a graph packed with certain arguments.
 
     is_packable : whether the packer accepts it.
-    is_correct : whether the chip computes the integers of the simulator.
+    is_correct : whether no rule says that the executor computes other integers than the simulator.
     findings : broken rules; level "plan" is a warning of writes past the memory plan.
     assumptions : unmeasured facts that a correct verdict depends on.
     """
@@ -235,6 +242,39 @@ class Verdict:
     def is_chip_ready(self) -> bool:
         """Whether the graph packs and is computed correctly; writes past the plan are a warning."""
         return self.is_packable and self.is_correct
+
+    @property
+    def basis(self) -> Literal["", "computed", "assumed"]:
+        """What the claim that a graph is chip-ready stands on; empty if it is not.
+
+        "computed" from rules that were all measured on the vendor's packer and executor; "assumed"
+        if it depends on facts that were not (`assumptions`).
+        """
+        if not self.is_chip_ready:
+            return ""
+        return "assumed" if self.assumptions else "computed"
+
+    def format_outcome(self) -> str:
+        """Describe whether the graph packs and is correct, and what that stands on."""
+        if not self.is_packable:
+            return "it does not pack"
+        outcomes = {
+            "computed": "it packs and is correct by measured rules",
+            "assumed": "it packs; that it is correct is assumed, not measured",
+            "": "it packs, but the executor computes other integers",
+        }
+        outcome = outcomes[self.basis]
+        if not self.basis and self.is_wrong_by_reading:
+            outcome = "it packs, but the executor probably computes other integers"
+        if self.has_overrun_warning:
+            outcome += ", but writes outside its plan (a warning)"
+        return outcome
+
+    @property
+    def is_wrong_by_reading(self) -> bool:
+        """Whether only rules that were read, not measured, say that results are wrong."""
+        bases = {finding.basis for finding in self.findings if finding.level == "right"}
+        return bases == {"read"}
 
     @property
     def has_overrun_warning(self) -> bool:
@@ -252,7 +292,7 @@ class Verdict:
         nodes = ", ".join(f"{finding.node} ({finding.value})" for finding in self.assumptions[:3])
         more = f" and {len(self.assumptions) - 3} more" if len(self.assumptions) > 3 else ""
         return (
-            "expected to be correct, not verified on hardware: "
+            "assumed to be correct, not measured on the vendor's executor: "
             f"{self.assumptions[0].rule}: {nodes}{more}"
         )
 

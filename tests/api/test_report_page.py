@@ -215,7 +215,7 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
         fewer = [step["why"] for step in body["advice"] if step["why"].startswith("fewer parts: ")]
         assert len(fewer) == len(made["merges"])
         assert all(f"<b>check</b>: {shown(line)}" in text for line in fewer)
-        assert "each of its 2 chip parts packs and is correct" in text
+        assert "each of its 2 chip parts packs and is correct (by measured rules)" in text
         assert "the packer refuses" not in text
     by_quantize = (tmp_path / "r/report.html").read_text()
     assert f"<dt>runs on venus</dt><dd>{shown(made['runs'])}</dd>" in by_quantize

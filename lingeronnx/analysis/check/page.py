@@ -57,10 +57,16 @@ def _packing_facts(check: Check) -> list[tuple[str, object]]:
     Answers are "yes", "no" or "not packed". Further lines of the latency have an empty term.
     """
     answers = {True: "yes", False: "no", None: "not packed"}
+    correctness = answers[check.runs_right]
+    if check.runs_right:
+        outcomes = {"computed": "yes, by measured rules", "assumed": "assumed, not measured"}
+        correctness = outcomes.get(check.basis, "not judged")
+    elif check.runs_right is False and check.is_wrong_by_reading:
+        correctness = "probably not (read, not measured)"
     time = [("time" if i == 0 else "", line) for i, line in enumerate(check.time.lines())]
     return [
         ("packs", answers[check.packs]),
-        ("correct on the chip", answers[check.runs_right]),
+        ("the simulator's integers", correctness),
         *time,
     ]
 

@@ -120,8 +120,28 @@ class Check(Sequence[Violation]):
 
     @property
     def runs_right(self) -> bool | None:
-        """Whether the chip computes the simulator's integers; None if nothing is packed."""
+        """Whether no rule says that the executor computes other integers than the simulator.
+
+        None if nothing is packed; `basis` is what a positive answer stands on.
+        """
         return all(verdict.is_correct for verdict in self.verdicts) if self.verdicts else None
+
+    @property
+    def basis(self) -> str:
+        """What the claim that the graph, or each part, is correct stands on; see `Verdict.basis`.
+
+        Empty if it is not claimed.
+        """
+        bases = {verdict.basis for verdict in self.verdicts}
+        if not bases or "" in bases:
+            return ""
+        return "assumed" if "assumed" in bases else "computed"
+
+    @property
+    def is_wrong_by_reading(self) -> bool:
+        """Whether only rules that were read, not measured, say that results are wrong."""
+        wrong = [verdict for verdict in self.verdicts if not verdict.is_correct]
+        return bool(wrong) and all(verdict.is_wrong_by_reading for verdict in wrong)
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
@@ -173,6 +193,7 @@ class Check(Sequence[Violation]):
             "notes": list(self.notes),
             "packs": self.packs,
             "runs_right": self.runs_right,
+            "basis": self.basis,
             "packer_args": None if self.choice is None else self.choice.command_line,
             "findings": _to_dicts(self.findings),
             "cost": None if self.cost is None else self.cost.to_dict(),
@@ -203,7 +224,8 @@ class Check(Sequence[Violation]):
                 reasons.append(_FIXED_BY_FIT)
         if self.kind == "integer" and self.program.runs_correctly:
             count = len(self.program.chip)
-            reasons.append(f"each of its {count} chip parts packs and is correct")
+            basis = "assumed" if self.basis == "assumed" else "by measured rules"
+            reasons.append(f"each of its {count} chip parts packs and is correct ({basis})")
         return f"{self.platform}: {'; '.join(reasons)}"
 
     def _format_packing_verdict(self) -> list[str]:
@@ -219,6 +241,8 @@ class Check(Sequence[Violation]):
         if not rules:
             return []
         outcome = "wrong on the chip" if self.packs else "the packer refuses it"
+        if self.packs and self.is_wrong_by_reading:
+            outcome = "probably wrong on the chip"
         return [f"{outcome}, {_format_rule_count('rule', rules)}"]
 
     def lines(self, full: bool = False) -> list[str]:
@@ -320,7 +344,7 @@ class Check(Sequence[Violation]):
             lines.append(f"note: {verdict.assumption_summary}")
         arguments = _truncate(self.choice.command_line)
         moment = ", before calibration" if self.kind == "float" else ""
-        lines.append(f"packed with {arguments}{moment}: {_format_outcome(verdict)}")
+        lines.append(f"packed with {arguments}{moment}: {verdict.format_outcome()}")
         return lines
 
     def _format_parts(self, max_lines: int | None) -> list[str]:
@@ -380,22 +404,14 @@ def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
     return [vars(item) for item in items]
 
 
-def _format_outcome(verdict: Verdict) -> str:
-    """Describe whether a graph packs, is computed correctly, and stays within its memory plan."""
-    if not verdict.is_packable:
-        return "it does not pack"
-    outcome = "it packs and is correct"
-    if not verdict.is_correct:
-        outcome = "it packs, but is not correct on the chip"
-    if verdict.has_overrun_warning:
-        outcome += ", but writes outside its plan (a warning)"
-    return outcome
-
-
 def _format_part(part: PartReport) -> list[str]:
     """Return the lines on a chip part: packer arguments and verdict, then its cost if known."""
-    outcome = "it packs and is correct" if part.runs else "it does not run on the chip"
+    outcome = "it does not run on the chip"
+    if part.runs and part.verdict is not None:
+        outcome = part.verdict.format_outcome()
     lines = [f"{part.name}: packed with {_truncate(part.packer_args)}: {outcome}"]
+    if part.verdict is not None and part.verdict.assumption_summary:
+        lines.append(f"  note: {part.verdict.assumption_summary}")
     cost = None if part.verdict is None else part.verdict.cost
     if cost:
         lines.append(f"  {cost.format_totals()}")

@@ -70,9 +70,9 @@ def simulate(
 ) -> None:
     """Run an integer or float model and write its outputs.
 
-    Integer graphs run bit-exactly as on the chip, float models in onnxruntime. Integer tensors are
-    dequantized unless --integers is used; --dump writes the integers, and their scales to
-    index.json.
+    Integer graphs run in the simulator, which computes the integers of the chip's executor, float
+    models in onnxruntime. Integer tensors are dequantized unless --integers is used; --dump writes
+    the integers, and their scales to index.json.
     """
     load_data = make_data_loader(options)
     output = output or Path(f"{model.stem}_out.npz")

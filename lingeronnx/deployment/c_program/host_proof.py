@@ -244,7 +244,8 @@ def prove_program(
         if not proof.failed:
             vectors = [collect_vectors(program, call) for call in calls]
             verdict = run_known_answer_test(program, folder, build_folder, [*vectors, *proof.seen])
-            if not verdict.startswith("PASS"):
+            proof.known_answers = verdict.startswith("PASS")
+            if not proof.known_answers:
                 proof.failed.append(f"the known-answer test prints: {verdict or 'nothing'}")
     return proof
 
@@ -350,7 +351,7 @@ def _prove_calls(
             return
         expected = list(runners.compiled.iter_parts({**inputs, **states}))
         vectors = collect_vectors(program, expected)
-        errors = _find_call_errors(loaded, vectors, _collect_outputs(expected), outputs)
+        errors = _find_call_errors(proof, loaded, vectors, _collect_outputs(expected), outputs)
         proof.failed += [f"call {index}: {error}" for error in errors]
         if proof.failed:
             return
@@ -421,6 +422,7 @@ def _collect_outputs(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
 
 
 def _find_call_errors(
+    proof: Proof,
     loaded: LoadedProgram,
     vectors: Sequence[PartVector],
     expected: Mapping[str, np.ndarray],
@@ -428,7 +430,8 @@ def _find_call_errors(
 ) -> list[str]:
     """Compare a call's tensors with `vectors` and its outputs with `expected`, bit by bit.
 
-    Returns the first error of a part, or else all errors of outputs; empty if all are equal.
+    Values that are equal are counted in `proof`. Returns the first error of a part, or else all
+    errors of outputs; empty if all are equal.
     """
     program = loaded.program
     observed = {(part, output, port): raw for part, output, port, raw in loaded.observed}
@@ -442,11 +445,15 @@ def _find_call_errors(
             if not is_bit_equal(raw, array):
                 difference = describe_first_difference(raw, array)
                 return [f"{part.name}, {direction} {port}: {difference}"]
+            if isinstance(part, ChipPart):
+                proof.chip_values += array.size
     errors = []
     for tensor in program.outputs:
         array, raw = expected[tensor.tensor], outputs[tensor.tensor].tobytes()
         if not is_bit_equal(raw, array):
             errors.append(f"output '{tensor.tensor}': {describe_first_difference(raw, array)}")
+        else:
+            proof.output_values += array.size
     return errors
 
 
@@ -504,12 +511,15 @@ def _compare_host_output(
 ) -> str | None:
     """Compare an output in all calls; return an error, or None if it is within its tolerance.
 
-    The relative error of a float is also noted in `proof.host` if it is the largest so far.
+    The relative error of a float is also noted in `proof.host` if it is the largest so far, and
+    values within the tolerance are counted.
     tolerance : of a float as a fraction of its range (largest magnitude) in all calls, inclusive;
     None for types that must be equal.
     """
+    count = sum(array.size for array in actual)
     if tolerance is None:
         if all(map(np.array_equal, expected, actual)):
+            proof.host_values += count
             return None
         return "differs from onnxruntime's"
     differences = map(absolute_difference, actual, expected)
@@ -517,6 +527,7 @@ def _compare_host_output(
     relative = max_difference and float(np.divide(max_difference, max_magnitude(expected)))
     proof.host = max(proof.host, relative)
     if relative <= tolerance:
+        proof.host_values += count
         return None
     return f"differs by {relative:.2g} of its range from onnxruntime's; the limit is {tolerance:g}"
 

@@ -1,7 +1,8 @@
-"""Result of proving a program on a PC, as values and as text."""
+"""Result of trying a program on a PC, as values and as text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from .vectors import PartVector
@@ -15,10 +16,16 @@ MAX_TIE_DISTANCE = 1e-4
 
 @dataclass
 class Proof:
-    """Result of proving a program.
+    """What was compared when a program was tried, and the result.
 
-    calls : number of calls. failed : errors, as lines. host : largest difference of a host part
-    from onnxruntime, as a fraction of its output's range. integers : number compared with a run
+    Each sentence of `lines` is about values that were compared; without any it is left out.
+
+    calls : number of calls. failed : errors, as lines. chip_values : number of values at chip parts
+    and conversions that are bit-equal to the simulator's. host_values : number of values of host
+    parts within their tolerance of onnxruntime's. output_values : number of values of the complete
+    program's outputs that are bit-equal to a session with its compiled host parts. known_answers :
+    whether the known-answer test passed. host : largest difference of a host part from onnxruntime,
+    as a fraction of its output's range. integers : number compared with a run
     with onnxruntime as the host, which feeds back its own states; differing : of them; largest :
     largest difference in LSBs. fallen : those that differ in calls that begin with the program's
     states. tie : of the first of these in each call, the largest distance of a value from a tie, in
@@ -28,6 +35,10 @@ class Proof:
 
     calls: int = 0
     failed: list[str] = field(default_factory=list)
+    chip_values: int = 0
+    host_values: int = 0
+    output_values: int = 0
+    known_answers: bool = False
     host: float = 0.0
     integers: int = 0
     differing: int = 0
@@ -45,23 +56,43 @@ class Proof:
 
     def lines(self) -> list[str]:
         """Return the figures as text, one line per topic."""
-        summary = (
-            f"tried on a PC, {self.calls} calls: chip parts and conversions are bit-exact; host "
-            f"parts are within {self.host:.1g} of their range of onnxruntime; the complete program "
-            "is bit-equal to a session with its compiled host parts"
-        )
-        comparison = (
-            f"{self.differing} of {self.integers} integers differ from a run with onnxruntime "
-            "as the host"
-        )
-        if self.differing:
-            comparison += self._format_differences()
-        lines = [summary, comparison]
+        if self.failed:
+            return [f"tried on a PC, {self.calls} calls: {error}" for error in self.failed]
+        claims = "; ".join(self._iterate_claims()) or "nothing was compared"
+        lines = [f"tried on a PC, {self.calls} calls: {claims}"]
+        if self.integers:
+            comparison = (
+                f"{self.differing} of {self.integers} integers differ from a run with onnxruntime "
+                "as the host"
+            )
+            if self.differing:
+                comparison += self._format_differences()
+            lines.append(comparison)
         if self.warnings:
             lines.append(
                 f"{self.warnings} compiler warnings in the generated C; run `make` to see them"
             )
         return [*lines, *self.cores]
+
+    def _iterate_claims(self) -> Iterator[str]:
+        """Yield a claim for each comparison that was made."""
+        if self.chip_values:
+            yield (
+                "chip parts and conversions are bit-equal to the simulator's "
+                f"({self.chip_values:,} values)"
+            )
+        if self.host_values:
+            yield (
+                f"host parts are within {self.host:.1g} of their range of onnxruntime "
+                f"({self.host_values:,} values)"
+            )
+        if self.output_values:
+            yield (
+                "the complete program is bit-equal to a session with its compiled host parts "
+                f"({self.output_values:,} values)"
+            )
+        if self.known_answers:
+            yield "the known-answer test passes"
 
     def _format_differences(self) -> str:
         """Describe the integers that differ from a run with onnxruntime, as the end of a sentence.

@@ -351,7 +351,8 @@ def _rewrite_checked(
 
     `partition` makes a prepared model of a rewritten graph. After each attempt the outputs for the
     first sample are compared with the original's; a pass that changes them is excluded, and the
-    model rewritten again. The error is raised if no such pass can be excluded.
+    model rewritten again. The rewrites of the result are marked as checked on that sample. The
+    error is raised if no such pass can be excluded.
     """
     while True:
         prepared = partition(rewriter.run(log))
@@ -365,7 +366,8 @@ def _rewrite_checked(
         except (OutputChangedError, ModelError) as error:
             rewriter.exclude_breaking_pass(error)
         else:
-            return prepared
+            checked = [replace(rewrite, checked_samples=1) for rewrite in prepared.fitted]
+            return replace(prepared, fitted=checked)
 
 
 def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ...errors import ConstraintError
+import numpy as np
+
+from ...errors import ConfigError, ConstraintError, DataError, ModelError
 from ...graph import ir
 from ...graph.dynamic_tail import append_tail
 from ...legalization import AppliedRewrite
@@ -18,6 +20,7 @@ from ...run.input_moments import store_input_moments
 from ...run.memory import choose_batch_size, trim_memory
 from ...run.provenance import store_provenance
 from ...run.session import open_lowered_session
+from ...run.streaming import make_zero_states
 from ...targets import DEFAULT, Target
 from ...targets.objective import ACCURACY, OBJECTIVE_KEY
 from ..lower import lower
@@ -68,8 +71,15 @@ class Candidate:
         if planned.config.objective != ACCURACY:
             graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
         backend_rewrites: Sequence[AppliedRewrite] = ()
+        check = _IntegerCheck()
         if not is_split_into_parts(planned):  # else they run on each part separately
+            before = ir.clone(graph)
             graph, backend_rewrites = planned.target.run_backend_passes(graph)
+            if backend_rewrites:
+                check = _compare_integers(prepared, planned.target, before, graph)
+                backend_rewrites = [
+                    replace(rewrite, checked_samples=check.samples) for rewrite in backend_rewrites
+                ]
         if not prepared.synthetic:
             moment_samples = choose_batch_size(
                 4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
@@ -82,6 +92,11 @@ class Candidate:
             *backend_rewrites,
         ]
         report = build_report(prepared, planned, graph, rewrites, self.fidelity)
+        if report.saved is not None:
+            saved = replace(report.saved, checked_samples=check.samples)
+            report = replace(report, saved=saved)
+        if check.changed_outputs:
+            report = replace(report, warnings=(check.format_warning(), *report.warnings))
         return QuantizedModel(
             graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
             plan=planned.plan,
@@ -168,13 +183,62 @@ def build_quantized_model(
     return build_candidate(prepared, planned, float_graph, progress).checked_model
 
 
+@dataclass(frozen=True)
+class _IntegerCheck:
+    """Comparison of an integer graph before and after backend passes.
+
+    samples : number of samples on which all outputs are equal; 0 if they were not compared, or
+    differ. changed_outputs : names of the outputs that differ.
+    """
+
+    samples: int = 0
+    changed_outputs: Sequence[str] = ()
+
+    def format_warning(self) -> str:
+        """Return the warning about outputs that differ."""
+        names = ", ".join(f"'{name}'" for name in self.changed_outputs)
+        return (
+            f"rewrites for the chip changed the values of output {names} on a calibration sample, "
+            "which is a bug of lingeronnx; quantize with --objective plain, compare, and report it"
+        )
+
+
+def _compare_integers(
+    prepared: PreparedModel, target: Target, before: ir.Model, after: ir.Model
+) -> _IntegerCheck:
+    """Run the first sample through an integer graph before and after backend passes.
+
+    States are zero. Nothing is compared if a graph cannot be run on it.
+    """
+    try:
+        outputs = []
+        for graph in (before, after):
+            session = open_lowered_session(graph, target, prepared.opened)
+            feed = dict(prepared.data.first())
+            missing = [spec for spec in session.inputs if spec.name not in feed]
+            names = {spec.name for spec in session.inputs}
+            feeds = {**feed, **make_zero_states(missing, 1)}
+            outputs.append(
+                session.run(None, {name: feeds[name] for name in feeds if name in names})
+            )
+    except (ModelError, DataError, ConfigError):
+        return _IntegerCheck()
+    names_of_outputs = [str(value.name) for value in before.graph.outputs]
+    changed = []
+    for name, expected, actual in zip(names_of_outputs, *outputs, strict=True):
+        equal_nan = expected.dtype.kind == "f"
+        if not np.array_equal(expected, actual, equal_nan=equal_nan):
+            changed.append(name)
+    return _IntegerCheck(samples=0 if changed else 1, changed_outputs=changed)
+
+
 def _describe_compositions(
     graph: ir.Model, ops: Mapping[str, Op], lowered: LoweringResult
 ) -> list[AppliedRewrite]:
     """Describe the nodes of the float `graph` that are lowered to several integer operators.
 
-    Operators of ONNX itself, which only move or clip integers, are exact; each other operator
-    rounds its result once. Data movement is always exact: its parts share one scale.
+    Operators of ONNX itself, which only move or clip integers, do not round; each other operator
+    rounds its result at most once. Data movement does not round: its parts share one scale.
     """
     op_types = {str(node.name): ir.base_op_type(node) for node in graph.graph}
     compositions = []
@@ -188,7 +252,9 @@ def _describe_compositions(
         roundings = 0
         if not ops[name].is_data_movement:
             roundings = sum(bool(integer_op.domain) for integer_op in integer_ops)
-        cost = "exact" if roundings < 2 else f"{roundings} operators, each rounds at most once"
+        cost = "rounds at most once"
+        if roundings > 1:
+            cost = f"{roundings} operators, each rounds at most once"
         description = f"{op_types[name]} written as {', '.join(operators)}"
         compositions.append(AppliedRewrite(name, description, cost))
     return compositions

@@ -72,6 +72,14 @@ class _ChipEvaluation:
         return self.verdict is not None and self.verdict.is_chip_ready
 
     @property
+    def basis(self) -> str:
+        """What the claim that all chip parts run stands on; see `Verdict.basis`."""
+        bases = {verdict.basis for verdict in self.chip_verdicts}
+        if not bases or "" in bases:
+            return ""
+        return "assumed" if "assumed" in bases else "computed"
+
+    @property
     def chip_verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts on all chip parts."""
         if self.program.parts:
@@ -124,6 +132,7 @@ def build_report(
         mode=plan.mode,
         layers=_count_integer_layers(partition, graph),
         chip_ready=chip.is_chip_ready,
+        chip_ready_basis=chip.basis,
         is_chip=target.has_packer,
         integer_macs=mac_share.share,
         unknown_macs=mac_share.unknown,
@@ -136,7 +145,7 @@ def build_report(
             *prepared.notes,
             *planned.notes,
             *_format_renamed_tensors(renamed),
-            *_format_assumptions(verdict),
+            *_format_assumptions(chip.chip_verdicts),
         ],
         names=renamed.tensors,
         findings=(*(() if verdict is None else verdict.findings), *latency.findings),
@@ -212,11 +221,10 @@ def _total_time_saved(
     return CycleSavings.sum_parts(savings)
 
 
-def _format_assumptions(verdict: Verdict | None) -> list[str]:
-    """Format the line on parts of a verdict that were not measured; empty if there are none."""
-    if verdict is None or not verdict.assumption_summary:
-        return []
-    return [verdict.assumption_summary]
+def _format_assumptions(verdicts: Sequence[Verdict]) -> list[str]:
+    """Format a line on the facts that verdicts depend on and that were not measured, for each."""
+    lines = [verdict.assumption_summary for verdict in verdicts]
+    return list(dict.fromkeys(line for line in lines if line))
 
 
 def is_split_into_parts(planned: PlannedModel) -> bool:

@@ -41,11 +41,11 @@ class MergeOption:
     instead: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Describe the nodes, the chips that the operator is verified on, and the replacements."""
+        """Describe the nodes, the chips that support the operator, and the replacements."""
         count = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         options = []
         if self.chips:
-            options.append(f"verified on {', '.join(self.chips)}")
+            options.append(f"supported on {', '.join(self.chips)}")
         if self.instead:
             options.append(f"replace it with {' or '.join(self.instead)} and retrain")
         return f"{self.operator} {self.nodes[0]}{count}: {'; or '.join(options)}"

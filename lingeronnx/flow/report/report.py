@@ -26,6 +26,7 @@ from .program import ProgramReport
 
 __all__ = [
     "LEVEL_TEXTS",
+    "format_level",
     "FloatNode",
     "SuggestedOptions",
     "Report",
@@ -36,7 +37,7 @@ __all__ = [
     "format_float_nodes",
 ]
 
-#: Description of each level of findings.
+#: Description of each level of findings; `format_level` also says what a finding stands on.
 LEVEL_TEXTS = MappingProxyType(
     {
         "packs": "the packer refuses",
@@ -45,6 +46,23 @@ LEVEL_TEXTS = MappingProxyType(
         "time": "too slow",
     }
 )
+
+
+#: Descriptions of findings of rules that were read and not measured.
+_READ_LEVEL_TEXTS = MappingProxyType(
+    {
+        "packs": "the packer probably refuses (read, not measured)",
+        "right": "probably wrong on the chip (read, not measured)",
+        "plan": "warning: may write beyond its memory plan (read, not measured)",
+    }
+)
+
+
+def format_level(finding: VerdictFinding) -> str:
+    """Describe the level of a finding, as certain as the rule behind it."""
+    if finding.basis == "read" and finding.level in _READ_LEVEL_TEXTS:
+        return _READ_LEVEL_TEXTS[finding.level]
+    return LEVEL_TEXTS[finding.level]
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,10 @@ class Report:
         Whether no float operator is between the first Quant and the last Dequant, the packer
         accepts the part between them with `packer_args`, and the chip computes it correctly. False
         without a packer.
+    chip_ready_basis
+        What `chip_ready`, or that the parts of a program run, stands on: "computed" from rules that
+        were measured on the vendor's packer and executor, or "assumed" if facts that were not
+        measured are needed. Empty if nothing is claimed.
     is_chip
         Whether the platform has a packer.
     integer_macs
@@ -160,6 +182,17 @@ class Report:
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
     merges: Sequence[MergeOption] = ()
     time: CallLatency = field(default_factory=CallLatency)
+    chip_ready_basis: str = ""
+
+    @property
+    def chip_ready_text(self) -> str:
+        """Whether the graph is chip-ready, and what that stands on if it was not measured."""
+        if not self.is_chip:
+            return f"no: {self.platform} is no chip"
+        if not self.chip_ready:
+            return "no"
+        texts = {"computed": "yes", "assumed": "assumed, not measured: see the note"}
+        return texts.get(self.chip_ready_basis, "not judged")
 
     @property
     def flash(self) -> int | None:
@@ -194,7 +227,10 @@ class Report:
     @property
     def runs_text(self) -> str:
         """The parts of the program as one line; empty if it is not split."""
-        return self.program.format_line(self.integer_macs) if self.program.parts else ""
+        if not self.program.parts:
+            return ""
+        doubt = "; assumed, not measured: see the note" * (self.chip_ready_basis == "assumed")
+        return f"{self.program.format_line(self.integer_macs)}{doubt}"
 
     @property
     def macs_text(self) -> str:
@@ -253,6 +289,7 @@ class Report:
             "mode": self.mode,
             "layers": dict(self.layers),
             "chip_ready": self.chip_ready,
+            "chip_ready_basis": self.chip_ready_basis,
             "integer_macs": round(self.integer_macs, 6),
             "unknown_macs": dict(self.unknown_macs),
             "float_nodes": [vars(n) for n in self.float_nodes],
@@ -291,16 +328,16 @@ def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> l
     finding.
     """
     if full:
-        return [f"{LEVEL_TEXTS[finding.level]}: {finding}" for finding in findings]
+        return [f"{format_level(finding)}: {finding}" for finding in findings]
     groups = group_by_key(
-        findings, lambda finding: (finding.level, mask_quotes_and_numbers(finding.rule))
+        findings, lambda finding: (format_level(finding), mask_quotes_and_numbers(finding.rule))
     )
     lines = []
     for group in groups:
         first = group[0]
         cases = [(finding.node, finding.value) for finding in group]
         violations = format_violations(first.rule, first.remedy, cases)
-        lines.append(f"{LEVEL_TEXTS[first.level]}: {violations}")
+        lines.append(f"{format_level(first)}: {violations}")
     return lines
 
 
@@ -347,14 +384,14 @@ def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> lis
             fitted,
             lambda rewrite: (
                 mask_quotes_and_numbers(rewrite.what),
-                mask_quotes_and_numbers(rewrite.cost),
+                mask_quotes_and_numbers(rewrite.cost_text),
             ),
         )
     lines = []
     for group in groups:
         first = group[0]
         others = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        lines.append(f"{first.node}{others}: {first.what} ({first.cost})")
+        lines.append(f"{first.node}{others}: {first.what} ({first.cost_text})")
     return lines
 
 

@@ -96,8 +96,7 @@ class ExactFile:
         if written.tie_offsets:
             lines.append(
                 f"half a step of the sum is added before {len(written.tie_offsets)} "
-                "QuantizeLinear, so that ties round up; proved to change nothing else: sums are "
-                f"below {FLOAT32_EXACT_LIMIT} steps, and float32 can represent half a step"
+                f"QuantizeLinear, so that ties round up{self._format_proof()}"
             )
         if written.function_of:
             function_names = dict.fromkeys(written.function_of.values())
@@ -113,6 +112,21 @@ class ExactFile:
             lines.append("`--functions` writes operators that are exact in integers as functions")
         return lines
 
+    def _format_proof(self) -> str:
+        """Return the proof that tie offsets change nothing else, as the end of a sentence.
+
+        It needs a bound of the sums at each offset, and no comparison that contradicts it.
+        """
+        written = self.written
+        bounds = [written.sum_bounds.get(name) for name in written.tie_offsets]
+        known = [bound for bound in bounds if bound is not None and bound < FLOAT32_EXACT_LIMIT]
+        if len(known) < len(bounds) or not (self.all_equal or written.inexact):
+            return ""
+        return (
+            f"; proved to change nothing else: sums are at most {max(known):,} of "
+            f"{FLOAT32_EXACT_LIMIT:,} steps, and float32 can represent half a step"
+        )
+
     def _format_comparison(self) -> list[str]:
         """Format the comparison with the simulator: equal samples per kind of input.
 
@@ -125,10 +139,10 @@ class ExactFile:
             f"{matches.equal} of {matches.count} samples {label}"
             for label, matches in self.compared.items()
         )
-        lines = [f"outputs bit-exactly equal to the simulator's in onnxruntime: {counts}"]
+        lines = [f"outputs equal to the simulator's, bit for bit, in onnxruntime: {counts}"]
         if not self.all_equal and not self.written.inexact:
             lines.append(
-                "WARNING: this onnxruntime deviates from the proven bounds, or a float operator "
-                "does"
+                "WARNING: this onnxruntime, or a float operator, deviates from the bounds that "
+                "exactness follows from"
             )
         return lines

@@ -66,6 +66,8 @@ class ExactGraph:
         The graph.
     tie_offsets
         Tensor -> offset before its QuantizeLinear, or offsets of the operands if these are rounded.
+    sum_bounds
+        Tensor -> proven bound of the magnitude of its sums, in steps, for each of `tie_offsets`.
     function_of
         Tensor -> name of the function that computes it.
     inexact
@@ -74,6 +76,7 @@ class ExactGraph:
 
     standard: QdqGraph
     tie_offsets: dict[str, tuple[float, ...]]
+    sum_bounds: dict[str, int]
     function_of: dict[str, str]
     inexact: dict[str, tuple[str, str]]
 
@@ -101,7 +104,9 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
     if writer.functions:
         standard.graph.graph.opset_imports[DOMAIN] = 1
         standard.graph.ir_version = max(standard.graph.ir_version, 8)
-    return ExactGraph(standard, writer.tie_offsets, writer.function_of, writer.inexact)
+    return ExactGraph(
+        standard, writer.tie_offsets, writer.sum_bounds, writer.function_of, writer.inexact
+    )
 
 
 @dataclass
@@ -110,6 +115,7 @@ class ExactWriter(QdqWriter):
 
     with_functions: bool = False
     tie_offsets: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    sum_bounds: dict[str, int] = field(default_factory=dict)
     function_of: dict[str, str] = field(default_factory=dict)
     inexact: dict[str, tuple[str, str]] = field(default_factory=dict)
     functions: dict[str, ir.Function] = field(default_factory=dict)
@@ -184,11 +190,17 @@ class ExactWriter(QdqWriter):
             kernel, scales, shapes, types, self._weight_scale(writer), out.scale, bits
         )
         if offset.value:
-            self.tie_offsets[str(writer.node.outputs[0].name)] = (offset.value,)
+            self._record_offsets(writer, (offset,))
         if isinstance(kernel, k.Linear) and len(shapes[0]) != 2:
             return [self._write_row_product(op_format, writer, kernel, offset)]
         (value,) = op_format.build_float_nodes(writer)
         return [self._add_half_step(writer, value, offset.value) if offset.value else value]
+
+    def _record_offsets(self, writer: FloatNodeBuilder, offsets: Sequence[TieOffset]) -> None:
+        """Record the offsets of the node's output, and the bound of its sums."""
+        name = str(writer.node.outputs[0].name)
+        self.tie_offsets[name] = tuple(offset.value for offset in offsets)
+        self.sum_bounds[name] = max(offset.bound for offset in offsets)
 
     def _write_with_operand_offsets(
         self,
@@ -205,7 +217,7 @@ class ExactWriter(QdqWriter):
         """
         values = tuple(offset.value for offset in offsets)
         if any(values):
-            self.tie_offsets[str(writer.node.outputs[0].name)] = values
+            self._record_offsets(writer, offsets)
         operand_indices = op_format.kernel_inputs(writer.node)
         rounds_operands = isinstance(kernel, k.AddShift)
         operands = [

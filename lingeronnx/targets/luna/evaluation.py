@@ -15,8 +15,9 @@ from ...hashing import hash_framed_parts
 from ...targets import PLATFORMS, Target
 from .._target import format_limit_rule
 from ..latency import Latency
-from ..verdict import GraphCost, Verdict, VerdictFinding
+from ..verdict import GraphCost, RuleBasis, Verdict, VerdictFinding
 from .kernel_costs import ARCS, KernelCosts
+from .packer.assumptions import is_unmeasured
 from .packer.correctness_checks import check_correctness, check_placement
 from .packer.cost import compute_graph_cost
 from .packer.format_checks import check_file, check_net
@@ -287,7 +288,7 @@ class NodeLimitChecker:
     def __init__(self, target: Target) -> None:
         """Check the limits of `target`, with an empty cache."""
         self._target = target
-        self._violations_by_key: dict[Hashable, list[tuple[str, str, str, str]]] = {}
+        self._violations_by_key: dict[Hashable, list[VerdictFinding]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
         """Yield a finding for each limit that a step breaks; results are cached by its contents.
@@ -300,11 +301,11 @@ class NodeLimitChecker:
         if key not in self._violations_by_key:
             node = _to_ir_node(net, step)
             self._violations_by_key[key] = list(self._evaluate_limits(node))
-        for level, rule, value, remedy in self._violations_by_key[key]:
-            yield VerdictFinding(level, step.origin, rule, value, remedy)
+        for violation in self._violations_by_key[key]:
+            yield replace(violation, node=step.origin)
 
-    def _evaluate_limits(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
-        """Yield (level, rule, value, remedy) of each limit that the node breaks.
+    def _evaluate_limits(self, node: ir.Node) -> Iterator[VerdictFinding]:
+        """Yield a finding for each limit that the node breaks.
 
         The level is "packs" for limits of the packer, "right" for those of correct results.
         """
@@ -313,7 +314,9 @@ class NodeLimitChecker:
                 value = limit(node, self._target)
                 if value is not None:
                     rule, remedy = format_limit_rule(limit, self._target)
-                    yield level, rule, str(value), remedy
+                    name, text = str(node.name), str(value)
+                    basis: RuleBasis = "read" if is_unmeasured(limit) else "measured"
+                    yield VerdictFinding(level, name, rule, text, remedy, basis)
 
 
 def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:

@@ -71,7 +71,7 @@ def test_a_graph_in_parts(tmp_path):
     assert [part.name for part in report.program.parts] == ["chip1", "host1", "chip2", "host2"]
     assert (
         report.verdict
-        == "venus: 1 limit is violated at 1 node; each of its 2 chip parts packs and is correct"
+        == "venus: 1 limit is violated at 1 node; each of its 2 chip parts packs and is correct (by measured rules)"
     )
     lines = report.lines()
     assert (
@@ -82,7 +82,7 @@ def test_a_graph_in_parts(tmp_path):
         part = check(tmp_path / f"net_chip{number}.onnx")
         assert part.sound
         assert (
-            f"chip{number}: packed with {part.choice.command_line}: it packs and is correct"
+            f"chip{number}: packed with {part.choice.command_line}: it packs and is correct by measured rules"
             in lines
         )
         assert f"  {part.cost.format_totals()}" in lines

@@ -51,7 +51,7 @@ def test_a_row(tmp_path, capsys):
     capsys.readouterr()
     text = page.read_text()
     assert f"| digits_cnn | venus | 1 | 100.0% | {told['sqnr']:.1f} | 0 |" in text
-    assert "2 of 2 programs proved" in text
+    assert "2 of 2 programs passed" in text
     assert "Not run: digits_attention on venus" in text
 
 
@@ -132,7 +132,7 @@ def test_a_process_that_dies(tmp_path, capsys, monkeypatch):
 def test_a_program_that_fails_is_told():
     rows = [{"model": "m", "chip": "venus", "failed": "not | chip-ready"}]
     text = benchmark.table(rows)
-    assert "0 of 1 programs proved; 1 were not written." in text
+    assert "0 of 1 programs passed; 1 were not written." in text
     assert "no: not" in text
 
 
@@ -188,7 +188,7 @@ def test_rows_of_the_page_stay(tmp_path, capsys):
         text = page.read_text()
         assert [f"| {line} |" in text for line in lines] == [True] * 4 + [False, True]
         assert "| digits_lstm | arcs | no: not chip-ready |" in text
-        assert "5 of 6 programs proved; 1 were not written." in text
+        assert "5 of 6 programs passed; 1 were not written." in text
         assert "Not run: digits_gru on arcs." in text
         assert large in text
         assert "9 bytes" not in text

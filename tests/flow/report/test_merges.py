@@ -21,7 +21,7 @@ def test_a_softmax_is_measured_on_other_chips():
     (merge,) = gap("Softmax", axis=1).merges
     assert merge.operator == "Softmax"
     assert merge.chips == ("arcs", "venusA")
-    assert "verified on arcs, venusA" in str(merge)
+    assert "supported on arcs, venusA" in str(merge)
     assert merge.to_dict()["chips"] == ["arcs", "venusA"]
 
 

@@ -294,7 +294,7 @@ def test_what_would_merge_parts_is_told(tmp_path):
     assert "arcs" in told["Softmax"].chips
     assert "Tanh" in told["Softsign"].instead
     assert [merge["operator"] for merge in result.report.to_dict()["merges"]] == list(told)
-    assert "verified on" in str(told["Softmax"])
+    assert "supported on" in str(told["Softmax"])
 
 
 def test_shared_memory_and_psram_are_planned_over_all_parts():

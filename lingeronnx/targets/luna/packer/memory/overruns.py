@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .....alignment import round_up
 from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
-from ....verdict import VerdictFinding
+from ....verdict import RuleBasis, VerdictFinding
 from ...packer_profile import PackerProfile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
@@ -247,8 +247,10 @@ def check_overruns(
         elif overflow_bytes > 0:
             written = "are written" if overrun.is_confirmed else "may be written"
             value += f"; {overflow_bytes} bytes past the plan {written}"
-            rule = rule if overrun.is_confirmed else UNCONFIRMED_RULE
-            yield VerdictFinding("plan", step.origin, rule, value, _REMEDY)
+            if overrun.is_confirmed:
+                yield VerdictFinding("plan", step.origin, rule, value, _REMEDY)
+            else:
+                yield VerdictFinding("plan", step.origin, UNCONFIRMED_RULE, value, _REMEDY, "read")
 
 
 def _get_region_end(memory: MemoryPlan, allocation: Allocation) -> int:
@@ -390,18 +392,17 @@ def check_output_overruns(
         allocation = memory.allocations[overrun.name]
         end = allocation.offset + overrun.written_bytes
         span = (allocation.offset + allocation.size, end)
-        overwritten = [
-            *_find_live_overlaps(net, memory, allocation.memory, span, step_index),
-            *_find_cell_overlap(step, memory, allocation.memory, span),
-        ]
+        overwritten = _find_live_overlaps(net, memory, allocation.memory, span, step_index)
+        cells = _find_cell_overlap(step, memory, allocation.memory, span)
         overflow_bytes = end - _get_region_end(memory, allocation)
         if overflow_bytes > 0 and allocation.memory == PSRAM:
             overwritten.append("the executor's own memory")
         rule = f"{overrun.description} must stay within its planned bytes"
         value = f"{overrun.written_bytes} bytes, {allocation.size} are planned"
-        if overwritten:
-            value += f"; it overwrites {', '.join(overwritten)}"
-            yield VerdictFinding("right", step.origin, rule, value, _REMEDY)
+        if overwritten or cells:
+            value += f"; it overwrites {', '.join([*overwritten, *cells])}"
+            basis: RuleBasis = "measured" if overwritten else "read"
+            yield VerdictFinding("right", step.origin, rule, value, _REMEDY, basis)
         elif overflow_bytes > 0:
             value += f"; {overflow_bytes} bytes past the plan are written"
             yield VerdictFinding("plan", step.origin, rule, value, _REMEDY)
