@@ -25,7 +25,7 @@ from tests.packer import judge
 
 from .table import Case
 
-__all__ = ["Subject", "find_subject", "measure_case"]
+__all__ = ["Subject", "find_subject", "get_states", "measure_case"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
@@ -108,7 +108,7 @@ def measure_case(case: Case) -> dict[str, bool | float]:
     """Return {measure: value} of a case. Raises what quantizing and measuring raise."""
     at, options = find_subject(case.model), _options(case.settings)
     limit = options.pop("limit", None)
-    if at.real and (states := _real().MODELS[at.real][3]):
+    if states := get_states(at):
         options["state"] = states
     result = lo.quantize(at.model, at.calib, platform=case.platform, **options)
     found: dict[str, bool | float] = {}
@@ -117,6 +117,11 @@ def measure_case(case: Case) -> dict[str, bool | float]:
         found["packs"] = _check_packing(result, case.platform)
     found["integer MACs, %"] = 100 * result.report.integer_macs
     return found | (_real_figures(at, result) if at.real else _measure_figures(at, result, limit))
+
+
+def get_states(subject: Subject) -> dict[str, str]:
+    """Return {output: input} of a model's states; empty if it has none."""
+    return dict(_real().MODELS[subject.real][3]) if subject.real else {}
 
 
 def _options(settings: str) -> dict[str, Any]:

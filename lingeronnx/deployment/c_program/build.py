@@ -18,7 +18,7 @@ from ...escaping import join_shell
 from ..ports import Port
 from .packages import compute_arguments_crc, make_package, make_package_header
 from .program import BoardProgram
-from .source_files import _DTYPE_CODES, StaticMemory
+from .source_files import _DTYPE_CODES, UNREPORTED_PSRAM_BYTES, StaticMemory
 from .vectors import PartVector
 
 __all__ = [
@@ -155,7 +155,7 @@ def build_stub_containers(
                 inputs = _pack_arrays(vectors[index].inputs)
                 outputs_by_inputs[inputs] = _pack_arrays(vectors[index].outputs)
         shared_bytes = memory.shared_bytes_by_part[part.name]
-        psram_bytes = memory.psram_bytes_by_part[part.name] - 4096
+        psram_bytes = memory.psram_bytes_by_part[part.name] - UNREPORTED_PSRAM_BYTES
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.package_index)
         body += struct.pack(
             "<IIIIII",

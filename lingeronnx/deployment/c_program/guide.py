@@ -11,7 +11,7 @@ from .call_writer import CallWriter, make_c_names
 from .object_sizes import SELF_TEST, ProgramSizes
 from .packages import EXECUTOR_VERSION
 from .program import BoardProgram, ChipPart
-from .source_files import StaticMemory
+from .source_files import UNREPORTED_PSRAM_BYTES, StaticMemory
 
 __all__ = ["make_program_guide"]
 
@@ -114,7 +114,8 @@ def _iterate_memory_table(program: BoardProgram, object_sizes: ProgramSizes) -> 
     )
     yield (
         f"| psram | {total.psram_bytes} | `{macro_prefix}_PSRAM_BYTES`, {memory.psram_bytes}, "
-        f"{alignment}; the size of the executor's objects is an estimate from a PC |"
+        f"{alignment}; the size of the executor's objects is an estimate from a PC, and includes "
+        f"{UNREPORTED_PSRAM_BYTES} bytes behind each block, which the executor does not report |"
     )
     yield (
         f"| RAM | {total.ram_bytes} | `{macro_prefix}_RAM_BYTES`: {program.arena_bytes} "

@@ -16,6 +16,7 @@ from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
 
 __all__ = [
     "StaticMemory",
+    "UNREPORTED_PSRAM_BYTES",
     "get_template_values",
     "make_host_header",
     "make_model_c",
@@ -37,6 +38,10 @@ _DTYPE_CODES = {
 NO_SHIFT = 99
 _HANDLE_BYTES = 8  # of the executor's handles, and of a pointer on a PC
 _INT_BYTES = 4
+#: Bytes that are reserved behind each block of PSRAM: tCreateExecutor writes 2,968 bytes beyond the
+#: size that tGetMemoryPlan reports, measured on builds for a PC for each of the three chips.
+UNREPORTED_PSRAM_BYTES = 3008
+_PSRAM_BLOCKS = 2  # of a package: its tensors, and the executor's objects
 
 
 class StaticMemory:
@@ -73,6 +78,7 @@ class StaticMemory:
             # The executor's objects need about 8.3 kB and 132 bytes per tensor on a PC.
             planned_bytes = 0 if cost is None else cost.psram
             psram_bytes = planned_bytes + 10240 + 160 * _count_tensors(part)
+            psram_bytes += _PSRAM_BLOCKS * UNREPORTED_PSRAM_BYTES
             self.psram_bytes_by_part[part.name] = math.ceil(psram_bytes / 64) * 64
         self.shared = self.common_shared_bytes + resident_shared_bytes
         self.psram_bytes = sum(self.psram_bytes_by_part.values())
@@ -202,6 +208,7 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
         "ports": _make_port_tables(program, crcs),
         "chips": len(program.unique_chip_parts),
         "arena_room": StaticMemory(program).arena_room,
+        "unreported": UNREPORTED_PSRAM_BYTES,
         "borders": _make_conversion_functions(program),
         "run": "\n".join(functions),
     }

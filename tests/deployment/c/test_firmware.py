@@ -10,9 +10,10 @@ import subprocess
 import pytest
 
 from lingeronnx.deployment.c_program import build, host_source
-from lingeronnx.deployment.c_program.host_proof import list_sources
+from lingeronnx.deployment.c_program.host_proof import list_sources, run_known_answer_test
 from lingeronnx.deployment.c_program.packages import make_package, make_package_header
 from lingeronnx.deployment.c_program.program_files import compute_crcs
+from lingeronnx.deployment.c_program.source_files import StaticMemory
 from lingeronnx.deployment.c_program.vectors import collect_vectors
 from tests import nets
 
@@ -159,6 +160,31 @@ def test_too_little_memory(several, tmp_path, macro, want):
             ran(tmp_path, READ + INIT, (several,), flags)
     else:
         assert ran(tmp_path, READ + INIT, (several,), flags).strip() == want
+
+
+def test_psram_that_the_executor_does_not_report(several, tmp_path):
+    """What tCreateExecutor writes beyond a block belongs to no other part; without the reserve the
+    stand-in finds it overwritten.
+    """
+    text = (several.folder / "gap.c").read_text()
+    reserve = re.search(r"#define UNREPORTED_BYTES (\d+)u", text)
+    assert int(reserve[1]) >= 2968
+    memory = StaticMemory(several.program)
+    assert all(
+        memory.psram_bytes_by_part[part.name] > part.choice.verdict.cost.psram + int(reserve[1])
+        for part in several.program.unique_chip_parts
+    )
+    vectors = [collect_vectors(several.program, call) for call in several.calls]
+    (tmp_path / "good").mkdir()
+    output = run_known_answer_test(several.program, several.folder, tmp_path / "good", vectors)
+    assert output.startswith("PASS")
+    shutil.copytree(several.folder, tmp_path / "board")
+    (tmp_path / "board" / "gap.c").write_text(
+        text.replace(reserve[0], "#define UNREPORTED_BYTES 0u")
+    )
+    (tmp_path / "bad").mkdir()
+    output = run_known_answer_test(several.program, tmp_path / "board", tmp_path / "bad", vectors)
+    assert re.match(r"FAIL: gap_self_test returns .* the executor 30002", output)
 
 
 def test_constants_in_shared_memory_are_nobody_elses(several, tmp_path):

@@ -9,7 +9,7 @@
  *   whether shared memory contains constants;
  *   per port: type, rank, 7 dimensions, scale (float); then call by call all inputs, all outputs, padded to 8 bytes.
  * Memory is used as on a chip: a call overwrites shared memory except constants, which must still be there in the next
- * call.
+ * call. As the executor does, tCreateExecutor writes 2,968 bytes beyond the PSRAM of a package, and each call needs them.
  * Faults for tests: STANDIN_FAIL="tForward" in the environment makes that call fail.
  */
 #include "thinker/thinker.h"
@@ -22,6 +22,7 @@
 #define PARTS 256
 #define HEADER 48
 #define PORT_BYTES 40
+#define BEYOND_BYTES 2968 /* that the executor writes beyond the PSRAM that it reports, and reads in each call */
 
 typedef struct {
     uint16_t type;
@@ -38,6 +39,7 @@ typedef struct {
     const void *given[PORTS];
     unsigned char *made[PORTS];
     unsigned char *shared;
+    unsigned char *beyond; /* PSRAM beyond the block that the plan reports */
     int open;
 } model;
 
@@ -158,9 +160,13 @@ tStatus tCreateExecutor(tModelHandle handle, tExecHandle *executor, const tMemor
 {
     model *m = &models[handle - 1];
     uint32_t i;
-    (void)list;
-    (void)count;
+    int32_t block;
     if (fails("tCreateExecutor")) return T_ERR_FAIL;
+    for (block = 0; block < count; block++) {
+        if (list[block].dev_type_ != 1 || list[block].dptr_ == 0) continue;
+        m->beyond = (unsigned char *)(uintptr_t)list[block].dptr_ + list[block].size_;
+        memset(m->beyond, (int)(200 + m->part % 50), BEYOND_BYTES);
+    }
     for (i = 0; i < m->outputs; i++) {
         m->made[i] = malloc(m->ports[m->inputs + i].bytes + 1);
         if (m->made[i] == NULL) return T_ERR_NO_WORKSPACE;
@@ -278,6 +284,12 @@ tStatus tForward(tExecHandle executor)
     for (i = 0; m->shared != NULL && m->constants && i < word(m->package + 24); i++) {
         if (m->shared[i] != m->part % 200) {
             fprintf(stderr, "stand-in: part %u: its constants in shared memory were overwritten\n", (unsigned)m->part);
+            return T_ERR_INVALID_DATA;
+        }
+    }
+    for (i = 0; m->beyond != NULL && i < BEYOND_BYTES; i++) {
+        if (m->beyond[i] != 200 + m->part % 50) {
+            fprintf(stderr, "stand-in: part %u: psram beyond its block was overwritten\n", (unsigned)m->part);
             return T_ERR_INVALID_DATA;
         }
     }

@@ -16,6 +16,9 @@
 #endif
 
 #define ALIGN 64u
+/* tCreateExecutor writes 2,968 bytes beyond the PSRAM that tGetMemoryPlan reports: measured on builds for a PC, for each of
+ * the three chips. They are reserved behind each block of PSRAM, as a multiple of 64 bytes. */
+#define UNREPORTED_BYTES ${unreported}u
 
 /* Shared memory is not preserved between two calls of the executor, so all parts reuse the bytes at its beginning.
  * After them follows a separate region for each part whose constants are stored in shared memory. */
@@ -130,10 +133,11 @@ static int open_part(int k, const unsigned char *package, size_t size, uint32_t 
         int on_chip = list[i].dev_type_ == 2, own = chip_parts[k].own_shared;
         uint32_t place = !on_chip ? *psram : own ? *shared : 0;
         uint32_t end = !on_chip ? ${UP}_PSRAM_BYTES : own ? ${UP}_SHARED_BYTES : ${UP}_COMMON_BYTES;
+        uint32_t unreported = on_chip ? 0 : UNREPORTED_BYTES;
         if (list[i].dptr_ != 0 || list[i].dev_type_ == 0) continue;
-        if (place > end || list[i].size_ > end - place) return ${UP}_NO_MEMORY;
+        if (place > end || list[i].size_ + (uint64_t)unreported > end - place) return ${UP}_NO_MEMORY;
         list[i].dptr_ = (addr_type)(uintptr_t)(aligned(on_chip ? shared_memory : psram_memory) + place);
-        place += (uint32_t)((list[i].size_ + (uint64_t)ALIGN - 1u) / ALIGN * ALIGN);
+        place += (uint32_t)((list[i].size_ + (uint64_t)ALIGN - 1u) / ALIGN * ALIGN + unreported);
         if (!on_chip) *psram = place;
         else if (own) *shared = place;
     }
