@@ -15,29 +15,23 @@ from ..graph import ir
 from ..ops import find_lowering_rule
 from ..targets import Target
 from ._base import AppliedRewrite, FitRewrite
-from .activation_rows import reshape_activation_to_rows
+from .activations import decompose_tanh, reshape_activation_to_rows
 from .arithmetic import decompose_abs, decompose_max_min
 from .broadcast import equalize_operand_shapes
-from .clip_bounds import decompose_clip
+from .chip_constants import decompose_clip, scale_layer_norm_input
 from .constant_arithmetic import convert_to_batch_norm
 from .indexed_positions import decompose_pad, decompose_strided_slice
-from .layer_norm_epsilon import scale_layer_norm_input
 from .resize import decompose_resize
-from .tanh import decompose_tanh
 from .unroll_recurrent import unroll_recurrent
-from .windows.average import split_average
 from .windows.channel_split import split_channels
 from .windows.conv_transpose1d import convert_conv_transpose1d
-from .windows.conv_transpose_groups import split_conv_transpose_groups
-from .windows.depthwise import split_depthwise
 from .windows.dilation import expand_dilation, fold_dilation_into_rows
-from .windows.enlarge import enlarge_kernel
-from .windows.explicit_padding import move_padding_to_pad
 from .windows.framed_conv import HOST_REASON_KEY, collect_host_reasons, convert_conv_to_frames
-from .windows.kernel_split import split_kernel
-from .windows.max_pool import split_max_pool
+from .windows.groups import split_conv_transpose_groups, split_depthwise
+from .windows.kernel_split import move_padding_to_pad, split_kernel
 from .windows.padding_taps import trim_padding_taps
-from .windows.stride import replace_unsupported_stride
+from .windows.pools import split_average, split_max_pool
+from .windows.stride import enlarge_kernel, replace_unsupported_stride
 from .windows.tiles import tile_feature_map
 
 __all__ = ["REWRITES", "AppliedRewrite", "FitRewrite", "legalize_graph", "collect_host_reasons"]

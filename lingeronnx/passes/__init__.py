@@ -59,13 +59,11 @@ from .entry.lift_constants import lift_constants, remove_dead_nodes
 from .entry.raise_opset import READABLE_OPSET, convert_opset
 from .entry.reject_unsupported import reject_unsupported
 from .entry.sequences import replace_sequences
-from .folding.cast_like import convert_cast_like
 from .folding.constant_targets import has_computed_target, make_targets_constant
-from .folding.constants import fold_constants
+from .folding.constants import convert_cast_like, fold_constants
 from .folding.control_flow import inline_static_control_flow, reject_control_flow
 from .folding.identity import drop_identity
-from .folding.known_shapes import fold_known_shapes
-from .folding.shape_tracing import trace_shapes
+from .folding.shape_tracing import fold_known_shapes, trace_shapes
 from .folding.zero_states import drop_zero_states, has_initial_state
 from .layers.batch_norm import fold_batch_norm
 from .layers.channel_affine import fold_affine

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.legalization import activation_rows
+from lingeronnx.legalization import activations as activation_module
 from lingeronnx.run.session import Session
 from lingeronnx.targets import get_target
 from tests.nets import Net, samples
@@ -40,7 +40,7 @@ def test_a_large_map_in_pieces(curve, monkeypatch):
         max(14 * 32 * shape.numpy()[-2] for shape in rows)
         <= get_target("venusA").shared_memory // 4
     )
-    monkeypatch.setattr(activation_rows, "_count_parts", lambda count, target: 1)
+    monkeypatch.setattr(activation_module, "_count_parts", lambda count, target: 1)
     unsplit = quantize(model, feed, platform="venusA", effort="fast")
     assert (split.report.chip_ready, unsplit.report.chip_ready) == (True, False)
     for have, want in zip(

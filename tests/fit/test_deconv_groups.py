@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.legalization.windows import conv_transpose_groups
+from lingeronnx.legalization.windows import groups
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
@@ -40,7 +40,7 @@ def test_the_same_function(target, group, bias, attributes):
     trace_shapes(model, {"x": feed["x"][:1]})
     want = run(ir.clone(model), feed)
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    rewrite = conv_transpose_groups.split_conv_transpose_groups(model, node, target)
+    rewrite = groups.split_conv_transpose_groups(model, node, target)
     assert rewrite == (f"transposed convolution split into its {group} groups", "exact")
     parts = [n for n in model.graph if n.op_type == "ConvTranspose"]
     assert len(parts) == group
@@ -53,14 +53,14 @@ def test_one_group_and_very_many_stay(group):
     model = net(group, group * 2)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    assert conv_transpose_groups.split_conv_transpose_groups(model, node, ARCS) is None
+    assert groups.split_conv_transpose_groups(model, node, ARCS) is None
 
 
 def test_what_does_not_fit_then_either_stays(monkeypatch):
     model = net(2, 8)
     trace_shapes(model, {"x": nets.samples(model, 1)["x"]})
     before = [n.op_type for n in model.graph]
-    monkeypatch.setattr(conv_transpose_groups, "find_lowering_rule", lambda *_: (None, "no"))
+    monkeypatch.setattr(groups, "find_lowering_rule", lambda *_: (None, "no"))
     (node,) = (n for n in model.graph if n.op_type == "ConvTranspose")
-    assert conv_transpose_groups.split_conv_transpose_groups(model, node, ARCS) is None
+    assert groups.split_conv_transpose_groups(model, node, ARCS) is None
     assert [n.op_type for n in model.graph] == before

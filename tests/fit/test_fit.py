@@ -11,7 +11,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.legalization import REWRITES, legalize_graph
-from lingeronnx.legalization.windows.explicit_padding import move_padding_to_pad
+from lingeronnx.legalization.windows.kernel_split import move_padding_to_pad
 from lingeronnx.ops import find_lowering_rule
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.targets import GENERIC

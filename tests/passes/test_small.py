@@ -13,9 +13,8 @@ from lingeronnx.passes.activations.softmax import canonicalize_softmax
 from lingeronnx.passes.axes.transpose_into_linear import fold_transpose_into_linear
 from lingeronnx.passes.entry.inline_functions import inline_functions
 from lingeronnx.passes.entry.lift_constants import remove_dead_nodes
-from lingeronnx.passes.folding.cast_like import convert_cast_like
-from lingeronnx.passes.folding.known_shapes import fold_known_shapes
-from lingeronnx.passes.folding.shape_tracing import trace_shapes
+from lingeronnx.passes.folding.constants import convert_cast_like
+from lingeronnx.passes.folding.shape_tracing import fold_known_shapes, trace_shapes
 from lingeronnx.passes.folding.zero_states import drop_zero_states
 from lingeronnx.passes.layers.linear import fuse_linear
 from tests.passes.helpers import (

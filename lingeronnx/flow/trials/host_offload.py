@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ...errors import ConstraintError
 from ...graph import ir, operators
-from ...legalization.clip_bounds import LOWER_BOUND_KEY
+from ...legalization.chip_constants import LOWER_BOUND_KEY
 from ...ops.macs import count_macs
 from ...run.data import Progress
 from ..planning.refinement import refine_weights

@@ -8,6 +8,8 @@ stride 1, and the first of every s results is kept.
 
 Phases also replace a kernel that is too large, if the sum of smaller ones would not fit in shared
 memory.
+
+A kernel that is smaller than its stride, as of a strided 1x1 shortcut, is padded with zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ...ops.layers.conv import ConvGeometry
 from ...targets import Target
 from .._base import RewriteBuilder, format_sizes, get_sizes, match_conv
 
-__all__ = ["replace_unsupported_stride"]
+__all__ = ["enlarge_kernel", "replace_unsupported_stride"]
 
 _MAX_STRIDE = 32  # larger than the patches of any known model
 
@@ -225,3 +227,38 @@ def _emit_subsampled_conv(
     value = builder.slice_axis(value, 2, 0, 1, "kept")
     builder.reshape(value, sizes, "thinned")
     return f"one of {stride} results along axis {2 + axis} of {2 + len(geometry.kernel)} is kept"
+
+
+def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+    """Pad the kernel of a convolution at its end with zeros to the size of the stride, in place.
+
+    The end padding grows where the last output would be lost otherwise. Only if a limit requires
+    it, without dilation, and within the largest kernel. Returns the description and the cost of the
+    change, or None without a change.
+    """
+    conv = match_conv(node, target)
+    if conv is None or target.conv_limits is None:
+        return None
+    if not target.needs_rewrite(node, "enlarge-kernel"):
+        return None
+    geometry, weight = conv
+    rank = len(geometry.kernel)
+    kernel = [max(pair) for pair in zip(geometry.kernel, geometry.strides, strict=True)]
+    if max(kernel) > target.conv_limits.max_kernel or any(d != 1 for d in geometry.dilations):
+        return None
+    pads = list(geometry.pads)
+    for axis in range(rank):
+        in_size = int(geometry.input_shape[2 + axis] or 0)
+        out_size = int(geometry.result[2 + axis] or 0)
+        read_size = (out_size - 1) * geometry.strides[axis] + kernel[axis]
+        pads[rank + axis] += max(0, read_size - (in_size + pads[axis] + pads[rank + axis]))
+    padded = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
+    padded[(slice(None), slice(None), *(slice(size) for size in weight.shape[2:]))] = weight
+    ir.set_constant_input(model, node, 1, padded, "grown")
+    ir.set_attr(node, "kernel_shape", kernel)
+    ir.set_attr(node, "pads", pads)
+    description = (
+        f"kernel {format_sizes(geometry.kernel)} with stride {max(geometry.strides)} padded with "
+        f"zeros to {format_sizes(kernel)}"
+    )
+    return description, "exact"

@@ -2,6 +2,9 @@
 
 Random and stateful operators are not folded, and neither are results of more than
 `MAX_FOLDED_ELEMENTS` elements, which would enlarge the file (a big ConstantOfShape, a Tile).
+
+A CastLike, which exporters write around constants of any type, first becomes a Cast to the element
+type of the other tensor.
 """
 
 from __future__ import annotations
@@ -79,3 +82,31 @@ def _explain_unfolded(node: ir.Node, results: Mapping[str, np.ndarray]) -> str |
         if value.uses() and array is None:
             return "a consumer of it is not folded"
     return None
+
+
+def convert_cast_like(model: ir.Model) -> PassResult:
+    """Convert each CastLike of `model` to a Cast to the element type of its input 1, in place.
+
+    Nodes whose input 1 has an unknown element type are listed as skipped.
+    """
+    changes, skipped = 0, list[SkipReason]()
+    for node in list(model.graph):
+        if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2:
+            continue
+        like = node.inputs[1]
+        if like is None:
+            continue
+        if like.dtype is None:
+            skipped.append(SkipReason(node, f"the element type of '{like.name}' is not known"))
+            continue
+        cast = ir.make_node(
+            "Cast",
+            [node.inputs[0]],
+            {"to": int(like.dtype)},
+            origin=node,
+            output="",
+            like=node.outputs[0],
+        )
+        ir.replace_nodes(model, [node], [cast])
+        changes += 1
+    return PassResult(changes, skipped)

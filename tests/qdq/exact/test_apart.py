@@ -7,8 +7,12 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.qdq.exact.batch_axis import separate_batch_axis
-from lingeronnx.qdq.exact.verification import make_batch_dynamic, open_as_user, random_feeds
+from lingeronnx.qdq.exact.verification import (
+    make_batch_dynamic,
+    open_as_user,
+    random_feeds,
+    separate_batch_axis,
+)
 from lingeronnx.qdq.exact.write import write_exact
 from tests.nets import Net, quantized
 
