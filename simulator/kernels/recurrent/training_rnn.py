@@ -261,7 +261,8 @@ def _gru_q31(
 ) -> None:
     """Compute all steps of a GRU with gates in Q31 ("before", "common").
 
-    Tables int32 Q27 -> int32 Q31. formats : (right shift of n from Q31 to the state's scale, bits
+    `y` gets the state of each step, `last` (the initial state) that after the last step. Tables
+    int32 Q27 -> int32 Q31. formats : (right shift of n from Q31 to the state's scale, bits
     of the state, whether r multiplies the state before the product, right shift of the sums to
     Q27). out : unused.
     """
