@@ -3,7 +3,7 @@
 Names, doc strings and metadata of a model, and file names, are arbitrary text. No other module
 formats such a text for a terminal, a shell, or a file:
 
-    plain text, terminal     escape_invisible (one line), escape_lines (several lines)
+    plain text, terminal     escape_invisible and join_lines; escape_lines for text of several lines
     text files               escape_file_text, which `files.write_text` calls
     shell                    quote_shell, join_shell
     comments                 escape_comment: C, Makefile, CMake and shell
@@ -39,6 +39,7 @@ __all__ = [
     "format_csv",
     "format_markdown_code",
     "is_invisible",
+    "join_lines",
     "join_shell",
     "make_c_identifier",
     "make_c_suffix",
@@ -71,6 +72,11 @@ def escape_lines(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char in "\n\t" else escape_invisible(char) for char in text)
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Join lines of text, each with its invisible characters escaped: a name cannot end a line."""
+    return "\n".join(map(escape_invisible, lines))
 
 
 def _escape_character(char: str) -> str:

@@ -32,7 +32,9 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     Cells are separated by ``|``; the text ends with a newline.
     """
-    lines = [list(head), *(list(map(str, row)) for row in rows)]
+    lines = [list(head)]
+    for row in rows:
+        lines.append([escape_invisible(str(cell)) for cell in row])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     text = []

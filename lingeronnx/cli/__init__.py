@@ -44,7 +44,7 @@ from .runs.profile import profile
 from .runs.profile_board import profile_board
 from .runs.simulate import simulate
 from .runs.verify import verify
-from .terminal import echo
+from .terminal import echo, echo_text
 from .tools.demo import demo
 from .tools.doctor import doctor
 from .tools.platforms import platforms
@@ -187,7 +187,7 @@ def _report_bug(ctx: click.Context) -> None:
     Writes an archive for a bug report, too, and prints its path.
     """
     trace = traceback.format_exc()
-    echo(trace, err=True, nl=False)
+    echo_text(trace, err=True)
     echo(
         "this is a bug in lingeronnx: please report it, with the lines above and the command",
         err=True,

@@ -14,7 +14,7 @@ from ..escaping import join_shell
 from ..json_values import to_json_value
 from ..targets import DEFAULT, PLATFORMS
 from ..targets.objective import OBJECTIVES
-from .terminal import echo
+from .terminal import echo_text
 
 __all__ = [
     "DATA_HELP",
@@ -594,4 +594,4 @@ def json_text(value: Mapping[str, object]) -> str:
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print `value` as JSON on stdout."""
-    echo(json_text(value))
+    echo_text(json_text(value) + "\n")

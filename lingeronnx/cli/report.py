@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..escaping import escape_invisible
 from ..message_grouping import SCREEN_LINES, count_screen_lines, merge_similar_lines, truncate_lines
 from ..number_format import difference_unit, format_decibels, format_value
 from ..targets import DEFAULT
@@ -131,7 +132,7 @@ def _print_cost_table(console: EscapingConsole, report: Report, max_rows: int) -
     console.print("\n  Cost on the chip, most expensive nodes (--json lists all)\n", style="bold")
     lines = report.cost.format_table(max_rows, with_totals=False, latency=report.time.latency)
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(escape_invisible(line), soft_wrap=True)
     console.print()
 
 

@@ -24,7 +24,7 @@ from ..escaping import escape_invisible, escape_lines
 if TYPE_CHECKING:
     from .rich_console import EscapingConsole
 
-__all__ = ["console_for", "echo", "format_progress", "progress_bar"]
+__all__ = ["console_for", "echo", "echo_text", "format_progress", "progress_bar"]
 
 #: Update function of a progress bar: activity, completed items, total or None if it is unknown.
 Update = Callable[[str, int, int | None], None]
@@ -32,9 +32,14 @@ Update = Callable[[str, int, int | None], None]
 _PIPE_COLUMNS = 100
 
 
-def echo(text: str, err: bool = False, nl: bool = True) -> None:
-    """Print text of one or several lines on stdout or stderr, with control characters escaped."""
-    click.echo(escape_lines(text), err=err, nl=nl)
+def echo(line: str, err: bool = False) -> None:
+    """Print a line on stdout or stderr, with line ends and control characters in it escaped."""
+    click.echo(escape_invisible(line), err=err)
+
+
+def echo_text(text: str, err: bool = False) -> None:
+    """Print text of several lines, which end with a line feed, with control characters escaped."""
+    click.echo(escape_lines(text), err=err, nl=False)
 
 
 def console_for(as_json: bool) -> EscapingConsole:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from .. import api
 from ..analysis.check.structure import RESULT_FILE, Structure
 from ..errors import ConfigError
-from ..escaping import escape_lines
+from ..escaping import escape_invisible
 from ..files import ensure_folder, temporary_folder, write_text
 from ..flow import QuantizedModel
 from ..graph import ir
@@ -68,7 +68,7 @@ def check_qat_model(
     if is_module(model):
         structure = _add_call_counts(structure, model, example_inputs)
     for line in [*map(str, violations), *structure.lines()] or ["no problems found"]:
-        print(escape_lines(line))
+        print(escape_invisible(line))
     if save_results or out_dir is not None:
         write_text(ensure_folder(out_dir or ".") / RESULT_FILE, structure.text())
     return structure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import api
 from ..errors import RepairError
-from ..escaping import escape_lines
+from ..escaping import escape_invisible
 
 __all__ = ["fix_dequant"]
 
@@ -42,7 +42,7 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
             "pass check=False to write it anyway"
         )
     for line in fixed.report.lines():
-        print(escape_lines(line))
+        print(escape_invisible(line))
     target = Path(path).with_name(f"{Path(path).stem}_fix.onnx")
     fixed.save(target)
     return target

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..escaping import join_lines
 from ..files import created_folder, write_text
 from ..graph import ir
 from ._pass import PassRun, SkipReason
@@ -48,7 +49,7 @@ class PassLog:
         with created_folder(self._folder):
             if step.changes:
                 ir.save(graph, self._folder / f"{len(self.steps) - 1:02}_{step.name}.onnx")
-            write_text(self._folder / "passes.txt", "\n".join(self._format_lines()) + "\n")
+            write_text(self._folder / "passes.txt", join_lines(self._format_lines()) + "\n")
 
     def _format_lines(self) -> Iterator[str]:
         """Yield a numbered line per step, each followed by its indented reasons."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...deprecation import keep_old_members
-from ...escaping import escape_invisible
+from ...escaping import escape_invisible, join_lines
 from ..stats.pair_measures import METRICS
 from ..text import wrap_text
 from .advice import format_options
@@ -164,7 +164,7 @@ class Comparison:
             lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
             lines += ["No issues found.", ""]
-        return "\n".join([*lines, *self._format_option_advice()])
+        return join_lines([*lines, *self._format_option_advice()])
 
     def _format_option_advice(self) -> list[str]:
         """Return the lines that advise options, with their measured effect if they were tried.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import ConfigError
+from ...escaping import escape_invisible
 from ...files import replace_file
 from ...flow import PlannedModel
 from ...graph import ir
@@ -134,7 +135,7 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
             axes.axvline(bound, color="#c0392b", linestyle="--", linewidth=1.2, zorder=4)
             axes.axvspan(min(bound, edge), max(bound, edge), color="#c0392b", alpha=0.12, zorder=0)
     axes.set_xlim(left, right)
-    axes.set_title(title, fontsize=9)
+    axes.set_title(escape_invisible(title), fontsize=9, parse_math=False)
     axes.set_xlabel("value" if qparams.single else "steps")
     axes.set_ylabel("elements")
     axes.text(

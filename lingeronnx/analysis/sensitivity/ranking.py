@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...deprecation import keep_old_members
+from ...escaping import join_lines
 from ...files import write_text
 from ..stats.output_measures import is_lower_better, metric_unit
 from .page import render_sensitivity_page
@@ -163,7 +164,7 @@ class Sensitivity:
         omitted = len(self.ranking) - len(rows)
         if omitted:
             lines.append(f"({omitted} more, see sensitive_ops.txt)")
-        return "\n".join([*lines, "", *self._format_advice()])
+        return join_lines([*lines, "", *self._format_advice()])
 
     def _format_advice(self) -> list[str]:
         """Format the accuracy in float and rounded, the effect of each advice, and options.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...escaping import escape_invisible
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..terminal import console_for
 
@@ -127,7 +128,7 @@ def export(
     exported = api.export(model, None, output, **settings)
     console = console_for(as_json)
     for line in _format_export(output, exported):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(escape_invisible(line), soft_wrap=True)
     if as_json:
         fields = {key: getattr(exported, key) for key in _JSON_FIELDS}
         print_json({"model": model, "output": output, **fields})

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...escaping import escape_invisible
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
@@ -93,7 +94,7 @@ def badcase(
     )
     for index, value in bad_case.worst[1:]:
         console.print(f"  then number {index}, {value:.6g}", soft_wrap=True)
-    console.print(f"saved to {output}", soft_wrap=True)
+    console.print(escape_invisible(f"saved to {output}"), soft_wrap=True)
     if as_json:
         print_json(
             {

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...escaping import join_lines
 from ...targets import DEFAULT
 from .._shared import (
     DATA_HELP,
@@ -125,7 +126,7 @@ def check(
                 result.time, f"{model.name} on {result.platform}"
             )
         files["check.html"] = render_check_page(result, model.name)
-        texts = {"check.txt": "\n".join(all_lines) + "\n", "check.json": json_text(body) + "\n"}
+        texts = {"check.txt": join_lines(all_lines) + "\n", "check.json": json_text(body) + "\n"}
         _write_files(output, {**texts, **files})
     for line in lines:
         echo(line, err=as_json)

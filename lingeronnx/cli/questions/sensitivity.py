@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...escaping import escape_invisible
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
@@ -171,7 +172,7 @@ def sensitivity(
     console = console_for(as_json)
     console.print(ranking.text(_MAX_ROWS), soft_wrap=True)
     for note in ranking.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        console.print(escape_invisible(f"note: {note}"), soft_wrap=True)
     if as_json:
         best = ranking.best
         print_json(

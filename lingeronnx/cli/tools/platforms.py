@@ -10,7 +10,7 @@ from ...json_values import to_json_value
 from ...targets import DEFAULT, PLATFORMS, Target, get_target
 from .._shared import format_examples, json_option, print_json
 from ..show import show_platform, show_platforms
-from ..terminal import console_for, echo
+from ..terminal import console_for, echo_text
 
 __all__ = ["platforms"]
 
@@ -36,7 +36,7 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
             raise click.UsageError("--markdown prints one page on all platforms; give it alone")
         from ...analysis.check.operators_page import render_operators_markdown
 
-        echo(render_operators_markdown(), nl=False)
+        echo_text(render_operators_markdown())
         return
     rows = PLATFORMS if name is None else (get_target(name),)
     console = console_for(as_json)
