@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import time
 import zipfile
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import LingerOnnxError, format_exception
-from ..escaping import join_shell
+from ..escaping import escape_lines, join_shell
 from ..files import replace_file
 
 __all__ = ["write_bug_report"]
@@ -56,7 +57,7 @@ def write_bug_report(arguments: Sequence[str], trace: str) -> Path | None:
     """
     reports = {
         "command.txt": join_shell(["lingeronnx", *arguments]) + "\n",
-        "traceback.txt": _truncate_messages(trace),
+        "traceback.txt": escape_lines(_truncate_messages(trace)),
     }
     missing = []
     try:
@@ -121,6 +122,7 @@ def _iter_stripped_models(
             if stripped is None:
                 missing.append(f"{path.name}: it has too many constants")
             else:
-                yield f"models/{index}-{path.name}", stripped.SerializeToString()
+                name = re.sub(r"[^\w.-]", "_", path.name)
+                yield f"models/{index}-{name}", stripped.SerializeToString()
         except Exception as error:  # a corrupt file may be the cause of the bug
             missing.append(f"{path.name}: {format_exception(error)}")

@@ -141,10 +141,35 @@ def test_nothing_runs_and_nothing_is_outside(artefacts):
     assert [path.name for path in (outer / "inside").iterdir()] == ["work"]
     assert not list(folder.rglob(SENTINEL))
     assert sorted(path.name for path in folder.iterdir() if path.name != MODEL) == sorted(
-        "a.onnx a_chip.onnx a_search.html a_search.jsonl a_search.svg bad.npz check compare d.npz "
-        "dump j.onnx j_chip1.onnx j_chip2.onnx outputs.txt passes plan.json profile q.onnx "
-        "q_chip1.onnx q_chip2.onnx qdq.onnx report s.npz sensitivity t.npz trace.json "
-        "weights.txt".split()
+        [
+            "a.onnx",
+            "a_chip.onnx",
+            "a_search.html",
+            "a_search.jsonl",
+            "a_search.svg",
+            "bad.npz",
+            "check",
+            "compare",
+            "d.npz",
+            "dump",
+            "j.onnx",
+            "j_chip1.onnx",
+            "j_chip2.onnx",
+            "outputs.txt",
+            "passes",
+            "plan.json",
+            "profile",
+            "q.onnx",
+            "q_chip1.onnx",
+            "q_chip2.onnx",
+            "qdq.onnx",
+            "report",
+            "s.npz",
+            "sensitivity",
+            "t.npz",
+            "trace.json",
+            "weights.txt",
+        ]
     )
 
 
@@ -435,3 +460,26 @@ def test_terminal(color, artefacts):
         if color:
             assert b"\x1b" not in written
     shutil.rmtree(target)
+
+
+def test_traceback(monkeypatch, tmp_path):
+    """Neither the traceback of a bug nor its archive has control characters of a message."""
+    import zipfile
+
+    from lingeronnx import api
+
+    def fail(*args, **settings):
+        raise RuntimeError("\x1b[5;7mINJECTED\u202e")
+
+    monkeypatch.setattr(api, "trace", fail)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / MODEL).write_bytes(b"")
+    printed = run("trace", MODEL, "-o", "t.json", code=70)
+    assert "RuntimeError: \\x1b[5;7mINJECTED\\u202e" in printed
+    assert not find_controls(printed)
+    (archive,) = tmp_path.glob("*.zip")
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            assert re.fullmatch(r"[\w./-]+", name)
+            if name.endswith(".txt"):
+                assert not find_controls(opened.read(name).decode())

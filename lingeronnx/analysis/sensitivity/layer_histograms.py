@@ -7,6 +7,7 @@ module knows layers and a plan, but not the reason for the ranking.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,12 +155,17 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
 
 
 def _write_pdf(path: Path, pages: Sequence[Tensor]) -> None:
-    """Write a PDF file with one histogram per page."""
+    """Write a PDF file with one histogram per page.
+
+    Characters of names that matplotlib's font lacks are drawn as boxes.
+    """
     from matplotlib.backends.backend_pdf import PdfPages
 
     with (
         replace_file(path) as temporary,
         PdfPages(temporary, metadata={"CreationDate": None}) as pdf,
+        warnings.catch_warnings(),
     ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         for title, values, q in pages:
             pdf.savefig(plot_histogram(title, values, q))

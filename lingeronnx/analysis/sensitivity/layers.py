@@ -248,7 +248,11 @@ def apply_options(
     if max(planned.target.bits) <= 8:
         return all_rounded - restored_by_options(planned, selected, operators)
     selected_rounded = _merge_rounded(selected)
-    return replace(all_rounded, wide_names=selected_rounded.tensors | selected_rounded.weights)
+    return replace(
+        all_rounded,
+        wide_tensors=selected_rounded.tensors,
+        wide_weights=selected_rounded.weights,
+    )
 
 
 def build_roundable_model(

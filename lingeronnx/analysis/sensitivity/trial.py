@@ -34,32 +34,44 @@ _MAX_CACHE_BYTES = 512 * 2**20  # bytes of base tensors cached for a user's func
 class RoundedSet:
     """Tensors, and nodes with weights, that are rounded; everything else is float.
 
-    `wide_names` are those of them that are rounded to 16 bits instead of the plan's grid.
+    `wide_tensors` and `wide_weights` are those of them that are rounded to 16 bits instead of the
+    plan's grid. A node may have the name of a tensor.
     """
 
     tensors: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
-    wide_names: frozenset[str] = frozenset()
+    wide_tensors: frozenset[str] = frozenset()
+    wide_weights: frozenset[str] = frozenset()
 
     def __or__(self, other: RoundedSet) -> RoundedSet:
         """Round all that either of the two rounds; wide in either is wide."""
         return RoundedSet(
             self.tensors | other.tensors,
             self.weights | other.weights,
-            self.wide_names | other.wide_names,
+            self.wide_tensors | other.wide_tensors,
+            self.wide_weights | other.wide_weights,
         )
 
     def __sub__(self, other: RoundedSet) -> RoundedSet:
         """Round without the tensors and weights of `other`; the wide names stay."""
         return RoundedSet(
-            self.tensors - other.tensors, self.weights - other.weights, self.wide_names
+            self.tensors - other.tensors,
+            self.weights - other.weights,
+            self.wide_tensors,
+            self.wide_weights,
         )
 
-    def grid_of(self, name: str) -> str:
-        """Return the grid of a tensor, or of a node's weights: "wide", "plan", or "" for float."""
-        if name not in self.tensors and name not in self.weights:
+    def get_tensor_grid(self, name: str) -> str:
+        """Return the grid of a tensor: "wide", "plan", or "" for float."""
+        if name not in self.tensors:
             return ""
-        return "wide" if name in self.wide_names else "plan"
+        return "wide" if name in self.wide_tensors else "plan"
+
+    def get_weight_grid(self, node: str) -> str:
+        """Return the grid of a node's weights: "wide", "plan", or "" for float."""
+        if node not in self.weights:
+            return ""
+        return "wide" if node in self.wide_weights else "plan"
 
 
 @dataclass(frozen=True)
@@ -206,7 +218,7 @@ class TrialEngine:
         """
         changed: dict[str, np.ndarray] = {}  # tensors that differ from the base
         for name, array in feeds.items():
-            if setting.grid_of(name) != base.setting.grid_of(name):
+            if setting.get_tensor_grid(name) != base.setting.get_tensor_grid(name):
                 changed[name] = self._round_tensor(setting, name, np.asarray(array))
         count = self._count_samples(feeds)
         for index, segment in enumerate(self.segments.segments):
@@ -244,7 +256,7 @@ class TrialEngine:
             outputs = {
                 name: base.tensors[name]
                 for name in segment.outputs
-                if setting.grid_of(name) and not base.setting.grid_of(name)
+                if setting.get_tensor_grid(name) and not base.setting.get_tensor_grid(name)
             }
         return {name: self._round_tensor(setting, name, array) for name, array in outputs.items()}
 
@@ -266,13 +278,16 @@ class TrialEngine:
             return True
         weights = setting.weights | base_setting.weights
         nodes = [node for node in segment.nodes if node in weights]
-        if any(setting.grid_of(node) != base_setting.grid_of(node) for node in nodes):
+        if any(
+            setting.get_weight_grid(node) != base_setting.get_weight_grid(node) for node in nodes
+        ):
             return True
         if self._kernel_variant(index, setting) != self._kernel_variant(index, base_setting):
             return True
         # a rounded tensor of the base cannot be converted to another grid
         return any(
-            base_setting.grid_of(name) and setting.grid_of(name) != base_setting.grid_of(name)
+            base_setting.get_tensor_grid(name)
+            and setting.get_tensor_grid(name) != base_setting.get_tensor_grid(name)
             for name in segment.outputs
         )
 
@@ -290,7 +305,7 @@ class TrialEngine:
             return self._kernels.run(segment.nodes[-1], variant, tensors, segment.outputs)
         constants: dict[str, np.ndarray] = {}
         for node in segment.nodes:
-            grid = setting.grid_of(node)
+            grid = setting.get_weight_grid(node)
             if grid == "wide":
                 constants.update(self._roundable.wide_weights[node])
             elif grid:
@@ -305,16 +320,18 @@ class TrialEngine:
         """
         name = self.segments.segments[index].nodes[-1]
         operator = self._roundable.kernels.get(name)
-        if operator is None or (name in self._roundable.weights and not setting.grid_of(name)):
+        if operator is None or (
+            name in self._roundable.weights and not setting.get_weight_grid(name)
+        ):
             return None
         sources = frozenset[str]().union(*operator.inputs.values())
-        has_planned_inputs = all(setting.grid_of(source) == "plan" for source in sources)
-        variant = (has_planned_inputs, setting.grid_of(operator.output))
+        has_planned_inputs = all(setting.get_tensor_grid(source) == "plan" for source in sources)
+        variant = (has_planned_inputs, setting.get_tensor_grid(operator.output))
         return variant if variant in operator.variants else None
 
     def _round_tensor(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
         """Round a tensor to its grid in `setting`, plan or wide; float tensors are unchanged."""
-        grid = setting.grid_of(name)
+        grid = setting.get_tensor_grid(name)
         if not grid:
             return array
         qparams = self._roundable.wide_tensors if grid == "wide" else self._roundable.tensors

@@ -22,6 +22,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from ...errors import DataError
+from ...escaping import escape_invisible
 from ...files import temporary_folder
 from ...flow import PlannedModel, PreparedModel, plan_model, prepare_model
 from ...flow.config import QuantConfig
@@ -265,7 +266,7 @@ def trace_net(
         with DataDependenceTracker(call.tensors) as decisions:
             result = net(*args, **kwargs)
     for line in decisions.lines():
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(escape_invisible(line), stacklevel=2)
     arrays = _get_planning_arrays(exported.graph, parameters)
     feeds = {
         name: tensor.cpu().numpy() for name, tensor in zip(call.names, call.tensors, strict=True)

@@ -24,6 +24,7 @@ from lingeronnx.analysis.sensitivity.sensitivity import JOURNAL_FILE, sensitivit
 from lingeronnx.analysis.sensitivity.trial import RoundedSet
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.flow.config import merge_overrides
+from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.runners.segments import Segments
 from tests import nets
@@ -40,6 +41,22 @@ FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL_FILE)
 
 def run(net, **more):
     return sensitivity(net, data(net), **{"effort": "fast", **more})
+
+
+def test_nodes_that_have_names_of_tensors():
+    """A node may have the name of another node's output: the values are the same."""
+    model = ir.to_proto(nets.residual())
+    renamed = type(model).FromString(model.SerializeToString())
+    nodes = renamed.graph.node
+    names = {node.name: nodes[index - 1].output[0] for index, node in enumerate(nodes)}
+    for node in nodes:
+        node.name = names[node.name]
+    want = {
+        (row.kind, names.get(row.name, row.name)): row.values
+        for row in run(ir.from_proto(model)).ranking
+    }
+    have = {(row.kind, row.name): row.values for row in run(ir.from_proto(renamed)).ranking}
+    assert have == want
 
 
 #: The output of a convolution of `nets.residual`, held in steps of 1 where 1/16 would do.
