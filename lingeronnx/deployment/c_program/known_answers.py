@@ -326,7 +326,7 @@ def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
     yield f"static const uint32_t port_bytes[] = {{{', '.join(map(str, sizes))}}};"
     yield "/* bytes of an element of each output, negative for unsigned types */"
     yield f"static const int output_widths[] = {{{', '.join(map(str, widths))}}};"
-    yield "/* tolerance of each output as a fraction of its range; 0: bit-exact */"
+    yield "/* tolerance of each output as a fraction of its range; 0: all bits */"
     yield f"static const double output_limits[] = {{{', '.join(map(repr, tolerances))}}};"
     yield f"static const part_files files[{len(program.parts)}] = {{"
     yield from rows

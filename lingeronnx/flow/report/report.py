@@ -42,7 +42,7 @@ LEVEL_TEXTS = MappingProxyType(
     {
         "packs": "the packer refuses",
         "right": "wrong on the chip",
-        "plan": "warning: correct, but writes beyond its memory plan",
+        "plan": "warning: writes beyond its memory plan, where nothing is stored",
         "time": "too slow",
     }
 )

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOLERANCE $tolerance /* of the program's outputs, relative to their range; 0: bit-exact */
+#define TOLERANCE $tolerance /* of the program's outputs, relative to their range; 0: all bits */
 
 /* All writable data. The union has a multiple of 64 bytes with every compiler. */
 static union {
