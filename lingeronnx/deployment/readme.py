@@ -194,6 +194,8 @@ def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
     """Yield the planned cost of each chip part; nothing for parts without a plan."""
     for name, cost in costs.items():
         if cost is not None:
+            part = "On the chip" if len(costs) == 1 else name
             yield (
-                f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.format_totals()}."
+                f"{part}, as the packer plans it, without the executor's objects: "
+                f"{cost.format_totals()}."
             )

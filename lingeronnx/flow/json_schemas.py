@@ -461,7 +461,8 @@ def _search_schema() -> _Schema:
                 _nullable(_NUMBER), "cycles of a call on the chip, if its kernel costs are known"
             ),
             "flash": _with_description(
-                _nullable(_COUNT), "bytes of the constants as stored in the packages"
+                _nullable(_COUNT),
+                "bytes of the constants as stored in the packages, without host parts and code",
             ),
             "seconds": _NUMBER,
             "why": _with_description(

@@ -117,7 +117,8 @@ class Goal:
             if cost is None or cost.flash is None:
                 usage.append((math.inf, "flash size unknown: it does not pack"))
             else:
-                usage.append((cost.flash / self.max_flash, f"{cost.flash:,} bytes of flash"))
+                text = f"{cost.flash:,} bytes of flash for package constants"
+                usage.append((cost.flash / self.max_flash, text))
         if self.max_ms is not None and self.clock is not None:
             if cost is None or cost.cycles is None:
                 reason = "latency unknown: it does not run entirely on the chip"
@@ -201,7 +202,7 @@ class Goal:
         if self.max_drop is not None:
             requirements.append(f"{self.metric or 'top1'} lower by {self.max_drop:g} at most")
         if self.max_flash is not None:
-            requirements.append(f"{self.max_flash:,} bytes of flash at most")
+            requirements.append(f"{self.max_flash:,} bytes of flash for package constants at most")
         if self.max_ms is not None:
             requirements.append(f"{self.max_ms:g} ms a call at {self.clock:g} MHz at most")
         return ", ".join(requirements)

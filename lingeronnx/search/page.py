@@ -109,7 +109,7 @@ def render_search_section(search: Mapping[str, Any]) -> PageSection:
             "both accuracy and work. Work: the mean product of data and weight bits over the "
             "multiply-accumulates; 1 is 8x8 bits, float counts as 32x32. Cycles: of a call on the "
             "chip, if its kernel costs are known. Flash: bytes of the constants as the packages "
-            "store them.",
+            "store them, without weights of host parts and code.",
             "dim",
         ),
         components.render_table(

@@ -226,10 +226,12 @@ def test_flash_is_a_limit_beside_accuracy():
     flash = base.result.report.cost.weights
     _, outcome = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
     assert (outcome.stop_reason, outcome.best.cost.flash) == ("met", flash)
-    assert outcome.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
+    assert outcome.goal.text == (
+        f"every output at -50 dB at least, {flash:,} bytes of flash for package constants at most"
+    )
     _, outcome = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
-    assert (
-        outcome.stop_reason == f"accurate enough, but {flash:,} bytes of flash; use a smaller model"
+    assert outcome.stop_reason == (
+        f"accurate enough, but {flash:,} bytes of flash for package constants; use a smaller model"
     )
 
 

@@ -213,8 +213,9 @@ OPTION_GROUPS = (
     "--max-flash",
     type=int,
     metavar="BYTES",
-    help="Maximum size of the constants in the package. Without an accuracy limit, with "
-    "--weight-bits auto: the most accurate bit widths of that size.",
+    help="Maximum size of the constants in the packages; weights of host parts and code are not "
+    "counted. Without an accuracy limit, with --weight-bits auto: the most accurate bit widths of "
+    "that size.",
 )
 @click.option(
     "--max-ms",
