@@ -29,6 +29,8 @@ def profile_board(
 ) -> BoardProfile:
     """Compare a board's profile log with the latency model, and derive kernel costs from it.
 
+    Writes `output` if it is given, and nothing else.
+
     Parameters
     ----------
     log

@@ -62,9 +62,9 @@ def latency(
 def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
     """Return {node: cycles per call} of `nodes` of an integer graph.
 
-    Layers outside of `nodes` count towards the next node that is in `nodes`; those after the last
-    one are dropped. Empty if the graph is no integer graph, the cycles are unknown, or it does not
-    pack.
+    Layers outside of `nodes` count towards the next layer whose node is in `nodes`; those after the
+    last one are dropped. Nodes that are no layer are left out. Empty if the graph is no integer
+    graph, the cycles are unknown, or it does not pack.
     """
     if graph is None or not is_integer_graph(graph):
         return {}

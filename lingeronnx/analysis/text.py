@@ -15,7 +15,8 @@ _WIDTH = 80  # columns
 def wrap_text(text: str, head: str, indent: str) -> list[str]:
     """Wrap text to lines of 80 columns without breaking names.
 
-    The first line begins with `head`, the others with `indent`.
+    The first line begins with `head`, the others with `indent`. Invisible characters are escaped; a
+    longer name makes a longer line.
     """
     return textwrap.wrap(
         escape_invisible(text),
@@ -30,7 +31,8 @@ def wrap_text(text: str, head: str, indent: str) -> list[str]:
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a left-aligned table with ``+---+`` around the head and below the last row.
 
-    Cells are separated by ``|``; the text ends with a newline.
+    Cells are separated by ``|``; the text ends with a newline. Raises ValueError if a row has
+    another number of cells than `head`.
     """
     lines = [list(head)]
     for row in rows:

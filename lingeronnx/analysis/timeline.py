@@ -88,6 +88,7 @@ class Timeline:
 
         Times are microseconds, or cycles without a clock; slices that round to no time are
         instants, except on the host, where each takes one time step after the previous one.
+        JSON-ready; facts of a slice are its `args`.
         """
         step_cycles = (self.time.clock_mhz or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
@@ -144,14 +145,15 @@ def trace(
     model, platform, packer_args
         As `latency` takes them.
     clock
-        Clock in MHz.
+        Clock in MHz; default that of the chip's vendor.
     timing
-        File of kernel costs, written by `profile_board`.
+        File of kernel costs, written by `profile_board`; default the costs of the vendor.
 
     Raises
     ------
     ConfigError
-        As in `latency`.
+        If no latency model is known for the platform, no part runs on the chip, a part does not
+        pack, or `timing` is not such a file.
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)
@@ -243,7 +245,8 @@ def _iter_compute_slices(
 ) -> Iterator[Slice]:
     """Yield the computation of a layer that starts at `cycle`, with notes on unknown costs.
 
-    The overhead of its kernel calls is a slice within it; unpriced work on the host is a marker.
+    The overhead of its kernel calls is a slice within it; unpriced work on the host is a host
+    marker. `name` is the title of the slice. No slice if it has neither cycles nor unpriced work.
     """
     unpriced = [work for work in latency.unpriced if work.name == layer.name]
     facts: dict[str, Any] = {

@@ -118,11 +118,11 @@ class LayerAccumulators:
     def iterate_corrupted_weights(
         self, actual: np.ndarray
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield (kind, text, output) of changes of one weight or bias that reproduce `actual`.
+        """Yield ("weight", text, output) of changes of one weight or bias that reproduce `actual`.
 
         Nothing is yielded unless `actual` differs in exactly one channel. The change of each weight
-        is estimated by least squares over elements that are not saturated, and the weights that
-        reduce the error most are tried.
+        is estimated by least squares over elements that are not saturated, and the
+        `_MAX_TRIED_WEIGHTS` that reduce the error most are tried.
         """
         actual_rows, acc = self.to_channel_rows(actual), self.accumulators
         expected_rows = self.saturate(self.round_half_up(acc))
@@ -167,9 +167,22 @@ class LayerAccumulators:
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield the first change of a weight or bias near `estimate` that reproduces `actual_rows`.
 
-        It is (kind, text, output) like `iterate_corrupted_weights`; nothing if no change does. term
-        : index of the weight, or their number for the bias. acc : accumulators of the channel. x :
-        factors of the term, [position].
+        It is (kind, text, output) like `iterate_corrupted_weights`; nothing if no change does.
+
+        Parameters
+        ----------
+        channel
+            Output channel.
+        term
+            Index of the weight, or their number for the bias.
+        estimate
+            Expected change.
+        acc
+            Accumulators of the channel, [position].
+        x
+            Factors of the term, [position].
+        actual_rows
+            Actual output, [channel, position].
         """
         is_bias = term == self.weight.shape[1]
         old = int(self.bias[channel] if is_bias else self.weight[channel, term])
@@ -212,10 +225,10 @@ class LayerAccumulators:
 
 
 def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
-    """Return the accumulators of a layer that ends in a convolution or fully connected layer.
+    """Return the accumulators of a layer that ends in a convolution or Linear, else None.
 
-    A Relu may follow. Returns None for other layers, without constant weights or an integer shift,
-    or if the result is not that of the simulator.
+    A Relu may follow. None, too, without constant weights or an integer shift, if its input is not
+    one of the layer's, or if the result is not that of the simulator.
     """
     relu = layer.operators[-1] == "Relu"
     index = len(layer.nodes) - (2 if relu else 1)

@@ -28,8 +28,8 @@ class CanonicalPart:
 def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
     """Rename the part's tensors to t0, t1, ... so that equal parts have equal content.
 
-    The order is that of `_list_tensors`; names of nodes and texts are dropped. None if the part has
-    subgraphs or inputs of unknown shape.
+    The order is that of `_list_tensors`; names and texts of nodes are dropped. None if the part has
+    subgraphs, or an input with a dimension that is neither a number nor a symbol.
     """
     model = ir.to_proto(part.graph)
     graph = model.graph

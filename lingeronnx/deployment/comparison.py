@@ -223,8 +223,8 @@ def _match_tensors(
 ) -> tuple[dict[str, DumpedTensor], list[DumpedTensor], list[str]]:
     """Match dumped tensors with those of the simulator by truncated name, and shape if it is known.
 
-    A shape that no candidate has does not count. Returns {tensor: its dump} in graph order, the
-    unmatched dumps, and notes on dumps with several candidates, which are in neither.
+    If no candidate has the shape, the name alone counts. Returns {tensor: its dump} in graph order,
+    the unmatched dumps, and notes on dumps with several candidates, which are in neither.
     """
     names_by_dump_name = _group_names_by_dump_name(graph, run)
     matched: dict[str, DumpedTensor] = {}
@@ -291,7 +291,8 @@ def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[s
 def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> TensorDifference:
     """Describe the first element by which a tensor of a host part exceeds its tolerance.
 
-    Without values of the right size there is no location, only a remark on the number of bytes.
+    Without values of the right size there is no location, only a remark on the number of bytes. At
+    least one element must exceed it.
     """
     node = next((n for n in graph.proto.graph.node if host_dump.tensor in n.output), None)
     expected, actual = host_dump.expected, host_dump.actual
@@ -395,7 +396,7 @@ def _read_values(device: DumpedTensor, expected: np.ndarray) -> tuple[np.ndarray
 def _collect_correct_tensors(
     graph: SimulatedGraph, run: SampleRun, tensor: str, matched: Mapping[str, DumpedTensor]
 ) -> dict[str, np.ndarray]:
-    """Collect the graph's input integers, and dumped tensors that agree with the run, by name.
+    """Collect the integers of graph inputs, and of dumped tensors that agree with the run, by name.
 
     `tensor` itself is not among the inputs.
     """
@@ -491,9 +492,10 @@ def _locate_first_difference(expected: np.ndarray, actual: np.ndarray) -> dict[s
 
 
 def _locate_by_checksum_words(device: DumpedTensor, expected: np.ndarray) -> dict[str, Any]:
-    """Return the same fields as far as the three data words of a checksum line allow.
+    """Return the fields of `_locate_first_difference` that the three words of a log line allow.
 
-    Fields that are not known are None.
+    The words are the first, middle and last four bytes of the tensor. Fields that are not known are
+    None: differing and largest always, all of them if the words agree.
     """
     unknown: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
     data = to_raw_bytes(expected)

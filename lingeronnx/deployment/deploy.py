@@ -151,11 +151,13 @@ def deploy(
     model
         The integer graph.
     folder
-        Output folder. It is created, or replaced completely if `deploy` wrote it.
+        Output folder. It is created, or replaced completely if `deploy` wrote it (it then has a
+        manifest) or it is empty.
     data
         Inputs of the golden vectors; synthetic inputs if None, which a note reports.
     stem
-        Beginning of the file names; default that of `model`.
+        Beginning of the file names; default that of the file `model`, or "model". Characters that C
+        names do not allow are replaced.
     samples
         Number of samples to write golden vectors for.
     state
@@ -168,8 +170,8 @@ def deploy(
     packages
         "one" blob of all parts, or "many" files.
     attempt
-        Compile the program here, run it on further inputs and prove it. If the proof fails,
-        nothing is written.
+        Compile the program here, run it on further inputs and prove it. If the proof fails, nothing
+        is written.
     wish
         Requirements on the time on the chip.
 
@@ -262,7 +264,7 @@ def _make_write_error(target: Path, error: OSError) -> ConfigError:
 
 
 def _resolve_stem(requested: str) -> tuple[str, list[str]]:
-    """Return the stem of files and prefix of C names for `requested`, and notes.
+    """Return the beginning of file and C names for `requested`, sanitized, and notes.
 
     There is one note if `requested` is reserved, so that "_model" is appended.
     """

@@ -93,7 +93,8 @@ def partition_graph(
     Raises
     ------
     ConstraintError
-        If the chip cannot run a part, or a call takes longer than `latency_options` allows.
+        If the platform is not a chip, no node runs on it, it cannot run a part, or a call takes
+        longer than `latency_options` allows.
     """
     target = latency_options.apply_to(graph.target)
     if not target.has_packer:
@@ -124,7 +125,10 @@ def partition_graph(
 
 
 def _raise_not_chip_ready(target: Target, location: str, choice: PackerArguments) -> None:
-    """Raise ConstraintError with the first finding that is not about the packer's memory plan."""
+    """Raise ConstraintError with the first finding of `choice` that is not of level "plan".
+
+    `location` begins the message: "" or "PART: ".
+    """
     finding = next(f for f in choice.verdict.findings if f.level != "plan")
     raise ConstraintError(
         f"not chip-ready on {target.name}: {location}{finding}; "
@@ -208,7 +212,7 @@ class DeploymentContents:
     def notes(self) -> list[str]:
         """Return remarks on overruns of the memory plan, on PSRAM, and if there is no C program.
 
-        PSRAM is remarked if the program needs more than the target has.
+        PSRAM is remarked if the program needs more than the target has. Empty without any.
         """
         notes = []
         for name, choice in self.partition.arguments.items():
@@ -235,7 +239,7 @@ class DeploymentContents:
         )
 
     def write_files(self, folder: Path) -> list[str]:
-        """Write graphs, program (without one: a header), script and golden vectors to `folder`.
+        """Write graphs, C program (without one: a header), pack.sh and golden vectors to `folder`.
 
         Returns the packer command of each unique chip part.
         """
@@ -322,7 +326,10 @@ class DeploymentContents:
         return None if self.program is None else get_program_sizes(self.program, folder)
 
     def prove(self, folder: Path) -> Proof:
-        """Compile the program in `folder`, prove it, and measure its footprint on small cores.
+        """Compile the program in `folder`, prove it (`prove_program`), and measure its footprint.
+
+        The footprint is measured for the cores of `format_footprints`, if their compilers are
+        installed. There must be a program.
 
         Raises
         ------
@@ -357,9 +364,20 @@ class DeploymentContents:
         write_manifest: Callable[[Path, Mapping[str, object]], None],
         object_sizes: ProgramSizes | None = None,
     ) -> None:
-        """Write README and manifest; both list the other files, which must exist already.
+        """Write README.md and the manifest; both list the other files, which must exist already.
 
-        object_sizes : of the program in `folder`, if there is one.
+        Parameters
+        ----------
+        folder
+            The deployed folder.
+        commands
+            Packer commands.
+        notes
+            Remarks for both.
+        write_manifest
+            Function that writes a manifest with the given contents to a folder.
+        object_sizes
+            Sizes of the program in `folder`, if there is one.
         """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         text = make_readme(
@@ -414,7 +432,7 @@ def _read_io_names(path: Path) -> dict[str, list[str]]:
 
 
 def ports_to_dict(ports: Ports) -> dict[str, object]:
-    """Return ports as JSON-ready values."""
+    """Return ports as JSON-ready values: inputs, outputs, states and states_on_host."""
     return {
         "inputs": [_port_to_dict(port) for port in ports.inputs],
         "outputs": [_port_to_dict(port) for port in ports.outputs],

@@ -22,7 +22,7 @@ def describe_patterns(
     Parameters
     ----------
     expected, actual
-        The simulator's and the device's integers, of one shape.
+        The simulator's and the device's integers, of one shape; they must differ.
     recurrent
         Whether they are the output [steps, ..., H] of a recurrent layer for one sample.
 

@@ -150,7 +150,7 @@ def format_dump(array: np.ndarray) -> str:
 def read_folder(folder: Path) -> list[DumpedTensor]:
     """Read the dumps in `folder`, or else in its data/ or workspace/data/, sorted by file name.
 
-    The first of these folders with dumps counts.
+    The first of these folders with files named NAME##_1_2_3.txt or .bin counts.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def read_log(path: Path) -> list[DumpedTensor]:
     Raises
     ------
     DataError
-        If the log has no checksum line.
+        If the log cannot be read or has no checksum line.
     """
     tensors: dict[str, DumpedTensor] = {}
     text = _read_bytes(path).decode("utf-8", "replace")

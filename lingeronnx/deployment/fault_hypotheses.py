@@ -61,7 +61,8 @@ def iterate_hypotheses(
     neighbors
         Runs of the previous and next sample, by label.
     actual
-        The device's integers in the simulator's shape, or None if they are not known.
+        The device's integers in the simulator's shape, or None if they are not known; used only for
+        single corrupted weights, and not compared here.
     """
     expected = run.integers[tensor]
     if layer is not None:
@@ -144,7 +145,10 @@ def _describe_layout(order: tuple[int, ...]) -> str:
 
 
 def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
-    """Yield the expected integers transposed, reversed, zero, byte-swapped, unsigned or shifted."""
+    """Yield the expected integers transposed, reversed, zero, byte-swapped, unsigned or shifted.
+
+    Shifted are the flat values by up to 16 elements, cyclically. Bytes are not swapped in int8.
+    """
     for order, array in _iterate_axis_orders(expected):
         kind = "layout" if len(order) > 2 and order[1] != 1 else "transposed"
         yield FaultHypothesis(
@@ -181,7 +185,7 @@ def _iterate_stale_values(
 ) -> Iterator[FaultHypothesis]:
     """Yield the tensor of other samples, and other tensors of this sample with equal size and type.
 
-    `neighbors` has runs of other samples by a label for the text.
+    `neighbors` has runs of other samples by a label for the text; `run` is that of this sample.
     """
     expected = run.integers[tensor]
     for label, neighbor in neighbors.items():

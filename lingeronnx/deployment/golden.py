@@ -36,7 +36,9 @@ def write_golden(
     Parameters
     ----------
     folder
-        Output folder; it gets one subfolder per sample.
+        Output folder; it gets one subfolder per sample, with inputN.bin, outputN.bin and input.npz
+        (integers at the ports), and data/ with a dump of each computed tensor. The subfolders must
+        not exist.
     sample_runs
         Tensors of each sample, by the names of the chip's file.
     ports

@@ -46,7 +46,7 @@ def make_header(stem: str, platform: str, ports: Ports) -> str:
 
 
 def make_constant_lines(stem: str, ports: Ports) -> list[str]:
-    """Return the header's lines without its comment, guard and includes: ports and states."""
+    """Return the header's lines on ports and states, without its comment, guard and includes."""
     prefix = make_c_identifier(stem)
     upper = prefix.upper()
     return [
@@ -61,7 +61,7 @@ def _iterate_port_lines(
 ) -> Iterator[str]:
     """Yield C lines with type, name, shape and scale of each port; macros begin with `upper`.
 
-    direction : INPUT or OUTPUT. A port without a shift gets no SHIFT.
+    `direction` is INPUT or OUTPUT; types begin with `prefix`. A port without a shift gets no SHIFT.
     """
     yield f"#define {upper}_{direction}S {len(ports)}"
     yield ""

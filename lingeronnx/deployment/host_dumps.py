@@ -88,7 +88,9 @@ def match_host_dumps(
     dumped: Sequence[DumpedTensor],
     tolerances: Mapping[str, float],
 ) -> list[HostDump]:
-    """Match dumps with the tensors of the graph's host parts; other dumps are skipped.
+    """Match dumps with inputs and outputs of the graph's host parts; other dumps are skipped.
+
+    Of several dumps of a tensor the last one counts.
 
     Parameters
     ----------

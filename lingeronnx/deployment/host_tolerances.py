@@ -47,8 +47,9 @@ def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[
     Returns
     -------
     dict of str to float
-        Tolerance as a fraction of the output's range in all runs; at least `HOST_TOLERANCE`, and
-        exactly that if the reference implementation cannot run the part.
+        Tolerance as a fraction of the output's largest magnitude in all runs, by name of the
+        float32 outputs. `HOST_TOLERANCE`, or more for an output that amplifies small errors: twice
+        its error against double precision, unless the reference implementation cannot run the part.
     """
     ranges = {}
     for name in part.outputs:
@@ -88,7 +89,7 @@ def _measure_sensitivity(
     run
         Run with the inputs, whose float32 values change by 2^-23 up or down at random, and outputs.
     ranges
-        Range of each output by name; a range of 0 gives a sensitivity of 0.
+        Largest magnitude of each output by name; one of 0 gives a sensitivity of 0.
     """
     inputs = {}
     for name, array in run.inputs.items():

@@ -42,7 +42,7 @@ class LayerSubgraph:
     )  # by types and shapes of inputs
 
     def compute(self) -> np.ndarray | None:
-        """Compute the integers of `output`; None if the changed layer cannot be computed.
+        """Compute the tensor `output`; None if the (changed) layer cannot be computed.
 
         The runner is kept for inputs of the same types and shapes.
         """
@@ -153,10 +153,10 @@ def extract_layer(
     known_tensors: Mapping[str, np.ndarray],
     max_nodes: int = 100,
 ) -> LayerSubgraph | None:
-    """Extract the nodes that compute `output` from tensors in `known_tensors`.
+    """Extract the nodes that compute `output` from tensors in `known_tensors` and constants.
 
-    Returns None if there are more than `max_nodes`, or if a node depends on a graph input or an
-    output of a Quant that is not known.
+    A known tensor ends the search, but for `output` itself. Returns None if there are more than
+    `max_nodes`, or if a node depends on a graph input or an output of a Quant that is not known.
     """
     full_graph = graph.proto.graph
     producers = {name: node for node in full_graph.node for name in node.output}

@@ -79,8 +79,8 @@ def _iterate_steps(
 ) -> Iterator[str]:
     """Yield the numbered steps from packing to verifying the board.
 
-    With several chip parts these are three steps with the C program; else the steps by hand, with
-    host head and tail if `sizes` (bytes by file) has their files.
+    With several chip parts and a C program these are three steps with that program; else the steps
+    by hand, with host head and tail if `sizes` (bytes by file) has their files.
     """
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs {format_markdown_code(command)}."
@@ -114,7 +114,10 @@ def _iterate_steps(
 def _iterate_io_sections(
     ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None
 ) -> Iterator[str]:
-    """Yield tables of the chip's inputs and outputs, one per package if there are several."""
+    """Yield tables of the chip's inputs and outputs, and the states.
+
+    With several chip parts in a C program there is one table per unique part, and no states.
+    """
     if program is not None and len(program.chip) > 1:
         for part in program.unique_chip_parts:
             yield from (f"## Inputs and outputs of {part.name}", "", *_iterate_port_table(part), "")
@@ -130,7 +133,7 @@ def _iterate_io_sections(
 
 
 def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
-    """Yield a table of inputs and outputs."""
+    """Yield a table of inputs and outputs, with the power of two of the scale or "not scaled"."""
     yield "| | name | shape | type | bytes | integer = value * |"
     yield "|---|---|---|---|---:|---|"
     for direction, side in (("input", ports.inputs), ("output", ports.outputs)):
@@ -162,7 +165,7 @@ def _iterate_states(ports: Ports) -> Iterator[str]:
 def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
     """Yield the estimated time of a call and a table of the layers with the most cycles.
 
-    Without a latency there is no table; the number of omitted layers is told.
+    At most _MAX_LISTED_LAYERS layers, with the number of omitted ones; no table without a latency.
     """
     sentences = [line[0].upper() + line[1:] for line in time.lines()]
     if sentences:

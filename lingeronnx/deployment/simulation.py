@@ -81,7 +81,10 @@ class SampleRun:
 
 
 def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
-    """Read an integer graph from a file or from memory.
+    """Read an integer graph from a file or from memory, and prepare the simulator for it.
+
+    The simulator uses the executor's arithmetic. Names are the user's; those of the device are
+    those in the file, or for a model in memory the ones that the packer would get.
 
     Raises
     ------
@@ -201,7 +204,7 @@ def _iter_samples(
     Parameters
     ----------
     specs
-        Inputs without states.
+        Inputs without the states that are fed back.
     state, calls
         As for `run_samples`.
     """

@@ -10,7 +10,7 @@ __all__ = ["trace_moved_value"]
 
 
 def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> ir.Value:
-    """Trace a tensor back through nodes that keep its elements in the same order.
+    """Trace a tensor back through standard nodes that keep its elements in the same order.
 
     Parameters
     ----------
@@ -23,7 +23,8 @@ def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) ->
     Returns
     -------
     ir.Value
-        First tensor upstream with the same elements in the same order; `value` if there is none.
+        The tensor that is farthest upstream and has the same elements in the same order; `value`
+        itself if no such node produces it.
     """
     while (node := ir.producer(value)) is not None:
         if node.op_type not in operators.PERMUTATION_OPS or node.domain != "":

@@ -74,9 +74,9 @@ class Override(BaseModel):
 
     @property
     def to_settings(self) -> dict[str, Any]:
-        """The values that are set, by key.
+        """The values that are set, by key; `out_bits` is an integer or "float".
 
-        A percentile also selects that calibrator if none is named.
+        A percentile also sets the calibrator "percentile" if none is named.
         """
         settings = self.model_dump(exclude_none=True)
         if "percentile" in settings:
@@ -145,10 +145,7 @@ class QuantConfig(BaseModel):
 
     @property
     def of_scales(self) -> dict[str, object]:
-        """The settings that scales depend on and that differ from the defaults.
-
-        Platform and data are not included.
-        """
+        """The JSON-ready settings that scales depend on and that differ from the defaults."""
         settings: dict[str, object] = self.model_dump(
             mode="json", include=_SCALE_SETTINGS, exclude_defaults=True
         )
@@ -223,7 +220,9 @@ class QuantConfig(BaseModel):
 
     @classmethod
     def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
-        """Read a YAML file; keyword `settings` take precedence over the file.
+        """Read a YAML file; keyword `settings` replace those of the file.
+
+        An empty file has the defaults.
 
         Raises
         ------
@@ -298,9 +297,10 @@ def _check_bits(
     supported_bits: Mapping[str, tuple[int, ...]],
     target: Target,
 ) -> None:
-    """Raise ConfigError if a setting in `supported_bits` is present with another value.
+    """Raise ConfigError if `settings` has a width that `supported_bits` does not list for its key.
 
-    `supported_bits` maps a setting to the supported widths; `prefix` begins the message.
+    `supported_bits` maps a key to the supported widths; keys missing in `settings` pass. `prefix`
+    begins the message.
     """
     for key, supported in supported_bits.items():
         if settings.get(key, supported[0]) not in supported:
@@ -355,9 +355,10 @@ def _format_validation_error(error: ValidationError) -> str:
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse ``SELECTOR=KEY:VALUE,...`` of the command line to the selector and its settings.
+    """Parse ``SELECTOR=KEY:VALUE,...`` of the command line to (selector, {key: value}).
 
-    A value may be a power of two such as ``2^-7``. Raises ConfigError for text of another form.
+    Values are texts, but a power of two such as ``2^-7`` becomes a float; neither keys nor values
+    are checked. The selector ends at the last "=". Raises ConfigError for text of another form.
     """
     selector, equals, body = text.rpartition("=")
     if not equals or not selector:
@@ -377,7 +378,7 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Parse ``--override`` texts, and return the settings of each selector.
+    """Parse ``--override`` texts as by `parse_override`, and return {selector: settings}.
 
     If a selector occurs more than once, its settings are merged; a later text replaces earlier
     values of the same setting only.

@@ -61,10 +61,10 @@ class FactorSets(DisjointSets):
 
 
 def pin_boundary_tensors(factor_sets: FactorSets, partition: Partition) -> None:
-    """Pin graph inputs and outputs, and the tensors of float nodes except host scaling.
+    """Fix the factor 1 of graph inputs and outputs, and of tensors of float nodes but host scaling.
 
     Tensors of layers that share a weight are pinned as well: a factor would give each layer a
-    weight of its own.
+    weight of its own. `factor_sets` is modified.
     """
     graph = partition.graph.graph
     for value in (*graph.inputs, *graph.outputs):
@@ -115,9 +115,10 @@ def group_tensors_by_factor(
     Returns
     -------
     groups : list of FactorGroup
-        All groups.
+        All groups; the required factor is that of a Clip that saturation replaces, 1 if the group
+        cannot have a factor, else None.
     unmet : list of str
-        Clip nodes whose group cannot have the factor that they need.
+        Names of the Clip nodes whose group cannot have the factor that they need.
     """
     sets = FactorSets()
     pin_boundary_tensors(sets, partition)
@@ -160,9 +161,10 @@ def _clip_factor(node: ir.Node, bits: int) -> float:
 def partition_with_clip_fallback(
     model: ir.Model, target: Target, skip: Mapping[str, str], bits: int
 ) -> Partition:
-    """Partition `model`, with Clips in float that saturation and composition cannot implement.
+    """Partition `model`, with Clips in float that neither saturation nor composition implements.
 
-    Repeats until `find_unsupported_clips` is empty; see `partition_graph` for the parameters.
+    Repeats until `find_unsupported_clips` is empty. `skip` has the reasons of nodes that stay in
+    float, by name; `bits` is the width of the activations.
     """
     partition = partition_graph(model, target, skip)
     while unsupported := find_unsupported_clips(partition, target, bits):
@@ -173,8 +175,8 @@ def partition_with_clip_fallback(
 def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> dict[str, str]:
     """Return {node: reason} of Clips that neither saturation nor composition can implement.
 
-    Composition takes four operators, which is only worth it between two layers on the chip, up to 8
-    bits.
+    Composition takes four operators, so that it is only used between two layers on the chip, up to
+    8 bits.
     """
     _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
@@ -221,7 +223,8 @@ def _spread_from_layers(
 ) -> set[int]:
     """Return the ids of layers and of all `nodes` connected to a layer through `neighbors`.
 
-    `nodes` must be ordered such that neighbors come first.
+    Layers are nodes with MACs; ids are those of `id()`. `neighbors` returns the neighbors of a node
+    (producers or consumers), which must come first in `nodes`.
     """
     reached: set[int] = set()
     for node in nodes:

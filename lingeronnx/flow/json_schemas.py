@@ -24,7 +24,10 @@ _Schema = dict[str, Any]
 
 
 def make_json_schema(name: str) -> _Schema:
-    """Return the JSON Schema with this name, a key of `SCHEMA_DESCRIPTIONS`."""
+    """Return the JSON Schema with this name, a key of `SCHEMA_DESCRIPTIONS`.
+
+    Raises KeyError for another name.
+    """
     body = {
         "quant": _config_schema,
         "plan": _plan_schema,

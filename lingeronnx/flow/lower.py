@@ -44,7 +44,8 @@ def lower(partition: Partition, plan: Plan, target: Target) -> LoweringResult:
 def check_zero_points(plan: Plan, partition: Partition, target: Target) -> None:
     """Raise ConfigError if `plan` has a zero point that is not supported for its tensor.
 
-    Supported are activations of up to 8 bits whose operators allow one; weights support 0 only.
+    Supported are activations of up to 8 bits whose operators allow one; weights and others must
+    have 0.
     """
     shifted = {name: qparams for name, qparams in plan.tensors.items() if qparams.shifted}
     if not shifted:
@@ -67,7 +68,8 @@ def extract_plan(graph: ir.Model) -> Plan:
     """Read the plan back from the attributes of an integer graph.
 
     The mode is q-value if all scales are powers of two, else max-value; nodes outside the integer
-    operators are float nodes, with the reason "float in the file".
+    operators are float nodes, with the reason "float in the file". Platform and settings come from
+    the metadata; DEFAULT's name without any.
     """
     tensors = _read_qparams(graph)
     is_power_of_two = all(qparams.power_of_two for qparams in tensors.values())
@@ -86,8 +88,8 @@ def extract_plan(graph: ir.Model) -> Plan:
 def _read_qparams(graph: ir.Model) -> dict[str, Affine]:
     """Read the parameters of all tensors and weights, by the names of the float graph.
 
-    A Requant counts only for the nodes that read it; nodes outside the quantized domains count if
-    their data input has parameters.
+    The output of a Requant is not in the result, but its parameters pass on to the nodes that read
+    it. Nodes outside the quantized domains count if their data input has parameters.
     """
     float_names = map_to_float_names(graph)
     tensors: dict[str, Affine] = {}

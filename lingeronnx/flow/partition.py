@@ -85,7 +85,8 @@ class Partition:
     def symmetric_tensors(self, target: Target) -> dict[str, str]:
         """Return {activation: label of an adjacent node that does not support its zero point}.
 
-        The last such node in graph order; activations without one are left out.
+        The label is "TYPE NAME" of the last such node in graph order; activations without one are
+        left out.
         """
         by_tensor: dict[str, str] = {}
         for node, op in self.integer_nodes:
@@ -95,10 +96,11 @@ class Partition:
         return by_tensor
 
     def wide_outputs(self, target: Target) -> frozenset[str]:
-        """Return the outputs without integer consumers that may have more bits, or be in float.
+        """Return the outputs without integer consumers that may have over 8 bits, or be in float.
 
-        Their node's operator must allow it. A chip writes up to three axes; a higher rank takes a
-        Reshape, which only moves bytes, and is left out there.
+        Their node's operator must allow it. On a target with `linear_limits` (a chip) the output
+        must have at most _MAX_OUTPUT_RANK axes: a higher rank takes a Reshape, which only moves
+        bytes.
         """
         names = []
         for node, op in self.integer_nodes:
@@ -112,10 +114,7 @@ class Partition:
         return frozenset(names)
 
     def wide_outputs_between_parts(self, target: Target) -> list[str]:
-        """Return the `wide_outputs` that integer nodes depend on through float nodes.
-
-        The names are in reverse order of the graph.
-        """
+        """Return the `wide_outputs` from which float nodes compute inputs of integer nodes."""
         wide_outputs = self.wide_outputs(target)
         upstream_of_integers: set[int] = set()
         names = []
@@ -213,8 +212,9 @@ def _output_rank(node: ir.Node) -> int:
 def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) -> Partition:
     """Partition the normalized `model` for `target`.
 
-    In float stay the nodes of `skip`, those that cannot become integer, heads at the end of the
-    network, and nodes that are idle without these.
+    In float stay the nodes of `skip`, those that cannot become integer, operators with
+    `runs_on_host_when_last` at the end of the network, and what `move_to_float` moves after these:
+    nodes without enough work for a part of their own.
 
     Parameters
     ----------
@@ -297,8 +297,8 @@ def _data_reason(node: ir.Node, op: Op) -> str | None:
 def _shape_reason(node: ir.Node, op: Op, target: Target) -> str | None:
     """Return the reason why a shape of `node` is not supported on `target`, or None.
 
-    Reasons are an empty tensor, and for an operator that may emit a reshape on a chip an axis 0
-    other than one sample.
+    Reasons are an empty tensor, and for an operator that may emit a reshape, on a target of single
+    samples, an axis 0 of fixed size other than 1.
     """
     inputs = [node.inputs[index] for index in op.data(node)]
     needs_samples_on_axis_0 = op.may_emit_reshape and target.single_sample
@@ -340,9 +340,10 @@ def _find_trailing_heads(partition: Partition) -> list[str]:
 def _find_idle_islands(partition: Partition) -> dict[str, str]:
     """Find connected integer nodes without enough work for a part of their own.
 
-    These are nodes that only move data; nodes computed from the host's results of integers with no
-    layer after them; and nodes after the host without any layer or constant, which no packer
-    accepts as a part.
+    A region are nodes connected by integer tensors. These are regions that only move data; nodes
+    computed from the host's results of integers with no layer after them; and regions with a node
+    after the host that have no layer or constant, which no packer accepts as a part. Layers are
+    nodes with MACs.
 
     Returns
     -------

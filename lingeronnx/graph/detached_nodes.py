@@ -32,7 +32,7 @@ def make_detached_value(
     name
         Name of the tensor.
     like
-        Tensor whose element type it takes.
+        Tensor whose type it takes; without one the type is unknown.
     constant
         Its elements, of that shape.
     computed

@@ -73,10 +73,10 @@ class _ExpandedSize:
 def check_expansion_limits(model: ModelProto) -> None:
     """Raise ModelError if functions are recursive or the model expands to too many nodes.
 
-    After functions are inlined and loops unrolled, at most _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR
-    times the nodes of the file are allowed (subgraphs and functions counted). Loops may execute at
-    most _MAX_EXECUTED_NODES more nodes than that expansion has. The message names the node of the
-    main graph that contributes most.
+    After functions are inlined and loops of up to MAX_UNROLLED_ITERATIONS unrolled, at most
+    _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR times the nodes of the file are allowed (subgraphs and
+    functions counted). Loops may execute at most _MAX_EXECUTED_NODES more nodes than that expansion
+    has. The message names the node of the main graph that contributes most.
     """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     function_sizes: dict[_FunctionKey, _ExpandedSize] = {}

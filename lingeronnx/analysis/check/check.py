@@ -50,7 +50,7 @@ def check(
 
     A float model is judged as `quantize` would rewrite it. For an integer graph, the result also
     tells whether the chip's packer accepts it and its executor computes it correctly: `.packs`,
-    `.runs_right`, `.findings`.
+    `.runs_right`, `.findings`. The model is not modified and no file is written.
 
     Parameters
     ----------
@@ -114,7 +114,8 @@ def structure(
 ) -> Structure:
     """Describe the structure of a model: the five parts of `model_check_result.txt`.
 
-    A float model is planned as `quantize` would, without refining weights.
+    A float model is planned as `quantize` would, without refining weights, and part 2 counts the
+    uses in the user's graph.
 
     Parameters
     ----------
@@ -123,14 +124,14 @@ def structure(
     platform
         Platform for a float model.
     calib
-        Calibration data for a float model.
+        Calibration data for a float model; ignored for the others, as is `platform`.
     violations
         Violations found by `check`, to be listed with the other suspicions.
 
     Raises
     ------
     ConfigError
-        If a float model is given without calibration data.
+        If a float model is given without calibration data, or if they do not determine its scales.
     """
     if isinstance(model, QuantizedModel):
         return describe_model(model, None, violations)

@@ -26,6 +26,9 @@ def check_float(
 ) -> Check:
     """Check the normalized float `model`, which is not modified, against the limits of `target`.
 
+    The rewrites of --fit are tried on a copy, only if there are violations. Notes on packing, parts
+    and latency come from a forecast of the rewritten model.
+
     Parameters
     ----------
     model
@@ -76,8 +79,8 @@ def _find_worked_around_faults(
 ) -> list[WorkedAround]:
     """List the executor's faults that nodes trigger, except those that a violation already names.
 
-    A violation names a fault if its rule contains the fault's text. Each has the names of all nodes
-    that trigger it.
+    A violation names a fault if its rule contains the fault's text. Each entry has the names of all
+    nodes that trigger the fault; faults that no node triggers have none.
     """
     faults_by_node = [
         (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
@@ -92,11 +95,12 @@ def _find_worked_around_faults(
 
 
 def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation], list[FloatNode]]:
-    """Return the violated limits, and the float nodes that belong to the host.
+    """Return the violated limits, and the float nodes before or after the integer part.
 
-    Host nodes are before or after the integer part. If such a node has no multiply-accumulates (a
-    final Softmax), its limits do not matter; if it has some and violates a limit, it is not listed.
-    A float node between integer nodes is a violation, whatever the reason.
+    The latter, host nodes, are computed by the host, so that the limits of one without
+    multiply-accumulates (a final Softmax) are not checked. A host node that has some and violates a
+    limit is listed under the violations only. A float node between integer nodes is a violation,
+    whatever the reason.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)

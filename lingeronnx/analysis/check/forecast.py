@@ -58,9 +58,13 @@ class Forecast:
 def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
     """Forecast the deployment of a normalized and fitted float model on a chip.
 
-    Empty without a packer, without quantized nodes, or if the model cannot be lowered. The scales
-    are placeholders: a guess for every activation, adjusted to the chip's rules. Operators that
-    `quantize` offloads to the host, by evidence or with `max_parts`, stay on the chip here.
+    Without float nodes between integer nodes, the whole integer graph is packed, and the result is
+    that choice if the verdict is ready for the chip. Otherwise the result also has the program of
+    chip and host parts, the nodes on the host, the chip's share of the MACs (1 without MACs) and
+    options to merge parts. The forecast is empty (`Forecast()`) without a packer, without quantized
+    nodes, or if the model cannot be lowered. The scales are placeholders: a guess for every
+    activation, adjusted to the chip's rules. Operators that `quantize` offloads to the host, by
+    evidence or with `max_parts`, stay on the chip here.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     if not target.has_packer or not partition.ops:
@@ -85,9 +89,10 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
-    """Lower a model with guessed scales; None if its own constants do not allow any guess.
+    """Lower a model with guessed scales; None if assigning scales or lowering raises an error.
 
-    A Clip that only saturates is a Relu on a target without Clip. No calibration data are used.
+    On a target without Clip, a Clip that only saturates is lowered as a Relu. No calibration data
+    are used; bits, mode and calibrator are the defaults.
     """
     if not target.can_run(CLIP.name):
         clips = find_saturating_clips(partition, target, 8)

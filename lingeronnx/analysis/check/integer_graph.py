@@ -68,7 +68,11 @@ class _GraphChecker:
     """
 
     def __init__(self, model: ir.Model, target: Target) -> None:
-        """Note the integer graph inputs, and the float nodes between integer ones."""
+        """Note the integer graph inputs, and the float nodes between integer ones.
+
+        The attribute `violations` collects the results of `check_node`, which is to be called with
+        the nodes in graph order.
+        """
         self._target = target
         self.violations: list[Violation] = []
         self._qparams: dict[str, Affine] = {}  # by tensor, as its producer writes it
@@ -116,14 +120,17 @@ class _GraphChecker:
                     self._qparams[str(value.name)] = output_qparams
 
     def _is_integer_node(self, node: ir.Node) -> bool:
-        """Whether a node is of the quantized domain, or its first input contains integers."""
+        """Whether a node is of the quantized domain, or its first input contains integers.
+
+        The latter as far as nodes have been checked.
+        """
         if is_quantized_domain(node):
             return True
         first = node.inputs[0] if node.inputs else None
         return first is not None and ir.input_name(node) in self._integers
 
     def _check_rules(self, integer_node: IntegerNode) -> None:
-        """Add a violation for each of `RULES` that the node violates."""
+        """Append a violation to `violations` for each of `RULES` that the node violates."""
         for rule in RULES:
             value = rule(integer_node, self._target)
             if value is not None:
@@ -196,10 +203,12 @@ def _has_weights(op_format: Format) -> bool:
 def _check_non_integer_node(
     node: ir.Node, target: Target, integers: set[str], fallbacks: set[str]
 ) -> list[Violation]:
-    """Return the violations of a node that is not a known integer operator.
+    """Return the violation of a node that is no known integer operator, as a list of at most one.
 
-    `integers` are the tensors that contain integers; outputs of an unknown integer operator are
-    added. `fallbacks` are the float nodes between integer nodes.
+    An unknown operator of the quantized domain is one, and its outputs are added to `integers`, the
+    tensors that contain integers. So is a standard operator that reads one of `integers` (but see
+    `_integer_inputs`; Constants do not count), or whose name is in `fallbacks`, the float nodes
+    between integer nodes.
     """
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)

@@ -54,7 +54,10 @@ def render_operators_markdown() -> str:
 
 
 def _render_operator_table() -> list[str]:
-    """Render a Markdown table: one operator per row, with ONNX sources and support per platform."""
+    """Render a Markdown table: one operator per row, with ONNX sources and support per platform.
+
+    Operators are the integer ones and those composed of several. The result is a list of lines.
+    """
     lines = [
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
         f"|---|---|{'---|' * len(PLATFORMS)}",
@@ -111,9 +114,9 @@ def has_limit(constraint: LimitCheck, target: Target) -> bool:
 
 
 def _render_limits() -> list[str]:
-    """Render the limits by operator; a rule that several platforms share is listed once.
+    """Render the limits by operator as lines of Markdown.
 
-    Operators without limits are left out.
+    A rule that several platforms share is listed once; operators without limits are left out.
     """
     lines = ["## Limits", ""]
     for op in LOWERING_RULES:
@@ -133,7 +136,10 @@ def _render_limits() -> list[str]:
 
 
 def _render_narrow_weights() -> list[str]:
-    """Render the operators whose weights may have fewer bits than other tensors."""
+    """Render the operators whose weights may have fewer bits than other tensors.
+
+    One line per platform and set of bit widths.
+    """
     lines = [
         "## Narrow weights",
         "",
@@ -153,7 +159,10 @@ def _render_narrow_weights() -> list[str]:
 
 
 def _render_faults() -> list[str]:
-    """Render the executors' faults by platform."""
+    """Render the executors' faults as lines of Markdown, by platform.
+
+    Platforms without faults are left out.
+    """
     lines = [
         "## Faults of the executors",
         "",

@@ -44,7 +44,9 @@ def check_packed(
 ) -> Check:
     """Check an integer graph against limits, and evaluate how the packer and the chip process it.
 
-    A file that cannot be loaded as a graph is still judged as the packer reads it.
+    A file that cannot be loaded as a graph is still judged as the packer reads it: the reason is a
+    note, and limits are not checked. A graph with float operators between integer ones is judged in
+    parts, unless `packer_args` are given.
 
     Parameters
     ----------
@@ -108,10 +110,10 @@ def _add_parts(
     latency_options: LatencyOptions,
     floats: Sequence[FloatNode],
 ) -> Check:
-    """Add the parts of a graph with float operators between integer ones to a check.
+    """Return a copy of `check` with the parts of a graph that has float operators between integers.
 
-    Sets the program, the float nodes, the chip's share of the MACs (0 without any MACs), options
-    to merge parts, and the time of a call.
+    Sets the program, the float nodes (`floats`), the chip's share of the MACs (0 if the chip has
+    none), options to merge parts, and the time of a call.
     """
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
     float_names = {entry.node for entry in floats}

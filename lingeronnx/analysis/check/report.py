@@ -209,7 +209,8 @@ class Check(Sequence[Violation]):
     def verdict(self) -> str:
         """The result in one line: that no limit is exceeded if it is `sound`, else the reasons.
 
-        Reasons are the time, packing, and the number of limits.
+        Reasons are the time, packing, and the number of limits; for an integer graph also that each
+        chip part packs and is correct, if so.
         """
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
@@ -229,9 +230,9 @@ class Check(Sequence[Violation]):
         return f"{self.platform}: {'; '.join(reasons)}"
 
     def _format_packing_verdict(self) -> list[str]:
-        """Return the line on violated rules of the packer or the chip; empty without any.
+        """Return one line on violated rules of the packer or the chip; empty without any.
 
-        Findings on the memory plan and on the time do not count.
+        It has the number of rules. Findings on the memory plan and on the time do not count.
         """
         rules = [
             (finding.rule, finding.node)
@@ -249,8 +250,8 @@ class Check(Sequence[Violation]):
         """Return the report as lines of text.
 
         The lines are the verdict, the violations, the effect of --fit, and notes. Similar lines are
-        merged, and sections are truncated so that the report fits on a screen if possible; with
-        `full` there is a line for every node.
+        merged, and sections are truncated to the most lines with which the report fits on a screen,
+        but at least one each; with `full` there is a line for every node.
         """
         if full:
             return self._format_lines(None)
@@ -306,7 +307,8 @@ class Check(Sequence[Violation]):
     def _format_fit(self, max_lines: int | None) -> list[str]:
         """Format the rewrites that --fit would apply, and new violations that would result.
 
-        Without new violations, a line says if nothing can be fixed, or if nothing would remain.
+        Without new violations, a last line says if --fit changes nothing, or if nothing would
+        remain.
         """
         full = max_lines is None
         rewrites = [f"--fit would: {line}" for line in format_rewrites(self.fitted, full)]
@@ -350,7 +352,8 @@ class Check(Sequence[Violation]):
     def _format_parts(self, max_lines: int | None) -> list[str]:
         """Format the parts of a model, the nodes on the host, and changes that reduce the parts.
 
-        Empty without parts. The packing of each chip part is told of integer graphs only.
+        Empty without parts. Lines on the packing of each chip part are for integer graphs only. At
+        most `max_lines` lines of each kind; None: all, and the nodes on the host are not merged.
         """
         program = self.program
         if not program.parts:
@@ -376,7 +379,8 @@ class Check(Sequence[Violation]):
         """Return the cost on the chip.
 
         This is a table of the most expensive layers that fits in `free_lines` (None: of all
-        layers), or one line if too few layers fit.
+        layers), or one line with the totals if fewer than _MIN_COST_ROWS layers (or all, if there
+        are fewer) fit. Empty if the cost is unknown.
         """
         cost = self.cost
         if cost is None:
@@ -405,7 +409,7 @@ def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
 
 
 def _format_part(part: PartReport) -> list[str]:
-    """Return the lines on a chip part: packer arguments and verdict, then its cost if known."""
+    """Return the lines on a chip part: packer arguments and verdict, then any known cost."""
     outcome = "it does not run on the chip"
     if part.runs and part.verdict is not None:
         outcome = part.verdict.format_outcome()
@@ -419,7 +423,10 @@ def _format_part(part: PartReport) -> list[str]:
 
 
 def _format_rule_count(noun: str, violated: Sequence[tuple[str, str]]) -> str:
-    """Return how many distinct rules are violated at how many nodes, from (rule, node) pairs."""
+    """Return how many distinct rules are violated at how many nodes, from (rule, node) pairs.
+
+    Rules that differ only in quoted names and numbers are one. `noun` is "limit" or "rule".
+    """
     rule_count = len({mask_quotes_and_numbers(rule) for rule, _ in violated})
     node_count = len({node for _, node in violated})
     subject = f"{rule_count} {noun}s are" if rule_count > 1 else f"{rule_count} {noun} is"

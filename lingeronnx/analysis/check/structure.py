@@ -64,7 +64,10 @@ class Structure:
     suspicions: Sequence[Suspicion]
 
     def text(self) -> str:
-        """Return all five parts as the text of `model_check_result.txt`, numbered tables."""
+        """Return all five parts as the text of `model_check_result.txt`, numbered tables.
+
+        A part without rows is "none".
+        """
         suspicions = [(s.layer, s.kind, s.measured, s.limit, s.remedy) for s in self.suspicions]
         sections = (
             ("Fusable patterns left unfused", _UNFUSED_COLUMNS, self.unfused),
@@ -84,10 +87,7 @@ class Structure:
         return "\n".join(texts)
 
     def lines(self) -> list[str]:
-        """Return a line for each suspicion that is not a limit, and for each unusual use count.
-
-        Usual is 1.
-        """
+        """Return a line for each suspicion that is not a limit and each use count that is not 1."""
         lines = [str(s) for s in self.suspicions if s.kind != LIMIT_KIND]
         for name, kind, count in self.use_counts:
             if count != "1":
@@ -140,7 +140,10 @@ def _is_weight(array: np.ndarray | None) -> bool:
 
 
 def _live_node_ids(model: ir.Model) -> set[int]:
-    """Return the `id()` of each node on which a graph output depends, also through subgraphs."""
+    """Return the `id()` of each node on which a graph output depends.
+
+    Nodes in subgraphs are not listed, but the producers of the tensors that they read are.
+    """
     live_ids: set[int] = set()
     pending = [ir.producer(value) for value in model.graph.outputs]
     while pending:
@@ -172,7 +175,10 @@ def _dtype_name(qparams: Affine | None) -> str:
 
 
 def _format_scale(qparams: Affine | None) -> str:
-    """Format a scale in integer steps per unit, or the range of scales per channel."""
+    """Format a scale in integer steps per unit; of several per channel, their range "LOW to HIGH".
+
+    "-" without parameters, i.e. for a float tensor.
+    """
     if qparams is None:
         return "-"
     if qparams.single:
@@ -244,7 +250,7 @@ class _StoredTensors:
 def _output_and_weight_rows(
     graph: ir.Model, stored: _StoredTensors
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the rows of part 3 (outputs) and of part 4 (weights), without Constant nodes."""
+    """Return the rows of part 3 (outputs) and of part 4 (weights), skipping Constant nodes."""
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
     for node in graph.graph:
@@ -258,7 +264,8 @@ def _iter_output_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[s
     """Yield a row of text cells for each named output of a node.
 
     The cells are node, operator, type of the first input that is not constant, type, channel axis,
-    observer, scale, and the lowest and highest calibrated value ("-" if not calibrated).
+    observer (how the scale was chosen), scale, and the lowest and highest calibrated value ("-" if
+    not calibrated). `stored` is how tensors are stored and named.
     """
     data = next((v for v in node.inputs if v is not None and ir.const_value(v) is None), None)
     for value in node.outputs:

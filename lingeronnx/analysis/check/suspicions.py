@@ -79,7 +79,8 @@ def find_model_suspicions(
 ) -> list[Suspicion]:
     """Return the suspicions about a quantized float model.
 
-    They are grouped by kind, in a fixed order; `violations` of the limits come last.
+    They are grouped by kind, in a fixed order; `violations` of the limits come last, each as a
+    suspicion.
     """
     partition = Partition.build(result.float_graph, result.plan.floats, result.platform)
     return [
@@ -96,7 +97,11 @@ def find_model_suspicions(
 
 
 def find_graph_suspicions(graph: ir.Model, violations: Sequence[Violation] = ()) -> list[Suspicion]:
-    """Return the suspicions about an integer graph, as far as the file shows them."""
+    """Return the suspicions about an integer graph, as far as the file shows them.
+
+    These are saturated biases, dead channels, scales at a Concat and integer outputs; then
+    `violations` of the limits, each as a suspicion.
+    """
     return [
         *_find_saturated_biases(graph),
         *_find_graph_dead_channels(graph),
@@ -117,9 +122,10 @@ def _from_violation(violation: Violation) -> Suspicion:
 
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find outputs that leave the integer part with at most 8 bits and could have more.
+    """Find outputs of the integer part with at most 8 bits that could have more.
 
-    On a chip that would change the input of its program, so it is not suspicious there.
+    The operator and the platform must allow more. A chip's outputs are never suspicious: more bits
+    would change the input of its program.
     """
     max_bits = 8 if result.platform.has_packer else max(result.platform.out_bits)
     for node, op in partition.integer_nodes:
@@ -202,7 +208,8 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Find scales that are stored at most half as fine as the calibrator chose.
 
-    Only groups with calibration data of some tensor count; none without a policy.
+    Tensors that share a scale are one suspicion, at the last of them; only groups with calibration
+    data of some tensor count. Empty without a policy (a plan that was not calibrated).
     """
     policy, stats, target = result.basis.policy, result.basis.stats, result.platform
     if policy is None:
@@ -269,7 +276,8 @@ def _dead_channel_suspicion(
 ) -> Suspicion | None:
     """Return a suspicion if output channels of an integer weight [O, I, ...] are all zero.
 
-    `float_weight` tells how many of them are zero only by rounding.
+    None if not. The nonzero channels of `float_weight` (any axis of length O) tell how many are
+    zero only by rounding; None if it is not available.
     """
     is_dead = ~weight.reshape(len(weight), -1).any(axis=1)
     if not is_dead.any():
@@ -295,7 +303,7 @@ def _dead_channel_suspicion(
 
 
 def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarray | None:
-    """Return which channels have nonzero weights, bool [channel_count].
+    """Return which channels have nonzero float weights, bool [channel_count].
 
     The channels are on the first axis of that length; None if there is none.
     """
@@ -312,7 +320,8 @@ def _find_outlier_ranges(
     """Find tensors and weights whose range is set by a few values.
 
     A calibrated tensor counts if its largest absolute value exceeds MAX_RATIO times the 0.99
-    quantile of the absolute values, weights if `compute_outlier_rows` marks one of their rows.
+    quantile of the absolute values, weights if `compute_outlier_rows` marks them as outliers (one
+    suspicion per marked row).
     """
     for name, observed in stats.items():
         max_abs, quantile = max(observed.high, -observed.low), _abs_quantile(observed)
@@ -332,7 +341,10 @@ def _find_outlier_ranges(
 
 
 def _outlier_suspicion(name: str, max_abs: float, quantile: float, remedy: str) -> Suspicion:
-    """Create the suspicion of a tensor from its largest value and 0.99 quantile."""
+    """Create the suspicion of a tensor from its largest value and 0.99 quantile.
+
+    The ratio is "infinitely many times" if the quantile is 0.
+    """
     times = f"{max_abs / quantile:.3g} times" if quantile > 0 else "infinitely many times"
     return Suspicion(
         name,
@@ -430,8 +442,8 @@ def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
 def _is_integer_output(value: ir.Value, node: ir.Node, op: Format) -> bool:
     """Whether an integer operator writes a graph output as integers.
 
-    The type decides if it is known; else all quantized operators do that may not write wide
-    outputs.
+    If the type of the output is known, it decides; else a quantized operator writes integers unless
+    it may write wide (more than 8 bits) or float outputs.
     """
     if value.dtype is not None:
         return value.dtype.name in ("INT8", "INT16", "INT32")

@@ -74,6 +74,7 @@ class _Diagnosis:
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
+        """Create a diagnosis without findings; `feeds` has the samples to examine layers with."""
         self._join, self._rows = tensor_join, tensor_join.rows
         self.parents = find_parent_rows(tensor_join)
         self._examiner = LayerExaminer(tensor_join, feeds)
@@ -88,8 +89,8 @@ class _Diagnosis:
         """Add findings about scales that clip values or use too few integers.
 
         Rows that have a finding already are skipped. If the graph records its settings and the user
-        did not fix the scale, a scale that is too small is of minor order, or replaced by a finding
-        about large values: a rule chose it.
+        did not fix the scale, a rule chose a scale that is too small: the finding gets the minor
+        order 3, or is replaced by one about large values if there is one.
         """
         has_settings = self._examiner.is_unmodified and _records_settings(self._join)
         fixed = _extend_to_shared_scale(_user_fixed_tensors(self._join), self._rows, self.parents)
@@ -109,7 +110,7 @@ class _Diagnosis:
     def diagnose_large_values(self) -> None:
         """Add findings about tensors whose range is set by a few channels or values.
 
-        Tensors with a finding, or with a serious one on a parent, are skipped.
+        Tensors with a finding, or explained by one of order up to 1 upstream, are skipped.
         """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
@@ -121,8 +122,8 @@ class _Diagnosis:
     def diagnose_broken_layers(self) -> None:
         """Add findings about layers that compute something else than the float model's.
 
-        These replace minor findings (order 2 and up). Left out are unspecific errors that few bits
-        explain, and layers that already have a serious finding.
+        These replace minor findings (order 2 and up). Left out are findings of UNSPECIFIC_KINDS
+        that few bits explain, and layers that already have a finding of order 0 or 1.
         """
         for name, row in self._rows.items():
             if name in self.findings and self.findings[name].order < 2:
@@ -155,7 +156,7 @@ class _Diagnosis:
     def diagnose_remaining(self) -> None:
         """Add uneven weights and minor issues of tensors without a finding.
 
-        Tensors whose error is explained by a serious finding upstream are skipped.
+        Tensors whose error is explained by a finding of order up to 1 upstream are skipped.
         """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
@@ -293,8 +294,9 @@ def _group_findings(
     """Yield one finding for each group of tensors that share a scale and a problem.
 
     The finding is about the Concat of the group, or about its first tensor; the others are in
-    `also`. It has the largest weight of the group, reduced if a tensor directly upstream has a
-    finding of the same kind. `parents` maps a tensor to those that its layer reads.
+    `also`. It has the largest weight of the group, times _DOWNSTREAM_WEIGHT if a tensor directly
+    upstream of the group has a finding of the same kind. `parents` maps a tensor to those that its
+    layer reads.
     """
     position = {name: i for i, name in enumerate(rows)}
     for names in _group_layers(by_layer, rows, parents):

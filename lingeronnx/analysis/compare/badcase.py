@@ -94,7 +94,9 @@ def find_bad_case(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> BadCase:
-    """Find the sample of `data` with the worst output.
+    """Find the sample of `data` with the largest difference between the two models' outputs.
+
+    The result also ranks the _MAX_LISTED worst samples, and has the mean of the metric over all.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ def find_bad_case(
     ConfigError
         If settings are wrong.
     DataError
-        If the data do not fit.
+        If the data do not fit the model, or contain no sample.
     """
     base, other = open_source_pair(float_model, quant_model)
     output_name, axis = _resolve_output(base, output)
@@ -183,7 +185,7 @@ def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpe
 def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
     """Return the name of the output to compare and its sample axis.
 
-    An `output` of None is the default output; the axis is `find_dynamic_axis`.
+    An `output` of None is the first output; the axis is that of `find_dynamic_axis`.
 
     Raises
     ------
@@ -201,7 +203,7 @@ def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Meas
     """Resolve a metric to (name, function of two arrays, order).
 
     The order is None for a metric of `METRICS`, whose name may be in any case; a user's function,
-    or "module:function", requires "ascending" or "descending".
+    or "module:function", requires "ascending" or "descending". The function returns a float.
 
     Raises
     ------

@@ -53,7 +53,12 @@ class StoredRanges:
 
     @classmethod
     def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
-        """Compute the magnitudes of the channels of `row`, stored as `stored_form`."""
+        """Compute the magnitudes of the channels of `row`, stored as `stored_form`.
+
+        They are the largest absolute value and RMS of each channel, times its factor. The medians
+        are of the active channels (0) and of their SQNR in dB (inf), with the value in parentheses
+        if there are none.
+        """
         channels, factor = row.channels, np.array(stored_form.factor)
         max_abs, rms = channels.max_abs * factor, np.sqrt(channels.mean_square) * factor
         active_max_abs, sqnrs_db = max_abs[channels.is_active], channels.sqnr_db()
@@ -73,7 +78,7 @@ class StoredRanges:
 
 
 def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
-    """Find out whether a few channels or a few values set the range of the tensor; None if not.
+    """Return a finding if a few channels or a few values set the range of the tensor, else None.
 
     Rare values come first, then large channels, then uneven ones. Inputs and float tensors are not
     examined.
@@ -91,11 +96,12 @@ def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> Layer
 def _diagnose_rare_values(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Find out whether rare values set the range ("outlier activation"); None if not.
+    """Return the finding "outlier activation" if rare values set the range, else None.
 
     The largest absolute value must exceed _MAX_OUTLIER_RATIO times the 0.99 quantile and the peak
-    channel _MIN_PEAK_TO_RMS times its own RMS, and the SQNR must be poor. The options equalize if
-    few channels are large, else clip.
+    channel _MIN_PEAK_TO_RMS times its own RMS, and the SQNR (the lower of the tensor's and the
+    median channel's) must be below _POOR_SQNR_DB. The options equalize if few channels are large,
+    else clip.
     """
     outlier_ratio = row.effective.x.max_abs / max(_abs_quantile_99(row), 1e-30)
     if outlier_ratio <= _MAX_OUTLIER_RATIO:
@@ -126,10 +132,11 @@ def _diagnose_rare_values(
 def _diagnose_large_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Find out whether some channels are much larger than the median channel, whose SQNR is poor.
+    """Return a finding if some channels are much larger than the median channel, else None.
 
-    The kind is "outlier channel" if these are few, else "uneven channels"; None if not, also if
-    the RMS of the large channels is not large.
+    Large channels are those of `ranges.is_large`; the SQNR of the median channel must be below
+    _POOR_SQNR_DB, and the largest RMS of a large channel above _MAX_CHANNEL_RATIO / 2 times the
+    median RMS. The kind is "outlier channel" if `ranges.has_few_large`, else "uneven channels".
     """
     large = np.flatnonzero(ranges.is_large)
     if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large.size:
@@ -149,10 +156,10 @@ def _diagnose_large_channels(
 def _diagnose_uneven_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Find out whether the ranges of more than 3 active channels differ too much; None if not.
+    """Return "uneven channels" if the ranges of more than 3 active channels differ too much.
 
     The 0.9 quantile must exceed _MAX_CHANNEL_RATIO times the 0.1 quantile, while the SQNR of the
-    median channel is below _UNEVEN_SQNR_DB.
+    median channel is below _UNEVEN_SQNR_DB; else None.
     """
     if ranges.median_sqnr_db >= _UNEVEN_SQNR_DB or ranges.active_max_abs.size <= 3:
         return None
@@ -209,11 +216,12 @@ def diagnose_uneven_weights(
     parents: Sequence[str],
     by_layer: Mapping[str, LayerFinding],
 ) -> LayerFinding | None:
-    """Find out whether few large weights leave few bits for most of a layer's weights; None if not.
+    """Return a finding if few large weights leave few bits for a layer's other weights, else None.
 
-    The layer's SQNR must be low, the median of the channels' largest weights at most a quarter of
-    the largest weight, and no parent an "outlier channel". The kind is "outlier channel" if at most
-    an eighth of the output channels (or one) is much larger than the median, else "uneven weights".
+    The layer's SQNR must be at most _UNEVEN_SQNR_DB, the median of the channels' largest weights
+    (input or output channels, the lower median) at most a quarter of the largest weight, and no
+    parent an "outlier channel" in `by_layer`. The kind is "outlier channel" if at most an eighth of
+    the output channels (or one) exceeds _MAX_CHANNEL_RATIO times the median, else "uneven weights".
     """
     if row.effective.sqnr > _UNEVEN_SQNR_DB:
         return None
@@ -285,8 +293,9 @@ def diagnose_minor_issues(
 ) -> LayerFinding | None:
     """Return a finding about dead channels, an 8-bit output, or an unexplained error, else None.
 
-    They are tried in this order; the latter two need a low SQNR. `explained` says whether a finding
-    upstream explains the error, which excludes the last.
+    They are tried in this order, all of order 3. The output needs an SQNR below _UNEVEN_SQNR_DB,
+    the error one below _LOW_SQNR_DB and a local error. `explained` says whether a finding upstream
+    explains the error, which excludes the last.
     """
     finding = _diagnose_dead_channels(row)
     if finding is not None:

@@ -43,9 +43,9 @@ def duplicate_with_clipped_inputs(
     Returns
     -------
     model : ir.Model
-        The model with both copies.
+        The model with both copies; its graph outputs are those of the first copy.
     names : dict of str to str
-        Tensor of the second copy -> original tensor.
+        Original tensor by the name of the tensor of the second copy.
     """
     model, second = ir.clone(graph), ir.clone(graph)
     used_names = ir.get_tensor_names(model)
@@ -90,7 +90,7 @@ def _append_clip(
 ) -> ir.Value:
     """Append Max and Min that clip `value` to the range of its integers, and return the result.
 
-    `array` has the rank and data type of the value.
+    `array` has the rank and data type of the value. Names are reserved in `used_names`.
     """
     max_float = np.finfo(array.dtype).max
     bounds = stored_form.representable_range(array.ndim)

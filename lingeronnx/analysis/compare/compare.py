@@ -60,7 +60,7 @@ def compare(
     data
         Input data, in any form that other commands take.
     out
-        Folder for the files of `write_comparison`.
+        Folder for the files of `write_comparison`; None writes none.
     state
         Inputs by the outputs that are fed back to them; an item of the data is then a call.
     calls
@@ -81,7 +81,7 @@ def compare(
     DataError
         If the data do not fit or the models have no tensor in common.
     ConfigError
-        If settings are wrong.
+        If settings are wrong, such as workers with `state` or a dump, or `out` cannot be written.
     """
     base, other = open_source_pair(float_model, quant_model)
     ordered = state is not None or isinstance(base, DumpSource) or isinstance(other, DumpSource)
@@ -125,10 +125,10 @@ def _build_comparison(
     ordered: bool,
     names: tuple[str, str],
 ) -> Comparison:
-    """Diagnose the joined tensors, and try options on the samples `trial_feeds`.
+    """Diagnose the joined tensors, and try the findings' options on the samples `trial_feeds`.
 
     With `ordered`, samples are consecutive calls; then neither the input layout is checked nor
-    options are tried.
+    options are tried. `names` are the titles of both models.
     """
     examined_feeds = {
         name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array
@@ -158,7 +158,7 @@ def _build_comparison(
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
     """Return {node: bits of its weights} of an integer graph; empty if all have 8 bits.
 
-    Nodes without attribute `parameter_bits` are left out.
+    Nodes without attribute `parameter_bits` are left out. Empty, too, without a graph.
     """
     bits_by_node: dict[str, int] = {}
     for node in () if graph is None else graph.graph:
@@ -189,7 +189,7 @@ class _JoinJob:
 def _add_trial_samples(
     trial_feeds: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], first_call_only: bool
 ) -> None:
-    """Add the first samples of a batch to `trial_feeds`, up to `_MAX_TRIAL_SAMPLES` per input.
+    """Add the first samples of a batch to `trial_feeds`, in place, up to `_MAX_TRIAL_SAMPLES` each.
 
     With `first_call_only`, only samples of the first batch are added. Scalars keep their first
     value, and samples of another shape are left out.
@@ -212,6 +212,9 @@ def _model_name(model: object) -> str:
 def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the four files into `folder`, which is created if necessary, and return their paths.
 
+    They are the table of all tensors as text and as CSV, the advisor's text, and the page
+    profiler.html.
+
     Raises
     ------
     ConfigError
@@ -231,7 +234,7 @@ def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> 
 
 
 def _format_table(comparison: Comparison) -> str:
-    """Format the comparison as a text table, left-aligned, without the columns of CSV alone."""
+    """Format the comparison as a text table, left-aligned, without CSV_ONLY_COLUMNS."""
     names = (*COLUMNS, *comparison.width_columns)
     rows = [list(names)]
     for cells in comparison.table():

@@ -98,7 +98,7 @@ class Comparison:
         return sorted(self.rows, key=lambda row: row.effective.sqnr)[:5]
 
     def finding_kind_of(self, row: ComparedTensor) -> str:
-        """Return the kind of the first finding about a row, also as one of others, or ""."""
+        """Return the kind of the first finding about a row (or with it in `also`), or ""."""
         for finding in self.findings:
             if row.name in (finding.layer, *finding.also):
                 return finding.kind
@@ -147,7 +147,7 @@ class Comparison:
         }
 
     def format_advice(self) -> str:
-        """Return the text of the advisor's file: summary, findings and options."""
+        """Return the text of abnormal_layer_advisor.txt: summary, numbered findings and options."""
         lines = [
             f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples",
             *self._format_summary(),
@@ -222,7 +222,10 @@ _INDENT = "   "
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
-    """Return the cells of a tensor, without the columns of weight widths."""
+    """Return the cells of a tensor, without the columns of weight widths.
+
+    Cells are None without the value: scale (float tensor) and local measures (none taken).
+    """
     local_values = {} if row.local is None else row.local.to_dict()
     arrived_values = row.arrived.to_dict()
     stored_form = row.stored_form

@@ -54,7 +54,11 @@ class LayerFinding:
 
     @property
     def place(self) -> str:
-        """The location as text: module, operator, node unless the module implies it, and tensor."""
+        """The location as text: module, operator, node unless the module implies it, and tensor.
+
+        A module implies the node if the node's name contains its path; without a module it is left
+        out.
+        """
         has_module = self.module not in ("", self.node)
         node = self.node
         if has_module and self.module.replace(".", "/") in self.node:

@@ -31,8 +31,8 @@ def diagnose_inputs(
     """Yield at most one finding for each input, if it differs from those of calibration.
 
     Tried in this order: the moments that the analysed graph records, the layout check, and without
-    recorded moments, the fraction of clipped values. `layout_checks` has the layout check of each
-    image input.
+    recorded moments, whether the fraction of clipped values exceeds _MAX_CLIPPED_FRACTION. Inputs
+    without a row are skipped. `layout_checks` has the layout check of each image input.
     """
     graph = tensor_join.other.graph
     moments = {} if graph is None else load_input_moments(graph)
@@ -65,11 +65,12 @@ def diagnose_inputs(
 def _compare_with_calibration(
     row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Find out whether an input differs from the calibration data; None if not.
+    """Return a finding if an input differs from the calibration data, else None.
 
-    Tried in this order: 2 to 4 channels in another order, another mean or deviation ("input not
-    normalised"), channel means that moved against each other. The first and the last require a
-    number of samples. `mean` and `std` are those of calibration, [C], or [1] for the entire tensor.
+    Tried in this order: 2 to 4 channels in another order; a mean that moved by more than
+    _MAX_MEAN_SHIFT, or a deviation that changed by _MAX_STD_RATIO ("input not normalised"); channel
+    means that moved against each other. The first and the last require _MIN_SAMPLES samples. `mean`
+    and `std` are those of calibration, [C], or [1] for the entire tensor.
     """
     moments = row.channels.mean, row.channels.std
     if len(moments[0]) != len(mean):
@@ -105,10 +106,11 @@ def _detect_channel_shift(
     std: np.ndarray,
     samples: int,
 ) -> LayerFinding | None:
-    """Return a finding if channel means moved against each other.
+    """Return a finding if channel means moved against each other, else None.
 
-    This happens if channels are swapped and then normalized. `mean` and `std` [C] are those of
-    calibration.
+    This happens if channels are swapped and then normalized. The largest shift relative to the mean
+    shift must reach a limit that depends on the number of `samples`, and exceed the mean shift.
+    `input_mean`, `mean` and `std` [C] are those of the data and of calibration.
     """
     shifts = (input_mean - mean) / np.maximum(std, 1e-12)
     relative_shifts = shifts - shifts.mean()
@@ -130,9 +132,10 @@ def _detect_channel_reorder(
     mean: np.ndarray,
     std: np.ndarray,
 ) -> LayerFinding | None:
-    """Find out whether an input has the channels of calibration in another order; None if not.
+    """Return a finding if an input has the channels of calibration in another order, else None.
 
-    The best order must match calibration, and be at least twice as close as the given one.
+    The squared distance of the best order must be at most _MAX_MEAN_SHIFT**2, and at most half of
+    that of the given order, which must be at least _MIN_DISTANCE.
 
     Parameters
     ----------
@@ -168,7 +171,7 @@ def _detect_channel_reorder(
 def _make_input_finding(
     row: ComparedTensor, kind: str, measured: str, limit: str, weight: float
 ) -> LayerFinding:
-    """Create a finding about an input, of the highest priority."""
+    """Create a finding of order 0, the most serious, about an input; it has no options."""
     remedy = "prepare the data as for calibration, or calibrate with data like these (--calib)"
     return LayerFinding(
         layer=row.name,

@@ -56,8 +56,10 @@ def check_input_layout(
 ) -> InputLayoutCheck:
     """Check the layout of the images [N, 3, H, W] that input `name` has in `feeds`.
 
-    Other inputs, and a `base` that is no float model, give an empty result. Too few images, or no
-    suitable BatchNormalization, give an undecided one.
+    Inputs of another shape, and a `base` that is no float model, give an empty result, as do images
+    whose layout is right. The result is undecided with fewer than _MIN_SAMPLES images, without the
+    node of `_first_batch_norm`, or if another layout is almost as close. Otherwise it has the kind
+    of the mistake.
     """
     images = feeds.get(name)
     if not isinstance(base, FloatSource) or images is None:
@@ -113,9 +115,9 @@ def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
-    """Return the BatchNormalization that alone reads the Conv that alone reads input `name`.
+    """Return the BatchNormalization after the first Conv; each is the sole consumer of its input.
 
-    None if there is none, or its variance is not constant.
+    None if input `name` has no such consumers, or the variance is not constant.
     """
     value = next((v for v in graph.graph.inputs if v.name == name), None)
     conv = None if value is None else ir.sole_consumer(value)

@@ -156,7 +156,8 @@ class ComparedTensor:
         stored_form
             How y is stored, or None for float.
         unclipped
-            x as it is if no input of the layer is clipped.
+            x as it is if no input of the layer is clipped. All are clipped to `consumed_range` if
+            it is set; only then does `as_consumed` get them.
         """
         raw = unclipped
         if self.consumed_range is not None:
@@ -171,7 +172,10 @@ class ComparedTensor:
         self.channels.add(*(move_channel_axis(array, factor) for array in (x, y, raw)))
 
     def merge(self, other: ComparedTensor) -> None:
-        """Merge the measures of further samples in place; the shape becomes that of `other`."""
+        """Merge the measures of further samples in place.
+
+        The shape becomes that of `other`, unless that is ().
+        """
         self.shape = other.shape or self.shape
         self.arrived.merge(other.arrived)
         self.channels.merge(other.channels)
@@ -244,7 +248,8 @@ class TensorJoin:
     ) -> None:
         """Start without any samples; a dump gets the names of an integer baseline.
 
-        Local errors are measured only if the analysed model's layers can be computed one by one.
+        With `local`, local errors are measured if the analysed model's layers can be computed one
+        by one. `state` has the inputs by the outputs that are fed back to them from batch to batch.
         """
         if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
             other = other.renamed_for(base)
@@ -261,9 +266,9 @@ class TensorJoin:
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Top-1 accuracy of both models in percent; None unless all samples have class labels.
+        """Top-1 accuracy of (baseline, analysed model) in percent, of the first graph output.
 
-        It is that of the first graph output. None, too, without samples.
+        None unless all samples have labels, which are class indices, and without samples.
         """
         predictions = self._predictions
         if not predictions.samples == self.samples > 0:
@@ -293,6 +298,9 @@ class TensorJoin:
 
     def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
         """Run a batch through both models and measure it.
+
+        Inputs that the analysed model lacks are not fed to it. Outputs of `state` become the inputs
+        of the next batch.
 
         Raises
         ------
@@ -473,8 +481,8 @@ class TensorJoin:
     ) -> None:
         """Count correct top-1 classes in both models' scores [N, classes].
 
-        Ignored are batches without class labels (integers [N] below the number of classes) and
-        scores of another rank.
+        Batches without class labels (integers [N] below the number of classes) or with scores of
+        another rank are ignored.
         """
         if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1:
             return
@@ -617,8 +625,8 @@ def _consumed_range(
 ) -> tuple[float, float] | None:
     """Return the range (low, high) that all consumers of a tensor clip it to.
 
-    The consumers must be Relus or Clips from 0 with the same range; None if there is another
-    consumer, for a graph output or input, and without a graph.
+    The consumers must be Relus or Clips from 0 with the same range; else None. None, too, for a
+    graph output or input, and without a graph.
     """
     if graph is None or node is None:
         return None
@@ -711,7 +719,7 @@ def iter_batches(
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels) for `tensor_join`.
+    """Yield (feeds by input, labels or None) of the batches for `tensor_join`.
 
     Parameters
     ----------

@@ -52,18 +52,20 @@ def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
 def diagnose_broken_layer(
     row: ComparedTensor, examiner: LayerExaminer, explained: bool
 ) -> LayerFinding | None:
-    """Return a finding if a layer computes something else than the float model's layer.
+    """Return a finding if a layer computes something else than the float layer, else None.
 
-    Saturated biases and swapped weights are reported whether or not the samples show them.
+    Saturated biases and swapped weights are reported whether or not the samples show them; other
+    causes only if the layer's own error is larger than rounding explains. The finding has order 1
+    and is about the cause's node, if it has one.
 
     Parameters
     ----------
     row
         Output of the layer.
     examiner
-        Examiner of the compared models. Nothing is reported if the analysed model is unmodified.
+        Examiner of the compared models. None is returned if the analysed model is unmodified.
     explained
-        Whether a finding upstream explains the layer's error.
+        Whether a finding upstream explains the layer's error; then its other causes are not sought.
     """
     if examiner.is_unmodified:
         return None

@@ -61,7 +61,7 @@ class LayerExaminer:
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
-        """Keep the sources, the stored forms, and a few samples of `feeds`."""
+        """Keep the sources, the stored forms, and the first _MAX_SAMPLES samples of `feeds`."""
         self._base, self._other = tensor_join.base, tensor_join.other
         self._stored_forms = {
             name: row.stored_form
@@ -117,10 +117,10 @@ class LayerExaminer:
         )
 
     def explain(self, row: ComparedTensor) -> Explanation | None:
-        """Find the cause of a row's error; None if few bits explain it or it cannot be isolated.
+        """Find the cause of a row's error; None if none applies or the layer cannot be isolated.
 
         Tried in this order: other attributes, a missing Relu, swapped channels, offsets of channels
-        (a wrong bias, if they persist), and values that are unrelated.
+        (a wrong bias if they persist, else None), and errors of 8 steps or more.
         """
         x, y = self._expected_tensors.get(row.name), self._isolated_tensors.get(row.name)
         if x is None or y is None or x.size != y.size:
@@ -187,7 +187,7 @@ class LayerExaminer:
         return None
 
     def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if channels of the layer have each other's weights.
+        """Return a cause if channels of the layer have each other's weights, else None.
 
         The weights alone are compared, so the samples need not show it.
         """
@@ -354,8 +354,9 @@ def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
 def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None:
     """Find pairs of channels of y that match x much better swapped; None if there are none.
 
-    Channels are compared without their means. Swapping all pairs must gain 1 dB; too large tensors
-    are not examined.
+    Channels are compared without their means. Each pair must be closer by _MIN_IMPROVEMENT_DB, and
+    swapping all pairs must gain 1 dB. None, too, for tensors without channels or of more than
+    _MAX_WORK elements times channels.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or a.size * len(a) > _MAX_WORK:
@@ -380,7 +381,10 @@ def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None
 
 
 def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> Explanation:
-    """Create the cause of swapped channels; `contents` is "weights" or "values"."""
+    """Create the cause of swapped channels; `contents` is "weights" or "values".
+
+    At most three pairs are listed.
+    """
     listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
     return Explanation(
         "channels swapped",

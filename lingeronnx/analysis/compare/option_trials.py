@@ -117,8 +117,8 @@ def try_options(
 ) -> OptionTrialResult | None:
     """Try the options of the findings and select the best combination.
 
-    If no option is certain to help, those of serious findings are tried with refined weights, if
-    the graph has such.
+    If no option is certain to help, those of findings of order 0 and 1 are tried with refined
+    weights, if the graph has such.
 
     Parameters
     ----------
@@ -133,7 +133,8 @@ def try_options(
     -------
     OptionTrialResult or None
         None if there are no options, the models are not a float model and an integer graph, the
-        model is too large, or nothing can be tried.
+        model has more than _MAX_MACS multiply-accumulates, or planning or running it fails. The
+        result's `best` is empty if no option is certain to help.
     """
     options = _distinct_options(findings)
     base, other = tensor_join.base, tensor_join.other
@@ -165,9 +166,10 @@ def _distinct_options(findings: Sequence[LayerFinding]) -> tuple[str, ...]:
 def rank_findings(
     findings: Sequence[LayerFinding], result: OptionTrialResult | None
 ) -> list[LayerFinding]:
-    """Move the finding with the most effective option before those with less effective options.
+    """Return the findings, that with the most effective option before all others with options.
 
-    It stays behind findings without options, such as data that differ from calibration.
+    It moves up to the next finding without options (such as about the data) at most. The order is
+    unchanged without a best option.
     """
     if result is None or not result.best or not findings:
         return list(findings)
@@ -184,7 +186,8 @@ def _find_best_options(
     """Measure the effect of options, those of `single_options` one by one.
 
     The best are chosen greedily, or all `options` if these gain MIN_GAIN_DB more; none if the gain
-    is not certain. Returns None if nothing can be tried.
+    is not certain. Without recorded settings the baseline is the graph itself. Returns None if
+    planning or running the model without or with all options fails.
     """
     baseline_sqnr = trial.graph if trial.recorded_settings is None else trial.value(())
     all_options_sqnr = None if baseline_sqnr is None else trial.value(options)
@@ -235,7 +238,10 @@ class _OptionTrial:
     def __init__(
         self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]
     ) -> None:
-        """Compute the expected outputs for `feeds`; read the analysed graph's plan and settings."""
+        """Compute the expected outputs for `feeds`; read the analysed graph's plan and settings.
+
+        Trials round weights without refining them.
+        """
         self._base, self._other, self._feeds = base, other, dict(feeds)
         self._values: dict[tuple[tuple[str, ...], bool], float | None] = {}
         self._plan = other.plan

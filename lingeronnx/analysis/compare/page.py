@@ -22,7 +22,10 @@ _BINS = 64  # bins of a tensor's histogram
 
 
 def render_comparison_section(comparison: Comparison) -> PageSection:
-    """Render a comparison as a page section, with all its rows as data for the script."""
+    """Render a comparison as a page section, with all its rows as data for the script.
+
+    Numbers that JSON lacks (infinite, NaN) are converted by `_to_json_number`.
+    """
     index = {row.name: i for i, row in enumerate(comparison.rows)}
     parents = find_parent_rows(comparison.join)
     rows = []

@@ -32,8 +32,8 @@ class RealValues:
     def __call__(self, name: str, array: np.ndarray, qparams: Affine | None) -> np.ndarray:
         """Convert a batch of tensor `name` to float values of the same shape.
 
-        `array` is returned as it is without `qparams`; otherwise the factors of channels are
-        divided out.
+        `array` is returned as it is without `qparams`; otherwise it has the stored integers, and
+        the factors of channels are divided out.
         """
         if qparams is None:
             return array

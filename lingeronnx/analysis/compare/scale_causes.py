@@ -46,7 +46,7 @@ def diagnose_scale(
     parents
         Rows that the tensor is computed from.
     by_layer
-        Findings so far.
+        Findings so far, by tensor; those of the parents must be among them.
     fixed
         Whether the user chose the scale. A coarse scale is then not due to a rule of the chip or to
         calibration.
@@ -66,12 +66,13 @@ def diagnose_scale(
 def _scale_finding(
     row: ComparedTensor, shared_kinds: Collection[str], fixed: bool
 ) -> LayerFinding | None:
-    """Find out whether the tensor's own scale is too large or too small; None if neither.
+    """Return a finding if the tensor's own scale is too large or too small, else None.
 
-    Too large: too many values are clipped, and the SQNR is not full or a parent with the same scale
-    has this finding. Too small: too few integers are used, and the SQNR is poor (with `fixed`: not
-    full). `shared_kinds` are the kinds of findings of parents with the same scale, `fixed` tells
-    that the user set it.
+    "scale too large": more than _MAX_CLIPPED_FRACTION of the values are clipped, and the SQNR is
+    below _FULL_SQNR_DB or a parent with the same scale has this finding. "scale too small": fewer
+    than _MIN_USED_FRACTION of the integers are used, and the SQNR is below _POOR_SQNR_DB (with
+    `fixed`: _FULL_SQNR_DB). `shared_kinds` are the kinds of findings of parents with the same
+    scale, `fixed` tells that the user set it. None for float tensors.
     """
     pair = row.effective
     clipped, used = pair.clipped_fraction, pair.used_fraction
@@ -107,8 +108,9 @@ def _scale_finding(
 def _suggest_scale_override(row: ComparedTensor) -> str:
     """Return the override with the power-of-two scale that gives the least squared error.
 
-    The coarsest scale tried covers all values; finer ones may clip rare values, as calibration
-    does.
+    It is the text of an option (`format_override` with scale:2^N). The coarsest scale tried covers
+    all values; finer ones, up to _MAX_OCTAVES_TRIED, may clip rare values, as calibration does. The
+    coarsest one is returned if no error can be estimated. The tensor must have a stored form.
     """
     assert row.stored_form is not None
     low, high = _stored_range(row)
@@ -132,8 +134,9 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
     Returns
     -------
     float or None
-        None if too many values are clipped, or if channels have different factors, which a
-        histogram does not contain.
+        Sum over all values, in squared units of the tensor. None if more than _MAX_CLIPPED_FRACTION
+        of the values are clipped, if there are no values, or if there is a factor per channel,
+        which a histogram does not contain.
     """
     assert row.stored_form is not None
     q, (values, counts) = row.stored_form.q, row.arrived.x.histogram.values()
@@ -168,7 +171,8 @@ def _stored_range(row: ComparedTensor) -> tuple[float, float]:
 def format_range(row: ComparedTensor) -> str:
     """Format the range of the values and the range that the integers cover, in the user's units.
 
-    The tensor must be stored as integers.
+    The tensor must be stored as integers. The text is "[LOW, HIGH] in integers of [LOW, HIGH]".
+    With a factor per channel, the integers' range is that of the largest factor.
     """
     assert row.stored_form is not None
     q, factors = row.stored_form.q, row.stored_form.factor

@@ -103,6 +103,7 @@ class FloatSource:
     has_isolated_layers = False
 
     def __init__(self, session: Session) -> None:
+        """Make the source of the model of a float session."""
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
         self._nodes = _producers_by_output(self.graph)
@@ -138,13 +139,13 @@ class FloatSource:
         real
             Tensors of the model, as `run` yields them.
         stored_forms
-            How tensors are stored as integers.
+            How tensors are stored as integers, by name; those that `real` lacks are ignored.
 
         Returns
         -------
         dict of str to array
-            Tensors by name. Empty if no value is out of range, and for models of opset 7 and older,
-            whose operators cannot clip per channel.
+            All tensors of the nodes by name. Empty if no value is out of range, and for models of
+            opset 7 and older, whose operators cannot clip per channel.
         """
         stored_forms = {name: form for name, form in stored_forms.items() if name in real}
         if not _has_values_out_of_range(stored_forms, real):
@@ -204,9 +205,10 @@ class IntegerSource:
     has_isolated_layers = True
 
     def __init__(self, session: Session) -> None:
-        """Map the graph's tensors to the user's names; of a tensor's copies only one is kept.
+        """Read the plan of an integer session, and map the graph's tensors to the user's names.
 
-        A tensor that is a float copy of an integer one is left out.
+        Of several copies of a tensor only the first in graph order is kept; a tensor that is a
+        float copy of an integer one is left out.
         """
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
@@ -258,8 +260,9 @@ class IntegerSource:
         """Yield every tensor as its node computes it from the baseline's quantized values.
 
         `real` has these values by the user's name. Tensors that `real` lacks or has in another
-        size, and those in `feeds`, keep the computed values. `run` must have been called: it
-        records types.
+        size, and those in `feeds`, keep the computed values; a float tensor of the graph gets the
+        value of `real` as it is. Tensors are yielded as by `run`, which must have been called
+        before, because it records shapes and types.
         """
         forced = {}
         for name, stored in self._stored_types.items():
@@ -278,7 +281,8 @@ class IntegerSource:
     ) -> Iterator[Item]:
         """Yield every tensor as computed with the consumers of `forced` reading these values.
 
-        `forced` has arrays as stored, by the graph's tensor name.
+        `forced` has arrays as stored, by the graph's tensor name. Yields (user's name, array,
+        stored form).
         """
         for name, array, q in self.session.tensors(feeds, force=forced):
             if name in self.user_names:
@@ -316,7 +320,7 @@ class PlannedSource:
     has_isolated_layers = True
 
     def __init__(self, graph: ir.Model, plan: Plan) -> None:
-        """Build the graph with fake quantization, which `run` computes in float."""
+        """Build the graph with the plan's fake quantization, which `run` computes in float."""
         self.plan = plan
         self.graph: ir.Model = graph
         fake_quantized, self.user_names = build_fake_quantized_graph(graph, plan)
@@ -347,7 +351,8 @@ class PlannedSource:
         """Yield every planned tensor as computed from inputs that represent `real`.
 
         The graph is split at the tensors of `real`; their values, rounded and clipped to the plan's
-        integers, are the inputs of the pieces. The split model is kept for the next call.
+        integers, are the inputs of the pieces. The split model is kept for the next call. All
+        tensors of `real` must be in the plan. Arrays are float.
         """
         split_at = frozenset(real)
         if self._split_model is None or self._split_model.split_at != split_at:
@@ -452,7 +457,8 @@ class DumpSource:
     def renamed_for(self, source: IntegerSource) -> DumpSource:
         """Return the same dump with the user's names and the channel factors of an integer graph.
 
-        Tensors without a user's name are left out. Reading starts at the first sample.
+        Tensors without a user's name are left out. Reading starts at the first sample. This dump is
+        not modified.
         """
         user_names = source.user_names
         dump = DumpSource(
@@ -467,9 +473,11 @@ class DumpSource:
         return None
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield the next samples, as many as `feeds` has on axis 0 (its arrays are not read).
+        """Yield (name, array, stored form or None) of the next samples in the order of the dump.
 
-        Raises DataError if the dump has fewer.
+        Their number is the largest length of the arrays of `feeds` on axis 0 (1 if all are
+        scalars); the contents of `feeds` are not read. Raises DataError if the dump has fewer
+        samples left.
         """
         count = max((len(array) for array in feeds.values() if array.ndim), default=1)
         start, self._position = self._position, self._position + count
@@ -490,7 +498,7 @@ class DumpSource:
 def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
     """Open the sources of two models: (baseline, analysed).
 
-    Inputs that were fixed in the quantized model are fixed in the float model too.
+    Inputs that were fixed when the quantized model was made are fixed in the float model too.
     """
     base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:

@@ -42,7 +42,9 @@ def find_swapped_channels(
     Returns
     -------
     list of (int, int)
-        Pairs of channels; empty if the weights do not have the same shape.
+        Pairs (lower, higher) of channels, sorted; empty if the weights do not have the same shape
+        (matrices may be transposed), are missing, have one element per channel, or if the integer
+        weight's channels are not on axis 0.
     """
     form = find_integer_op(integer_node)
     integer_weight, float_weight = _weight_array(integer_node), _weight_array(float_node)
@@ -89,9 +91,11 @@ def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.
 
 
 def _find_swapped_pairs(similarity: np.ndarray, is_reliable: np.ndarray) -> list[tuple[int, int]]:
-    """Return the swapped pairs, from the similarity [O, O] of integer and float rows.
+    """Return the swapped pairs, sorted, from the similarity [integer, float] of rows.
 
-    `is_reliable` [O] tells which integer rows are large enough to have a direction.
+    Both rows must be below _MAX_MISMATCH with themselves and above _MIN_MATCH with each other.
+    `is_reliable` [O] tells which integer rows are large enough to have a direction; an unreliable
+    one need not match back.
     """
     is_mismatched = similarity.diagonal() < _MAX_MISMATCH
     pairs = set()

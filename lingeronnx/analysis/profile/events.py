@@ -35,12 +35,12 @@ _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 
 
 def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]]) -> int:
-    """Write (tag, values) pairs as histograms of step 0 into an event file.
+    """Write (tag, distribution) pairs as histograms of step 0 into an event file.
 
     Parameters
     ----------
     path
-        The event file. TensorBoard reads files with "tfevents" in their name.
+        The event file, which is replaced. TensorBoard reads files with "tfevents" in their name.
     histograms
         Tags and distributions; empty distributions are skipped.
 
@@ -70,7 +70,10 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]])
 
 
 def _encode_histogram(distribution: Distribution) -> bytes:
-    """Encode a distribution as TensorBoard's HistogramProto message: moments, limits and counts."""
+    """Encode a distribution as TensorBoard's HistogramProto message: moments, limits and counts.
+
+    The buckets are BUCKETS of equal width from the lowest to the highest value.
+    """
     low, high, count = distribution.low, distribution.high, distribution.count
     counts = distribution.histogram.bins(low, high, BUCKETS)
     # an empty range is widened as by `Histogram.bins`
@@ -87,7 +90,10 @@ def _encode_histogram(distribution: Distribution) -> bytes:
 
 
 def _encode_field(number: int, value: int | float | bytes) -> bytes:
-    """Encode field `number` in protobuf's wire format: bytes, double (float) or varint (int)."""
+    """Encode field `number` in protobuf's wire format: bytes, double (float) or varint (int).
+
+    `value` is not negative if it is an int.
+    """
     if isinstance(value, bytes):
         return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
     if isinstance(value, float):

@@ -109,7 +109,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
-    """Format the table as text, with a row of ``!!!`` below each outlier."""
+    """Format the table as text, headed by `head`, with a row of ``!!!`` below each outlier."""
     lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
@@ -152,7 +152,10 @@ def _is_number(array: np.ndarray) -> bool:
 
 
 def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
-    """Compute the row of a tensor; mean and quantile are NaN if a value is not finite."""
+    """Compute the row of a tensor; mean and quantile are NaN if a value is not finite.
+
+    The quantile is the 0.99 quantile of the absolute values; the array must not be empty.
+    """
     magnitudes = np.abs(array.reshape(-1).astype(np.float64))
     max_abs = float(magnitudes.max())
     if not np.isfinite(magnitudes).all():
@@ -185,7 +188,8 @@ class OutputCollector:
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
         """Add the absolute real values of a batch of tensor `name`, as `Session.tensors` yields it.
 
-        Tensors that `layers` does not map to a layer, and those without numbers, are left out.
+        Tensors that `layers` does not map to a layer, and those without numbers, are left out. With
+        `layers` None, each tensor is a layer of its name.
         """
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
@@ -237,7 +241,7 @@ def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], 
 
 
 def select_layers(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
-    """Return {tensor: layer name} of the outputs of nodes that match a regular expression.
+    """Return {tensor: layer name} of the node outputs whose layer names match a regular expression.
 
     A layer is named `root` + the name of its node; further outputs of a node are named by their
     tensors. Constant nodes are left out.
@@ -293,7 +297,7 @@ def analyse_outputs(
     match
         Regular expression to select layers by name.
     log
-        File for the table.
+        File for the table; None writes none.
     batch
         Largest batch size.
     limit

@@ -120,7 +120,7 @@ class RecordedTensor:
 
     @property
     def scale_text(self) -> str:
-        """The scale as text: "-" for floats, the lowest and highest if there is one per channel."""
+        """The scale as text: "-" for floats, "LOW to HIGH" if there is one per channel."""
         if self.scale is None:
             return "-"
         if isinstance(self.scale, tuple):
@@ -131,7 +131,9 @@ class RecordedTensor:
 def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
     """Return the inputs, weights, biases and outputs of all operators, in graph order.
 
-    Constants that are not parameters, such as shapes, are left out.
+    Constants that are not parameters, such as shapes, are left out. Inputs and outputs without a
+    name, too. An entry has the operator's type, name, role of the tensor, tensor, source location
+    and module.
     """
     entries = []
     for node in model.graph:
@@ -186,7 +188,7 @@ def source_location(node: ir.Node) -> str:
 
     The dynamo exporter stores the stack in the node's metadata, outermost call first. The verbose
     torchscript exporter stores it in the doc string, innermost call first. The innermost call
-    outside of torch counts.
+    outside of torch counts, or the innermost one if all are in torch.
     """
     dynamo_stack = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
     calls = []
@@ -227,7 +229,11 @@ class Recorder:
         per_channel: bool = False,
         on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
     ) -> None:
-        """List the tensors of the model's operators; nothing is recorded yet."""
+        """List the tensors of the model's operators; nothing is recorded yet.
+
+        `on_tensor` is called with each tensor that `add` gets: name, array as stored, and
+        quantization parameters or None. `per_channel` also records a distribution per channel.
+        """
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = RealValues(session)
         self.entries = list_operator_tensors(session.model)
@@ -240,7 +246,7 @@ class Recorder:
         return bool(self._recorded)
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Record a batch of tensor `name`, whose channels are on axis 1.
+        """Record a batch of tensor `name`, as `Session.tensors` yields it; channels are on axis 1.
 
         Tensors of no operator, or without numbers, are only passed to `on_tensor`.
         """
@@ -251,7 +257,7 @@ class Recorder:
             self._add_values(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
-        """Return the profile of all runs so far, with the model's constants.
+        """Return the profile of all runs so far, with the model's weights and biases.
 
         Raises
         ------
@@ -297,8 +303,8 @@ class Recorder:
 def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
     """Return the parameters of the integer weights and biases of a model, by tensor name.
 
-    Weights have 8 bits here. The scale of a bias is that of the accumulator: the input's scale
-    times the weight's.
+    Weights are given 8 bits here, whatever their width. The scale of a bias is that of the
+    accumulator: the input's scale times the weight's.
     """
     qparams: dict[str, Affine] = {}
     for node in model.graph:
@@ -322,7 +328,7 @@ def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
 
 
 def _bias_inputs(node: ir.Node) -> list[str]:
-    """Return the names of a node's constant biases, in the order of its inputs."""
+    """Return the names of a node's constant inputs with the role "bias", in order."""
     names = []
     for index, value in enumerate(node.inputs):
         if value is None or ir.const_value(value) is None:
@@ -362,10 +368,10 @@ class Profile:
         Parameters
         ----------
         prefixes
-            Prefixes of the node's name, or of the module's as torch names it. None or nothing
-            selects all.
+            Prefixes of the node's name, or of the module's as torch names it; a single string is
+            one prefix. None or empty selects all.
         types
-            Operator types. None or nothing selects all.
+            Operator types; a single string is one type. None or empty selects all.
 
         Raises
         ------
@@ -394,7 +400,9 @@ class Profile:
     ) -> str:
         """Return the table of `statistic.txt`, a row for each entry of `select`.
 
-        `with_stack` adds a column with source locations of operators, "unknown" without one.
+        The first column counts runs of consecutive entries of the same module, from 0. `with_stack`
+        adds a column with source locations of operators, "unknown" without one. Raises ConfigError
+        if no entry matches.
         """
         rows = []
         index, previous_module = -1, ""
@@ -427,7 +435,10 @@ class Profile:
         types: Sequence[str] | None = None,
         with_stack: bool = False,
     ) -> Path:
-        """Write `statistic.txt` into the folder `out_dir` and return its path."""
+        """Write `statistic.txt`, the text of `text`, into the folder `out_dir` and return its path.
+
+        The folder is created if necessary; the file is replaced.
+        """
         text = self.text(prefixes, types, with_stack)
         path = ensure_folder(out_dir) / TABLE_FILE
         write_text(path, text)
@@ -449,8 +460,8 @@ class Profile:
         prefixes, types
             Operators, as in `select`.
         force_per_channel
-            Whether to write a histogram per channel, with the tag ``operator/attr/tensor/channel``
-            instead of ``operator/attr/tensor``.
+            Whether to write a histogram per channel, with the tag ``module/attr/tensor/channel``
+            instead of ``module/attr/tensor``. A tensor without channels has one histogram.
 
         Returns
         -------
@@ -460,7 +471,8 @@ class Profile:
         Raises
         ------
         ConfigError
-            If channels are requested and the profile has none.
+            If channels are requested and the profile has none, no entry matches, or the folder
+            cannot be written.
         """
         entries = self.select(prefixes, types)
         if force_per_channel and not any(recorded.channels for recorded in self.tensors.values()):
@@ -474,8 +486,8 @@ class Profile:
     ) -> Iterator[tuple[str, Distribution]]:
         """Yield (tag, distribution) for each entry, or for each of its channels with `per_channel`.
 
-        The tag is MODULE/ATTR/TENSOR, with /INDEX for a channel; entries without channels are
-        whole.
+        The tag is MODULE/ATTR/TENSOR, with /INDEX for a channel; an entry without channels is
+        yielded once.
         """
         for entry in entries:
             recorded = self.tensors[entry.tensor]

@@ -40,7 +40,7 @@ _EMPTY_MOMENTS = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and su
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write a profile to `path`, completely or not at all."""
+    """Write a profile to `path`, an .npz file, completely or not at all."""
     arrays: dict[str, np.ndarray] = {}
     index = 0
     tensors = {}
@@ -93,7 +93,7 @@ def _dump_distribution(
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Load a profile from a file, or from the folder that contains it.
+    """Load a profile from a file, or from a folder with a file named PROFILE_FILE.
 
     Raises
     ------

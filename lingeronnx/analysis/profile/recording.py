@@ -70,7 +70,8 @@ def profile(
     data
         Input data, in any form that other commands take.
     out_dir
-        Folder for the profile; None writes nothing.
+        Folder for statistic.txt, profile.html and profile.npz, which are always written there, and
+        what `tensorboard` and `keep` add; None writes nothing.
     prefixes, types
         Operators in statistic.txt, profile.html and tensorboard/, as in `Profile.select`;
         profile.npz contains all.
@@ -152,12 +153,13 @@ class RecordedSession(Session):
     def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
         """Read the tensors recorded in the folder `path`, instead of computing them later.
 
-        Samples are found by a digest of their inputs, which must be recorded along axis 0.
+        `session` is of the profiled model. Samples are found by a digest of their inputs, which
+        must be recorded along axis 0.
 
         Raises
         ------
         DataError
-            If the profile is of another model, or lacks the inputs.
+            If the profile cannot be read, is of another model, has no tensors, or lacks the inputs.
         """
         vars(self).update(vars(session))  # the same model, without compiling it again
         self._watches = []
@@ -179,7 +181,10 @@ class RecordedSession(Session):
                 self._sample_index[digest] = index
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the recorded inputs of the model, in batches of at most `size` samples."""
+        """Yield the recorded inputs of the model, in batches of at most `size` samples.
+
+        They are in the order of recording; the last batch may be smaller.
+        """
         for start in range(0, self.samples, size):
             batch = slice(start, start + size)
             yield {
@@ -192,9 +197,11 @@ class RecordedSession(Session):
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Yield the recorded tensors of samples.
+        """Yield (name, array, quantization parameters or None) of the recorded tensors of samples.
 
-        Tensors without the same number of rows for each sample are left out.
+        The arrays have the samples of `feeds` in their order, as they were stored. Tensors without
+        the same number of rows for each sample are left out, and those not in `names`, unless it is
+        None.
 
         Raises
         ------

@@ -61,14 +61,16 @@ class Journal:
         resume: bool,
         ways: ResumeHints = CLI_HINTS,
     ) -> None:
-        """Open the file for appending; start it anew unless `resume` is set and it has a header.
+        """Open the file for appending; replace it unless `resume` is set and it has a header.
 
-        Without a path nothing is stored.
+        `header` has what the results depend on, as JSON-ready values; `ways` words the messages. An
+        incomplete last line of a file to resume is removed. Without a path nothing is stored.
 
         Raises
         ------
         ConfigError
-            If the file cannot be written, or the header of the file to resume differs.
+            If the file cannot be written, or the file to resume is damaged or has another header or
+            version.
         """
         self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))
@@ -117,7 +119,7 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
-        """Raise ConfigError if the header of the file differs from this journal's.
+        """Raise ConfigError if the header of the file differs from this journal's, or its version.
 
         Digests are not shown in the message.
         """
@@ -140,7 +142,10 @@ class Journal:
 
     @contextlib.contextmanager
     def guard_records(self) -> Iterator[None]:
-        """Raise ConfigError if processing records in this context fails due to damaged content."""
+        """Context that turns errors of processing damaged records into a ConfigError.
+
+        These are AttributeError, IndexError, KeyError, OverflowError, TypeError and ValueError.
+        """
         try:
             yield
         except (
@@ -161,7 +166,10 @@ class Journal:
         return islice(self._iter_records(part), sum(1 for _ in self._iter_records(part)))
 
     def _iter_records(self, part: str) -> Iterator[dict[str, Any]]:
-        """Yield all records of `part`, including those added during the iteration."""
+        """Yield all records whose "part" is `part`, including those added during the iteration.
+
+        Empty without a file. Raises ConfigError at a damaged line.
+        """
         if self._path is None:
             return
         with self._path.open("rb") as file:

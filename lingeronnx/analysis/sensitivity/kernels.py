@@ -100,7 +100,8 @@ class KernelRunner:
     ) -> dict[str, np.ndarray]:
         """Run a variant of a node on float tensors and return its outputs `names`, float32.
 
-        `tensors` has the inputs by name; they are quantized here. The session of a variant is kept.
+        `tensors` has at least the inputs, by name; they are quantized here. The session of a
+        variant is kept. Raises KeyError for an unknown node or variant.
         """
         session_key = (node, variant_key)
         variant = self._operators[node].variants[variant_key]
@@ -119,7 +120,7 @@ def build_integer_operators(
     fine: Mapping[str, Affine],
     wide: Mapping[str, Affine],
 ) -> dict[str, IntegerOperator]:
-    """Build the integer kernels of operators whose output may be rounded, by node.
+    """Build the integer kernels of operators whose first output is in `tensors`, by node name.
 
     Parameters
     ----------
@@ -152,9 +153,10 @@ def build_integer_operators(
 def _trace_rounded_sources(
     planned: PlannedModel, node: ir.Node, index: int, tensors: Mapping[str, Affine]
 ) -> frozenset[str]:
-    """Return the tensors that may be rounded whose integers reach an input of a node unchanged.
+    """Return the tensors whose integers reach input `index` of a node unchanged.
 
-    The search goes upstream through operators that only move integers.
+    The search goes upstream through operators that only move or keep integers, up to tensors in
+    `tensors` (those that may be rounded), to other operators and to graph inputs.
     """
     value = ir.require_input(node, index)
     source = frozenset([str(value.name)])

@@ -50,11 +50,11 @@ def write_histograms(
     outputs: Mapping[str, np.ndarray],
     count: int,
 ) -> None:
-    """Write four PDF files: weights and outputs of the `count` best and worst layers.
+    """Write four PDF files into `folder`: weights and outputs of the `count` best and worst layers.
 
-    They are called worst_weight_hist_result.pdf and so on (best, act). Layers without weights or
-    outputs are left out. `outputs` has values of the float model's tensors on some samples, by
-    name.
+    They are called worst_weight_hist_result.pdf and so on (best, act). `worst_first` is the
+    ranking; layers without rounded weights (or outputs) are not counted for the files of these.
+    `outputs` has values of the float model's tensors on some samples, by name.
     """
     with_weights = [layer for layer in worst_first if layer.weight.weights]
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]
@@ -102,9 +102,10 @@ def clipped_fraction(values: np.ndarray, qparams: Affine) -> float:
 
 
 def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
-    """Draw a tensor as a matplotlib figure: its histogram, grid, and clipped ranges.
+    """Draw float values as a matplotlib figure: histogram, quantization grid, and clipped ranges.
 
-    The x axis is in the tensor's units, or in integer steps if there is a scale per channel.
+    The x axis is in the tensor's units, or in integer steps if there is a scale per channel. A grid
+    of more than _MAX_GRID_LINES lines is not drawn. `values` must not be empty.
     """
     from matplotlib.figure import Figure
 

@@ -66,7 +66,7 @@ class RoundedOperator:
         """Return the sets to round in trials, by kind: "weight", "activation" or "both".
 
         `what` is one of these kinds, or "all". An operator with only weights or only an activation
-        has one trial, whose kind is the part that it has; none if `what` is the other part.
+        has one trial, whose kind is the part that it has; empty if `what` is the other part.
         """
         if not self.weight.weights:
             return {} if what == "weight" else {"activation": self.activation}
@@ -153,7 +153,7 @@ def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
 
 
 def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
-    """List an operator of type Quant for every tensor that comes from the host and is quantized.
+    """List an operator of type Quant for each quantized tensor that no integer node produces.
 
     It has the tensor's name and no selector.
     """
@@ -169,7 +169,7 @@ def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
 
 
 def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
-    """Return the first of `names` that selects nodes of the user's graph, or ""."""
+    """Return the first of `names` that selects a node of the user's graph, or ""."""
     for name in names:
         try:
             select_nodes(planned.original, name)
@@ -182,8 +182,8 @@ def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
 def format_option(layer: RoundedOperator, target: Target) -> str:
     """Format the option of `quantize` that avoids the operator's loss, or "" if there is none.
 
-    It is an override to the target's largest width if that is above 8 bits, else --skip. Without
-    a selector only a Quant has an option, the override.
+    It is an override to the target's largest width (also of its weights, if they are rounded) if
+    that is above 8 bits, else --skip. Without a selector only a Quant has an option, the override.
     """
     if not layer.selector and layer.op_type != QUANT.name:
         return ""
@@ -259,6 +259,8 @@ def build_roundable_model(
     planned: PlannedModel, operators: Sequence[RoundedOperator], outputs: Sequence[str]
 ) -> RoundableModel:
     """Collect the grids and rounded weights of all `operators` under the plan.
+
+    On targets with more than 8 bits, it also has the grids and weights of that width.
 
     Parameters
     ----------

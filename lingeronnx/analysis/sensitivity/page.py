@@ -25,7 +25,10 @@ _TEXT_COLUMNS = 3  # leading columns that are not values
 
 
 def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> PageSection:
-    """Render the text of sensitive_ops.txt and the rows of sensitive_ops.json as a page section."""
+    """Render the text of sensitive_ops.txt and the rows of sensitive_ops.json as a page section.
+
+    The data of the section are `rows`. `text` must begin with the table of these rows.
+    """
     text_lines = text.splitlines()
     head = text_lines[0].split()
     row_lines, advice_lines = text_lines[1 : len(rows) + 1], text_lines[len(rows) + 1 :]
@@ -72,10 +75,12 @@ def render_sensitivity_page(text: str, rows: Sequence[Sequence[Any]]) -> str:
 def load_sensitivity_section(folder: str | os.PathLike[str]) -> tuple[PageSection, str]:
     """Load the page section of an earlier run from its folder, and the options that it advises.
 
+    Reads sensitive_ops.txt and sensitive_ops.json. The options are one line, "" for none.
+
     Raises
     ------
     ConfigError
-        If the folder does not contain a run.
+        If the files are missing or damaged.
     """
     text_path, json_path = Path(folder) / "sensitive_ops.txt", Path(folder) / "sensitive_ops.json"
     try:

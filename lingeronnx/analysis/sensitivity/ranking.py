@@ -117,8 +117,8 @@ class Sensitivity:
     def best(self) -> SkipAdvice | None:
         """The shortest advice with most of the best gain, or None if no gain reaches `min_gain`.
 
-        Most is `_MIN_GAIN_FRACTION` of the best gain, but at least `min_gain`; a gain must be
-        positive.
+        That is the first of `advice`, shortest first, with `_MIN_GAIN_FRACTION` of the best gain,
+        but at least `min_gain`. None, too, if no gain is positive.
         """
         best_gain = max((self.gain(advice) for advice in self.advice), default=0.0)
         if not best_gain > 0 or not best_gain >= self.min_gain:
@@ -140,7 +140,10 @@ class Sensitivity:
         return -difference if is_lower_better(self.advised_by) else difference
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write sensitive_ops.txt, .json and .html; values that are not finite are null in JSON."""
+        """Write sensitive_ops.txt, .json and .html into an existing folder.
+
+        The JSON is a list of rows, in which values that are not finite are null.
+        """
         rows = [list(map(_to_json_value, row)) for row in self.to_list()]
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
@@ -169,7 +172,8 @@ class Sensitivity:
     def _format_advice(self) -> list[str]:
         """Format the accuracy in float and rounded, the effect of each advice, and options.
 
-        If nothing is lost or no option helps, a line says so, in the latter case with a referral.
+        If nothing is lost or no option exempts an operator, a line says so. If no advice is good
+        enough (`best` is None), lines of `_format_referral` replace the options.
         """
         name, quantized = self.advised_by, self._format_value(self.quantized)
         exact = self._format_value(self.exact)

@@ -226,8 +226,8 @@ def _validate_arguments(
 ) -> None:
     """Raise ConfigError or DataError for invalid arguments before any work.
 
-    Plots need matplotlib and a folder, data must not be a generator, and data are required unless
-    there is a function.
+    Plots need matplotlib and a folder, the measured data (`eval_data`, else `calib`) must not be an
+    iterator, and data are required unless there is a function.
     """
     if plots:
         check_matplotlib()
@@ -311,6 +311,8 @@ def _plan_for_sensitivity(
 ) -> PlannedModel:
     """Plan the model, or apply `plan`, without holding out data.
 
+    `settings` are those of `quantize`; its "config" is removed in place.
+
     Raises
     ------
     ConfigError
@@ -370,8 +372,9 @@ def _run_and_rank(
     """Run and rank the trials, then measure the effect of advice for the worst operators.
 
     A trial rounds its operator alone, or all but it with `all_but_one`. Advice is measured with
-    everything rounded but for the selected operators. If no advice is worth it, the result has a
-    finding of `compare` instead.
+    everything rounded but for the selected operators. If no advice is good enough (`best` is None),
+    the result has the first finding of `compare` instead. Results of both stages are read from and
+    added to `journal`; no file is written else.
     """
     all_rounded = reduce(or_, (operator.all_rounded for operator in operators))
     base, settings = RoundedSet(), [trial.setting for trial in trials]
@@ -438,8 +441,8 @@ def _format_chance_note(
 def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:
     """Return the indices of trials, most sensitive first by the first metric of `values`.
 
-    `values` are by trial and metric. With `all_but_one` the order is reversed: the best value is
-    that of the worst operator.
+    `values` are by trial and metric. With `all_but_one` the order is reversed: the operator with
+    the best value is the most sensitive.
     """
     sign = -1 if request.all_but_one else 1
     keys = [
@@ -452,7 +455,7 @@ def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest)
 def _resolve_metrics(
     what: str, order: str | None, function: Function | None, metric: str | Sequence[str]
 ) -> list[str]:
-    """Check the choices of a caller and return the normalized names of the metrics.
+    """Check `what` and `order`, and return the normalized names of the metrics.
 
     With a function the only name is "value".
 
@@ -500,10 +503,11 @@ def _advice_candidates(
 ) -> list[list[RoundedOperator]]:
     """Return groups of the worst operators that an option can exempt from rounding.
 
-    The sizes of the groups are _ADVICE_SIZES, as far as there are operators; larger groups contain
-    the smaller ones. Operators without an option, or whose exemption restores nothing, are skipped.
-    On an 8-bit platform exempt operators run in float; those that would exceed the fraction
-    `max_float_macs` of all multiply-accumulates together are skipped too.
+    `worst` has the most sensitive first. The sizes of the groups are _ADVICE_SIZES, as far as there
+    are operators; larger groups contain the smaller ones. Operators without an option, or whose
+    exemption restores nothing, are skipped. On an 8-bit platform exempt operators run in float;
+    those that would exceed the fraction `max_float_macs` of all multiply-accumulates together are
+    skipped too.
     """
     target = planned.target
     remaining_macs = math.inf
@@ -521,9 +525,9 @@ def _advice_candidates(
 
 
 def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object) -> Data:
-    """Return the evaluation data, by default the calibration data, else those of the plan.
+    """Return `eval_data` as data, or `calib` if it is None, or those of the plan if both are.
 
-    If the model is fed its own states, the data become calls with the float model's states.
+    With the setting `state`, each item is a call with the states that the float model computes.
     """
     source = calib if eval_data is None else eval_data
     if source is None:

@@ -164,7 +164,8 @@ class TrialEngine:
     ) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
         """Split a batch into the samples that are run together.
 
-        Yields (index of the first sample, index after the last sample, their feeds).
+        Yields (index of the first sample, index after the last sample, their feeds). All samples
+        together, unless an input accepts single samples only.
         """
         count = self._count_samples(feeds)
         step = 1 if self.runs_single_samples else max(count, 1)
@@ -188,9 +189,10 @@ class TrialEngine:
         return max(counts, default=1)
 
     def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
-        """Run the complete model on samples that are run together, and return all tensors.
+        """Run the complete model on samples that are run together, and return all split tensors.
 
-        The tensors of `setting`, inputs included, are rounded before they are read.
+        The tensors of `setting`, inputs included, are rounded before they are read. The result has
+        these rounded values, and adds to `macs`.
         """
         tensors = {
             name: self._round_tensor(setting, name, np.asarray(array))
@@ -214,7 +216,7 @@ class TrialEngine:
         base
             Base run on the same feeds.
         feeds
-            Samples that are run together.
+            Samples that are run together, by input. Returns arrays by output name; adds to `macs`.
         """
         changed: dict[str, np.ndarray] = {}  # tensors that differ from the base
         for name, array in feeds.items():
@@ -294,9 +296,11 @@ class TrialEngine:
     def _run_segment(
         self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], count: int
     ) -> dict[str, np.ndarray]:
-        """Run a segment, by its integer kernel if possible, and return its outputs before rounding.
+        """Run a segment, by its integer kernel or in float, and return its outputs before rounding.
 
-        `count` is the number of samples.
+        The kernel is used if `_kernel_variant` chooses a variant; in float it has the weights of
+        `setting`. `tensors` has its inputs; `count` is the number of samples, whose MACs are added
+        to `macs`.
         """
         segment = self.segments.segments[index]
         self.macs += segment.macs * count
@@ -371,7 +375,7 @@ class TrialModel:
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Run a batch and return the outputs `names`, or all outputs if it is None.
 
-        The batch is run in blocks of samples, whose results are concatenated on axis 0.
+        The batch is run as split by `split_samples`; the results are concatenated on axis 0.
 
         Raises
         ------
@@ -399,7 +403,8 @@ class TrialModel:
     def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch, given as feeds or as the array of the first input.
 
-        Returns the output if there is one, else a list of outputs.
+        Returns the output if there is one, else a list of outputs. Raises DataError for feeds that
+        do not fit the inputs.
         """
         if not isinstance(feeds, Mapping):
             feeds = {self.inputs[0].name: feeds}

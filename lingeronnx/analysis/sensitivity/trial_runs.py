@@ -114,7 +114,8 @@ class TrialRuns:
     ) -> None:
         """Choose the size of blocks, and compute the digest `key` of model and plan.
 
-        `execution` are the number of processes and the cluster, as `map_jobs` takes them.
+        `execution` are the number of processes and the cluster, as `map_jobs` takes them;
+        `metric_names` are those of the ranking. `function` replaces the metrics, unless it is None.
         """
         self.planned, self._metric_names = planned, metric_names
         self._roundable, self._data, self._function = roundable, data, function
@@ -127,7 +128,7 @@ class TrialRuns:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks on the data and the plan."""
+        """Remarks on the data, on synthetic inputs, and on an effort that does not equalize."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if not self.planned.config.recipe.equalizes_channels:
@@ -184,9 +185,10 @@ class TrialRuns:
         write_histograms(folder, self.planned, ranked, outputs, count)
 
     def advice_metric(self) -> str:
-        """Return the metric of advice: top1 if the labels are classes, else SQNR.
+        """Return the metric of advice: top1 if the first block's labels are classes, else SQNR.
 
-        The first metric of the ranking that is not a measure of agreement takes precedence.
+        The first metric of the ranking that is not in METRICS (agreement) takes precedence. The
+        labels are known after the first stage has run.
         """
         for name in self._metric_names:
             if name not in METRICS:
@@ -216,7 +218,7 @@ class TrialRuns:
         settings
             Rounding of each trial.
         metric_names
-            Metrics to measure.
+            Metrics to measure; ignored with a user's function.
         """
         if self._function is not None:
             return self._run_with_function(journal, part, base, settings)
@@ -282,8 +284,8 @@ class TrialRuns:
     ) -> TrialValues:
         """Evaluate the user's function for each trial without a stored result.
 
-        The first results come from the journal's records of `part`; new ones are added to it.
-        Samples and MACs of the result are 0.
+        Trials are in order: as many results as the journal has records of `part` are taken from it;
+        the others are computed and added to it. Samples and MACs of the result are 0.
         """
         with journal.guard_records():
             values = [[float(record["value"])] for record in journal.records(part)]
@@ -374,7 +376,10 @@ class FunctionTrials:
     function: Function
 
     def start(self) -> Callable[[RoundedSet], float]:
-        """Return a function of a rounding that calls the user's function with the rounded model."""
+        """Return a function of a rounding that gives the value of the user's function.
+
+        The user's function is called with the model that is rounded that way.
+        """
         trials = TrialModel(self.rounding.create_engine(), self.base)
         return lambda setting: call_user_function(
             "the evaluation function", self.function, trials.with_setting(setting)

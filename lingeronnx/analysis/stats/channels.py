@@ -43,7 +43,9 @@ class ChannelSums:
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
-        """Add a batch; values that are not finite count as zero.
+        """Add a batch; NaN and infinite values count as zero.
+
+        Nothing is added for arrays without a channel axis or without elements.
 
         Parameters
         ----------

@@ -24,6 +24,7 @@ class Distribution:
     """Count, range, mean, variance and histogram of one stream of values."""
 
     def __init__(self) -> None:
+        """Start empty: range (inf, -inf), mean NaN, no skipped values."""
         self.count = self.skipped = 0
         self.low, self.high = math.inf, -math.inf
         self.mean = math.nan
@@ -32,7 +33,10 @@ class Distribution:
         self.histogram = Histogram()
 
     def add(self, array: np.ndarray) -> None:
-        """Add a batch of any shape and numeric type; values that are not finite are skipped."""
+        """Add a batch of any shape and numeric type; values that are not finite are only counted.
+
+        Their number is `skipped`.
+        """
         batch = Distribution()
         for start in range(0, array.size, _CHUNK):
             values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)
@@ -49,7 +53,10 @@ class Distribution:
         self._merge_moments(other)
 
     def state(self, histogram: bool) -> list[object]:
-        """Return the state as JSON-ready values for `from_state`, optionally with the histogram."""
+        """Return the state as a list of JSON-ready values for `from_state`.
+
+        The last one is the histogram, or None without `histogram`.
+        """
         numbers = [
             self.count,
             self.skipped,
@@ -105,7 +112,7 @@ class Distribution:
         self._merge_moments(batch)
 
     def _merge_moments(self, other: Distribution) -> None:
-        """Merge everything but the histogram (Chan, Golub, LeVeque 1979)."""
+        """Merge everything but the histogram in place (Chan, Golub, LeVeque 1979)."""
         self.skipped += other.skipped
         if not other.count:
             return

@@ -65,7 +65,8 @@ class Histogram:
     def add(self, values: np.ndarray) -> None:
         """Add finite values, float64 [n].
 
-        Up to _MAX_EXACT_VALUES they are kept exactly, from then on counted in bins.
+        Up to _MAX_EXACT_VALUES in all they are kept exactly; beyond that all are counted in bins.
+        The array is kept, not copied.
         """
         if not values.size:
             return
@@ -162,10 +163,10 @@ class Histogram:
         Returns
         -------
         values : float64 [n]
-            All values in ascending order if they are stored, else the middles of the nonzero bins,
-            followed by 0.
+            All values in ascending order if they are kept exactly, else the middles of the nonzero
+            bins, followed by 0.
         counts : int64 [n]
-            How many values each of them represents.
+            How many values each of them represents; zeros count at the last one, not in their bin.
         """
         exact = self.exact_values
         if exact is not None:
@@ -243,7 +244,7 @@ class Histogram:
         self._bins += np.bincount(bins, minlength=_BIN_COUNT)
 
     def _extend_bins(self) -> None:
-        """Widen the bins to cover `low` to `high`, merging neighbours; total counts stay."""
+        """Widen the bins to cover `low` to `high`, merging neighbours; the total count stays."""
         exponent = _bin_exponent(self.low, self.high)
         first = _bin_index(self.low, exponent)
         if (exponent, first) == (self._exponent, self._first):

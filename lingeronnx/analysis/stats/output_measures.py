@@ -64,6 +64,8 @@ def metric_unit(name: str) -> str:
 def resolve_output(name: str | None, outputs: Iterable[str]) -> str:
     """Return `name`, or the first of a model's `outputs` if it is None.
 
+    There must be at least one output if `name` is None.
+
     Raises
     ------
     ConfigError
@@ -82,7 +84,10 @@ class MeasureFactory:
     """Creates `Measures` of the metrics `names`; loads user functions once."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Normalize the names, and resolve those metrics that need labels."""
+        """Normalize the names, and load the metrics that need labels (all but those of METRICS).
+
+        Raises ConfigError for an unknown metric.
+        """
         self.names = [normalize_metric_name(name) for name in names]
         self.label_metrics: dict[str, Callable[[], Any]] = {
             name: resolve_metric(name)[0] for name in self.names if name not in METRICS

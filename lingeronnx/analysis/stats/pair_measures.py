@@ -70,6 +70,7 @@ class PairMeasures:
     """
 
     def __init__(self) -> None:
+        """Start without values: all sums and extremes are 0."""
         self.x, self.y = Distribution(), Distribution()
         self.stored_form: StoredForm | None = None
         self.skipped = 0
@@ -99,8 +100,9 @@ class PairMeasures:
         stored_form
             How y is stored, or None for float values.
         unclipped
-            x as it would be if no input of the layer were clipped, for the check whether x is
-            within the range of y; default `x`.
+            x as it would be if no input of the layer were clipped, of the same shape, for the check
+            whether x is within the range of y; default `x`. Elements that are not finite in x or y
+            are skipped and counted.
 
         Raises
         ------
@@ -133,10 +135,10 @@ class PairMeasures:
         self._merge_sums(other)
 
     def state(self, histograms: bool) -> list[object]:
-        """Return the state of measures of float tensors, as JSON-ready values for `from_state`.
+        """Return the state of measures of float tensors, JSON-ready, for `from_state`.
 
         With `histograms` it includes the histograms, which KL needs and which are most of the
-        state.
+        state. What a stored form adds (saturation, used range) is not included.
         """
         distributions = [self.x.state(histograms), self.y.state(histograms)]
         return [
@@ -215,7 +217,7 @@ class PairMeasures:
 
     @property
     def cosine(self) -> float:
-        """The cosine similarity; 1 if both are equal, 0 if only one is all zero."""
+        """The cosine similarity, -1 to 1; 1 if both are equal, 0 if only one is all zero."""
         xx, yy, xy, error, _ = self._sums
         if error == 0:
             return 1.0

@@ -30,7 +30,10 @@ class StoredForm:
     factor: tuple[float, ...] = (1.0,)
 
     def broadcast_factors(self, rank: int) -> np.ndarray:
-        """Return the factor as a float64 array that broadcasts against an array of `rank` axes."""
+        """Return the factor as a float64 array that broadcasts against an array of `rank` axes.
+
+        A single factor becomes a scalar; factors per channel are on axis 1.
+        """
         factors = np.array(self.factor)
         if factors.size == 1:
             return factors.reshape(())
@@ -55,7 +58,10 @@ class StoredForm:
         return _to_finite_float32(stored / self.broadcast_factors(array.ndim))
 
     def to_steps(self, real: np.ndarray) -> np.ndarray:
-        """Convert the user's tensor to integer steps, neither rounded nor clipped; float64."""
+        """Convert the user's tensor to integer steps, neither rounded nor clipped; float64.
+
+        That is real * factor * scale + zero point.
+        """
         return np.asarray(
             real.astype(np.float64) * (self.broadcast_factors(real.ndim) * self.q.scale)
             + self.q.zero_point

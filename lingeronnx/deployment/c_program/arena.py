@@ -24,6 +24,8 @@ class BufferLifetime(NamedTuple):
 def plan_arena(lifetimes: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:
     """Plan a static arena: largest buffer first, each at the lowest free offset.
 
+    Offsets and sizes are multiples of ALIGNMENT; lifetimes include their last step.
+
     Returns
     -------
     offsets : dict of str to int

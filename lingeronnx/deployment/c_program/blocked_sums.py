@@ -71,8 +71,16 @@ def _block_nest(
     """Return a nest of loops with its sums in blocks, or None if it is not changed.
 
     It is changed if it adds to float variables only and more than _MAX_UNBLOCKED_TERMS times. A
-    block has about the square root of that number of terms. preceding : lines of the file before
-    the nest. sizes : values of named loop bounds; without one, the nest is not changed.
+    block has about the square root of that number of terms.
+
+    Parameters
+    ----------
+    nest
+        Lines of the nest.
+    preceding
+        Lines of the file before it.
+    sizes
+        Values of named loop bounds; without one, the nest is not changed.
     """
     sums, loops = _find_float_sums(nest, preceding), _find_nested_loops(nest)
     if not sums or not loops:

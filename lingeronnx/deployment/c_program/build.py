@@ -40,7 +40,7 @@ SANITIZER_FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-r
 
 
 def find_compiler() -> list[str]:
-    """Return the command of the C compiler as a list of arguments: $CC, or else cc.
+    """Return the command of the C compiler as a list of arguments: $CC if set, else cc.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def build_stub_containers(
     program
         The program.
     crcs
-        CRC-32 of the chip parts' files, by part name.
+        CRC-32 of the chip parts' files, by part name, for the headers.
     calls
         Inputs and outputs of every part, call by call, which the stand-in replays; without them it
         asks a callback. Calls with equal inputs are stored once.

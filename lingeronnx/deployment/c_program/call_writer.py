@@ -48,6 +48,7 @@ class CallWriter:
     """
 
     def __init__(self, program: BoardProgram) -> None:
+        """Choose the C names of inputs, outputs and states; find inputs that may be integers."""
         self.program = program
         self.input_names = make_c_names(program.inputs, "in")
         self.output_names = make_c_names(program.outputs, "out")
@@ -82,7 +83,7 @@ class CallWriter:
     def format_pointer(self, array: ProgramTensor, const: bool = True) -> str:
         """Format the C pointer to an input, output, state, or tensor in the arena.
 
-        Only the cast of an arena pointer depends on `const`.
+        `const` makes an arena pointer one to const; the others do not depend on it.
         """
         c_type = get_c_type(array.dtype)
         if array.tensor in self.input_names:

@@ -69,7 +69,7 @@ class Footprint:
     external_functions: tuple[str, ...]
 
     def summary(self) -> str:
-        """Return the figures as one line."""
+        """Return code, constants, RAM and stack in bytes as one line of text."""
         library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
         total = self.sizes.get_program_total()
         self_test = next(size for size in self.sizes.objects if size.role == SELF_TEST)
@@ -176,7 +176,7 @@ def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footpri
 
 
 def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
-    """Return a line of figures for each core of `CORES`, or the reason why there are none."""
+    """Return a line for each core of `CORES`: its figures, or why it was not compiled."""
     lines = []
     for core in CORES:
         try:

@@ -41,7 +41,8 @@ def replace_names(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises
     ------
     ConstraintError
-        If an operator or attribute is not of ONNX, or a text is not a plain word.
+        If an operator or attribute is not of ONNX, or a text (string attribute or constant) has
+        characters other than letters, digits and _.,->.
     """
     copier = _Copier()
     for prefix, values in (("input", model.graph.input), ("output", model.graph.output)):
@@ -73,13 +74,14 @@ class _Copier:
     """
 
     def __init__(self) -> None:
+        """Start without names; numbers of nodes and graphs begin at 0."""
         self.tensor_names: dict[str, str] = {"": ""}
         self._dim_names: dict[str, str] = {}
         self._node_count = 0
         self._graph_count = 0
 
     def copy_graph(self, graph: GraphProto) -> GraphProto:
-        """Copy a graph."""
+        """Copy a graph, with generated names and a numbered graph name, without documentation."""
         copy = GraphProto(name=f"graph{self._graph_count}")
         self._graph_count += 1
         copy.input.extend(map(self._copy_value, graph.input))
@@ -100,7 +102,7 @@ class _Copier:
         return self.tensor_names.setdefault(name, f"t{len(self.tensor_names)}")
 
     def _copy_value(self, value: ValueInfoProto) -> ValueInfoProto:
-        """Copy name and type of a tensor."""
+        """Copy name and type of a tensor; types other than tensors are left out."""
         copy = ValueInfoProto(name=self._get_tensor_name(value.name))
         if value.type.HasField("tensor_type"):
             tensor_type = copy.type.tensor_type
@@ -121,7 +123,10 @@ class _Copier:
         return copy
 
     def _copy_tensor(self, tensor: TensorProto) -> TensorProto:
-        """Copy the values of a constant."""
+        """Copy a constant with its generated name (if it has a name), without other texts.
+
+        Raises ConstraintError for strings that are not plain words.
+        """
         _check_plain(tensor.string_data, "a constant")
         copy = TensorProto()
         copy.CopyFrom(tensor)
@@ -132,7 +137,7 @@ class _Copier:
         return copy
 
     def _copy_node(self, node: NodeProto) -> NodeProto:
-        """Copy a node."""
+        """Copy a node with generated names; ConstraintError for an operator that is not of ONNX."""
         if _OPERATOR.fullmatch(node.op_type) is None or node.domain not in _DOMAINS:
             raise ConstraintError(
                 f"node '{node.name}': {node.domain}.{node.op_type} is not an operator of ONNX"
@@ -146,7 +151,10 @@ class _Copier:
         return copy
 
     def _copy_attribute(self, attribute: AttributeProto, node: NodeProto) -> AttributeProto:
-        """Copy an attribute of a node: numbers, plain words, constants and subgraphs."""
+        """Copy an attribute of a node: numbers, plain words, constants and subgraphs.
+
+        Raises ConstraintError for an unknown attribute, or a text that is not a plain word.
+        """
         description = f"attribute '{attribute.name}' of {node.op_type} '{node.name}'"
         if not _is_attribute(node, attribute.name):
             raise ConstraintError(f"{description} is unknown; remove it")
@@ -185,7 +193,10 @@ def _collect_attributes() -> dict[tuple[str, str], set[str]]:
 
 
 def _check_plain(texts: Iterable[bytes], description: str) -> None:
-    """Raise ConstraintError if a text is not a plain word, which could not stand in a comment."""
+    """Raise ConstraintError if a text has other characters than letters, digits and _.,->.
+
+    Such a text could not stand in a comment. `description` names its place in the message.
+    """
     for text in texts:
         if _PLAIN_TEXT.fullmatch(text) is None:
             raise ConstraintError(

@@ -17,7 +17,7 @@ __all__ = ["make_program_guide"]
 
 
 def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> list[str]:
-    """Return the lines of the section. object_sizes : of the program's objects."""
+    """Return the lines of the section in Markdown; `object_sizes` are those of the program."""
     return [
         "## The program",
         "",
@@ -194,7 +194,8 @@ def _iterate_build_steps(program: BoardProgram) -> Iterator[str]:
 def _iterate_multi_program_notes(program: BoardProgram) -> Iterator[str]:
     """Yield notes on several programs in one firmware: initialization, and shared memory.
 
-    Programs may share that memory only if no constants of this one are stored there.
+    Programs may share that memory only if no constants of this one are stored there; the notes say
+    whether this is so.
     """
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
     yield (
@@ -309,7 +310,7 @@ def _iterate_troubleshooting(program: BoardProgram) -> Iterator[str]:
 
 
 def _format_host_tolerances(program: BoardProgram) -> str:
-    """Return the default tolerance, and the larger ones with the names of their tensors."""
+    """Return "DEFAULT or TOLERANCE (TENSOR) or ...", with the tensors above the default."""
     larger = [
         f"{tolerance:g} ({escape_markdown(name)})"
         for name, tolerance in program.host_tolerances.items()

@@ -77,7 +77,8 @@ class LoadedProgram:
     ) -> None:
         """Load the library, copy the packages to memory aligned to 64 bytes, and call its `init`.
 
-        `status` and `executor` are the codes that `init` and the executor return.
+        `status` and `executor` are the codes that `init` and the executor return. `runner` computes
+        the chip parts; `packages` are the contents for `init`, in its order.
         """
         self._library = ctypes.CDLL(str(library))
         self.program = program
@@ -180,7 +181,8 @@ def build_shared_library(
 ) -> str:
     """Compile the program in `folder` with the stand-in as a shared library.
 
-    Returns the compiler's warnings on the program's C, without those on host parts.
+    The library is written to `output`. Returns the lines of the compiler's warnings on the
+    program's C, without those on host parts; raises ConfigError if compilation fails.
     """
     sources = list_sources(program, folder)
     messages = compile_program([*sources, _get_stub_source()], output, (*flags, "-fPIC"))
@@ -223,7 +225,8 @@ def prove_program(
     Returns
     -------
     Proof
-        Figures of the comparisons, and errors if there are any.
+        Figures of the comparisons, and errors (`failed`) if there are any; it stops at the first.
+        Compilation happens in a temporary folder and raises ConfigError if it fails.
     """
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-try-") as name:
@@ -304,7 +307,8 @@ def run_known_answer_test(
 ) -> str:
     """Compile the known-answer test and run it on packages that replay `vectors`.
 
-    Returns the last line that it prints (of stdout, else of stderr), or else its exit code as text.
+    Returns the last line that it prints (of stdout, else of stderr), or "exit code N". Executable
+    and packages are written to `build_folder`; `folder` has the C files and golden/.
     """
     sources = list_sources(program, folder)
     main_source = (folder / "main.c", sources[0][1])
@@ -335,8 +339,19 @@ def _prove_calls(
 ) -> None:
     """Run consecutive calls; the program and each reference continue from their own states.
 
-    borders_only : compare only values that must be equal; do not record host parts and do not count
-    integers that differ from a run with onnxruntime.
+    Figures are added to `proof`, and errors to `proof.failed`, after which it returns.
+
+    Parameters
+    ----------
+    proof
+        Result so far; modified.
+    loaded, runners
+        The program, and the runners of its reference with onnxruntime and with compiled host parts.
+    feeds
+        Inputs of the calls.
+    borders_only
+        Whether only values that must be equal are compared; host parts are then not recorded and
+        differences from a run with onnxruntime not counted.
     """
     program = loaded.program
     states: dict[str, np.ndarray] = {
@@ -470,7 +485,10 @@ def is_bit_equal(raw: bytes, array: np.ndarray) -> bool:
 
 
 def describe_first_difference(raw: bytes, array: np.ndarray) -> str:
-    """Describe how many elements of `raw` differ from `array`, and the first of them."""
+    """Return text on how many elements of `raw` differ from `array`, and the first of them.
+
+    `raw` has elements of the type of `array`; if the sizes are equal, at least one must differ.
+    """
     actual, expected = np.frombuffer(raw, array.dtype), array.reshape(-1)
     if actual.size != expected.size:
         return f"{actual.size} elements, expected {expected.size}"
@@ -485,7 +503,7 @@ def describe_first_difference(raw: bytes, array: np.ndarray) -> str:
 def _compare_host_parts(proof: Proof, program: BoardProgram, reference: PartsRunner) -> None:
     """Compare the host parts with onnxruntime, for the inputs in all calls of `proof.seen`.
 
-    Errors are added to `proof.failed`; only float32 outputs have a tolerance.
+    Errors are added to `proof.failed`; only float32 outputs have a tolerance, others must be equal.
     """
     for index, part in enumerate(program.parts):
         if isinstance(part, ChipPart):
@@ -533,7 +551,7 @@ def _compare_host_output(
 
 
 def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
-    """Return {tensor: absolute difference, int64} of the integer tensors of a chip part.
+    """Return {tensor: absolute difference, int64} of a chip part's integer tensors in two runs.
 
     Empty for a host part.
     """
@@ -549,7 +567,7 @@ def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
 def _count_differences(
     proof: Proof, runs: Sequence[PartRun], references: Sequence[PartRun]
 ) -> None:
-    """Count in `proof` the integers that differ from a run with onnxruntime as the host.
+    """Add to `proof` the number of integers that differ from a run with onnxruntime as the host.
 
     Also the number of all integers, and the largest difference.
     """

@@ -105,14 +105,15 @@ def generate_host_source(
     name
         Name of the C function.
     inputs, outputs
-        Arrays of one sample, for shapes and types.
+        Arrays of one sample, for shapes and types, in the order of the graph's.
 
     Raises
     ------
     ConfigError
         If the generator is not installed.
     ConstraintError
-        If the generator does not support the model, or a text in it is not a plain word.
+        If the generator does not support the model, a text in it is not a plain word
+        (`replace_names`), or the generated C has an unknown form.
     """
     if (reason := explain_missing_generator()) is not None:
         raise ConfigError(reason)
@@ -146,7 +147,7 @@ def _run_generator(model: onnx.ModelProto, name: str) -> str:
 
 
 def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:
-    """Describe the first node that the generator rejects by itself, with a likely reason.
+    """Return text on the first node that the generator rejects by itself, with a likely reason.
 
     If it accepts each node alone, the text says that they are rejected together.
     """
@@ -183,7 +184,8 @@ def _extract_node(
 ) -> onnx.ModelProto:
     """Return a model of one node with its constants.
 
-    values : types of the model's tensors, by name.
+    `values` and `constant_nodes` have the types of the model's tensors and its Constant nodes, by
+    name of the tensor.
     """
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     graph = onnx.GraphProto(name="single_node")
@@ -204,7 +206,7 @@ def _extract_node(
 
 
 def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
-    """Remove unused inputs of Resize: empty tensors, and regions of interest that are not read.
+    """Remove unused inputs of Resize, in place: empty tensors, and regions that are not read.
 
     Opset 11 requires these inputs, but the generator cannot handle them. Regions are read only with
     the coordinates of tf_crop_and_resize, according to the ONNX specification.

@@ -46,7 +46,10 @@ class _PerturbedHost:
     def __init__(
         self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]
     ) -> None:
-        """Make a runner for each host part, and keep all parts' outputs in `calls` by part."""
+        """Make a runner for each host part, and keep all parts' outputs in `calls` by part.
+
+        The random signs have a fixed seed.
+        """
         self._tolerances = program.host_tolerances
         self._outputs_by_part = {}
         for runs in zip(*calls, strict=True):
@@ -91,7 +94,8 @@ def measure_tolerance(
 
     Without host parts it is 0. If host parts only follow the last chip part, and there are no
     states, it is the largest tolerance of a host float. Otherwise the calls are run again with
-    perturbed host floats, and the largest change of an output is returned.
+    perturbed host floats, and the largest change of a float output is returned, at least
+    HOST_TOLERANCE.
 
     Parameters
     ----------
@@ -103,7 +107,7 @@ def measure_tolerance(
     Returns
     -------
     float
-        Tolerance as a fraction of the output's range in all calls.
+        Tolerance as a fraction of the output's largest magnitude in all calls, rounded to 2 digits.
     """
     if not program.host:
         return 0.0
@@ -162,7 +166,7 @@ def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
 
 
 def make_main_c(program: BoardProgram) -> str:
-    """Return main.c, the known-answer test."""
+    """Return the text of main.c, the known-answer test."""
     input_names = make_c_names(program.inputs, "in")
     output_names = make_c_names(program.outputs, "out")
     dump_names, first_dumps = _make_dump_names(program)
@@ -371,7 +375,7 @@ def _get_named_ports(
 ) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
     """Return (name in dumps, shape) of a part's inputs, and of its outputs.
 
-    Those of a host part begin with its name, direction and number, those of a chip part are the
+    A name of a host part begins with its name, direction and number; that of a chip part is the
     tensor's name.
     """
     if isinstance(part, ChipPart):
@@ -387,7 +391,7 @@ def _name_host_ports(
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return (name in dumps, shape) of a host part's inputs or outputs.
 
-    direction : "in" or "out", part of the names.
+    `direction` is "in" or "out" and part of the names.
     """
     return [
         (f"{make_host_port_prefix(part.name, direction, index)}{tensor.tensor}", tensor.shape)

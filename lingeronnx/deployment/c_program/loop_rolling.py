@@ -19,8 +19,9 @@ MIN_REPEATS = 3
 def roll_loops(steps: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the lines of all steps, with equal consecutive ones as a loop.
 
-    Steps are equal if they differ only in arena offsets and part numbers; a loop needs MIN_REPEATS
-    iterations. steps : (name, lines of C) of each step.
+    `steps` are (name, lines of C). Steps are equal if they differ only in arena offsets and part
+    numbers; a loop may have several steps per iteration, and needs MIN_REPEATS iterations. Other
+    steps are headed by a comment with their name.
     """
     shapes = [
         _VARIABLE.sub(lambda match: "AT" if match[1] else "SHOW", "\n".join(lines))

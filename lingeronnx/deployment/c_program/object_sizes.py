@@ -102,7 +102,10 @@ class ProgramSizes:
     not_measured_because: str = ""
 
     def get_program_total(self) -> ObjectSize:
-        """Return the sum of the objects that `run` needs: without self-test and test on a PC."""
+        """Return the sum of the objects that `run` needs: without self-test and test on a PC.
+
+        Sizes of code and .rodata are None if nothing was compiled.
+        """
         objects = [size for size in self.objects if size.role == PROGRAM]
         is_measured = bool(self.compiler)
         return ObjectSize(
@@ -178,7 +181,8 @@ def compute_program_sizes(program: BoardProgram) -> ProgramSizes:
 def get_program_sizes(program: BoardProgram, folder: Path) -> ProgramSizes:
     """Measure the program in `folder` with the first cross compiler on the PATH, or compute.
 
-    The result is computed as well if the compiler fails, for example without its C library.
+    The compilers are those of CORES. The result is computed (`compute_program_sizes`), with the
+    reasons, if there is none or all fail, for example without a C library.
     """
     reasons = []
     for core, toolchain in CORES.items():
@@ -192,7 +196,7 @@ def get_program_sizes(program: BoardProgram, folder: Path) -> ProgramSizes:
 def measure_program_sizes(
     program: BoardProgram, folder: Path, core: str, toolchain: Toolchain
 ) -> ProgramSizes:
-    """Compile the program in `folder` and read the sections of each object.
+    """Compile the program in `folder` to temporary objects, and read the sections of each.
 
     Parameters
     ----------
@@ -237,7 +241,7 @@ def check_tools(toolchain: Toolchain) -> None:
 
 
 def run_compiler_version(toolchain: Toolchain) -> str:
-    """Return the compiler's name and version."""
+    """Return the compiler's command and version as text; only the command if that fails."""
     process = subprocess.run(
         [toolchain.compiler, "-dumpfullversion"], capture_output=True, text=True, check=False
     )
@@ -247,7 +251,7 @@ def run_compiler_version(toolchain: Toolchain) -> str:
 def iterate_sources(
     program: BoardProgram, folder: Path, with_main: bool = False
 ) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the program's C files with their flags, main.c last if it is wanted."""
+    """Yield the program's C files with their flags, main.c last if `with_main`."""
     program_flags = (*PROGRAM_FLAGS, f"-I{get_stub_folder()}")
     yield folder / f"{program.stem}.c", program_flags
     for part in program.unique_host_parts:
@@ -265,7 +269,9 @@ def compile_object(
     folder: Path,
     flags: Sequence[str] = (),
 ) -> Path:
-    """Compile a C file for size, with shared memory and PSRAM in sections of these names.
+    """Compile a C file for size to `folder`, and return the path of the object file.
+
+    Shared memory and PSRAM are in the sections .shared and .psram; `flags` come after the others.
 
     Raises
     ------
@@ -283,7 +289,7 @@ def compile_object(
 
 
 def read_sections(object_path: Path, toolchain: Toolchain) -> str:
-    """Return what `size -A` prints for an object file."""
+    """Return what `size -A` prints for an object file; ConfigError if it fails."""
     process = subprocess.run(
         [toolchain.size_tool, "-A", str(object_path)], capture_output=True, text=True, check=False
     )

@@ -49,7 +49,7 @@ def compute_arguments_crc(argv: Sequence[str]) -> int:
 
 
 def make_package_header(chip: str, package_index: int, graph_crc: int, arguments_crc: int) -> bytes:
-    """Return the first 56 bytes of a header, which do not depend on the package."""
+    """Return the first 56 bytes of a header, which do not depend on the package's contents."""
     return struct.pack(
         "<8s12s12sIII12x",
         b"LNGRPKG1",
@@ -68,9 +68,9 @@ def make_package(header: bytes, package: bytes) -> bytes:
 
 
 def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[PackedPart]) -> str:
-    """Return pack.sh, which packs `parts` in order and adds their headers.
+    """Return the text of pack.sh, which packs `parts` in order and adds their headers.
 
-    blob_file : output with all packages; None for one file per part.
+    `blob_file` is the file that joins all packages; None for one file per part.
     """
     graphs = ", ".join(part.graph for part in parts)
     packages = [part.package for part in parts]

@@ -187,7 +187,8 @@ def build_program(
     runs
         Inputs and outputs of every part in one call.
     state
-        {output: input} of states of the complete graph.
+        {output: input} of states of the complete graph. They are neither inputs nor outputs of the
+        program.
     stem
         Beginning of the file names.
     choices
@@ -284,7 +285,7 @@ def _make_chip_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> ChipPart:
-    """Make a chip part with the ports of one run; its package index is not set yet.
+    """Make a chip part with the ports of one run; its package index is 0 and must be set.
 
     `sources` and `targets` are the program's tensors that its inputs and outputs read and write.
 
@@ -352,7 +353,7 @@ def _make_host_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
-    """Generate the C of a host part, with the shapes of one run.
+    """Make a host part with its generated C, with the shapes of one run.
 
     Raises the errors of `generate_host_source`.
     """
@@ -405,8 +406,21 @@ def _plan_buffers(
 ) -> tuple[dict[str, int], int]:
     """Plan the arena: tensors between parts, quantized inputs of chip parts, scratch of host parts.
 
-    external : tensors that have memory elsewhere. state : fed input by output; such an output lives
-    to the end of the call. Returns (offset by buffer, arena bytes).
+    Parameters
+    ----------
+    parts
+        Parts in the order in which they run.
+    external
+        Tensors that have memory elsewhere.
+    state
+        {output: input fed}; such an output lives to the end of the call.
+
+    Returns
+    -------
+    offsets : dict of str to int
+        Byte offset by buffer.
+    arena_bytes : int
+        Size, a multiple of ALIGNMENT.
     """
     lifetimes: dict[str, BufferLifetime] = {}
     for step, part in enumerate(parts):

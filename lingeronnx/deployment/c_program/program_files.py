@@ -51,7 +51,8 @@ def make_pack_script(
 ) -> tuple[str, list[str]]:
     """Return the text of pack.sh and the packer command of each unique chip part.
 
-    folder : contains the ONNX files of the chip parts. `separate_packages`: do not join them.
+    `folder` contains the ONNX files of the chip parts. `separate_packages` says that packages are
+    not joined into one file.
     """
     has_one_package = len(program.unique_chip_parts) == 1
     parts = []
@@ -89,12 +90,12 @@ def write_program(
     separate_packages: bool,
     constants: str,
 ) -> None:
-    """Write the program's C, Makefile and CMakeLists.txt.
+    """Write the program's C files and header, main.c, Makefile and CMakeLists.txt.
 
     Parameters
     ----------
     folder
-        The deployed folder.
+        The deployed folder, with the ONNX files of the parts.
     program
         The program.
     calls
@@ -136,7 +137,8 @@ def write_golden_calls(
 ) -> None:
     """Write inputs and outputs of the complete program and of its host parts, call by call.
 
-    model_input.npz contains the inputs of the complete graph, states included, for `verify`.
+    The files of call N are in `folder`/N, which is created. model_input.npz contains the inputs of
+    the complete graph, states included, for `verify`.
     """
     for index, (runs, inputs) in enumerate(zip(calls, feeds, strict=True)):
         call_folder = folder / str(index)

@@ -61,7 +61,8 @@ class StaticMemory:
         """Compute the bytes of shared memory, PSRAM and states that the program's parts need.
 
         Parts without resident constants share the memory of the largest; each other part has its
-        own. Sizes are multiples of 64.
+        own. Sizes of shared memory and PSRAM are multiples of 64; PSRAM includes an estimate of the
+        executor's objects.
         """
         self.shared_bytes_by_part = {}
         self.psram_bytes_by_part = {}
@@ -181,7 +182,7 @@ def _make_quantize_function(name: str, dtype: str) -> str:
 
 
 def _make_dequantize_function(dtype: str) -> str:
-    """Return the C of a function that multiplies integers of type `dtype` by a float unit."""
+    """Return the C of dequantize_DTYPE, which multiplies integers of type `dtype` by a float."""
     signature = f"dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float unit)"
     lines = [
         f"static void {signature}",
@@ -195,7 +196,10 @@ def _make_dequantize_function(dtype: str) -> str:
 
 
 def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
-    """Return the program's main C file. crcs : CRC-32 of the chip parts' files, by part name."""
+    """Return the text of the program's main C file; `crcs` are the CRC-32 of the parts' files.
+
+    The parts are the unique chip parts, by name.
+    """
     writer = CallWriter(program)
     state_lines = []
     for fed, _ in program.states:
@@ -257,7 +261,8 @@ def _iterate_run_functions(program: BoardProgram, writer: CallWriter) -> Iterato
 def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
     """Yield the C function PREFIX_part, which runs part `part` (by index) on given arrays.
 
-    Equal parts share a case. Chip parts neither quantize nor dequantize here.
+    Equal parts share a case. Chip parts neither quantize nor dequantize here: arrays are those of
+    their ports.
     """
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     yield f"int {prefix}_part(int part, const void *const *inputs, void *const *outputs)"
@@ -288,7 +293,7 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
 
 
 def _list_host_arguments(program: BoardProgram, part: HostPart) -> list[str]:
-    """Return the arguments of a host part's function, from arrays `inputs` and `outputs`."""
+    """Return the C arguments of a host part's function, from C arrays `inputs` and `outputs`."""
     arguments = []
     for index, tensor in enumerate(part.sources):
         arguments.append(f"(const {get_c_type(tensor.dtype)} *)inputs[{index}]")
@@ -337,9 +342,10 @@ def get_template_values(program: BoardProgram) -> dict[str, object]:
 
 
 def make_model_h(program: BoardProgram, packages: int, constants: str) -> str:
-    """Return the program's header.
+    """Return the text of the program's header.
 
-    packages : number of blobs that `init` takes. constants : macros of a chip part's ports.
+    `packages` is the number of blobs that `init` takes, `constants` are the macros of a chip part's
+    ports.
     """
     writer = CallWriter(program)
     run_q = ""
@@ -359,7 +365,10 @@ def make_model_h(program: BoardProgram, packages: int, constants: str) -> str:
 
 
 def _iterate_size_macros(program: BoardProgram, packages: int) -> Iterator[str]:
-    """Yield macros of counts, and of memory sizes, which the user may override."""
+    """Yield macros of counts, and of memory sizes, of which the user may override the latter three.
+
+    These are the shared memory (common and total) and PSRAM.
+    """
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
     chip_part_count = len(program.unique_chip_parts)
     arena_bytes = program.arena_bytes

@@ -69,7 +69,8 @@ def run_stream_test(
     """Run the program in `folder` on a stream of inputs, and compare it with two sessions.
 
     One session has the program's compiled host parts and must be bit-equal; the other uses
-    onnxruntime as the host. Each keeps its own states.
+    onnxruntime as the host. Each keeps its own states. Compilation happens in a temporary folder.
+    The result's `failed` has the first error.
     """
     result = StreamTestResult()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-stream-") as name:

@@ -38,7 +38,8 @@ class PartVector:
 def collect_vectors(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVector]:
     """Collect the inputs and outputs of every part in one call, in C order.
 
-    `runs` has one run per part. Those of chip parts are as the package sees them, at its ports.
+    `runs` has one run per part. Those of chip parts are as the package sees them, at its ports:
+    integers where it is quantized.
     """
     vectors = []
     for part, run in zip(program.parts, runs, strict=True):
@@ -66,9 +67,10 @@ def _compute_tolerance(arrays: Sequence[np.ndarray], relative_tolerance: float) 
 
 
 def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]) -> str:
-    """Return model_selftest.c, which runs every unique part on its inputs in the first call.
+    """Return the text of model_selftest.c, which tests every unique part on its first inputs.
 
-    calls : vectors of all parts, call by call; tolerances are relative to the range in all calls.
+    `calls` are the vectors of all parts, call by call; the inputs are those of the first call, and
+    tolerances are relative to the range in all calls.
     """
     members, arrays, rows = [], [], []
     offsets: list[str] = []
@@ -115,7 +117,10 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
 
 
 def compute_selftest_ram_bytes(program: BoardProgram) -> int:
-    """Return the bytes of the self-test's only writable array: the outputs of the largest part."""
+    """Return the bytes of the self-test's only writable array: the outputs of the largest part.
+
+    Each output is padded to 16 bytes.
+    """
     part_bytes = []
     for part in program.unique_parts:
         outputs = part.outputs if isinstance(part, ChipPart) else part.targets

@@ -99,7 +99,9 @@ def choose_symmetric_scale(
 ) -> float:
     """Choose the scale of a tensor of signed integers without zero point, in counts per unit.
 
-    Above 8 bits, "mse" gives half the full-range scale.
+    "max" gives the scale of the full range, "percentile" that of the percentile; "mse" and "kl"
+    give the candidate with the least squared error or KL divergence. Above 8 bits, "mse" gives half
+    the full-range scale.
 
     Parameters
     ----------
@@ -153,7 +155,7 @@ def choose_affine_qparams(
     """Choose scale (counts per unit) and zero point of a tensor of signed integers.
 
     The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` represents x, and 0 exactly. The
-    parameters are those of `choose_symmetric_scale`; an all-zero tensor gets zero point 0.
+    arguments are those of `choose_symmetric_scale`; an all-zero tensor gets zero point 0.
     """
     range_low, range_high = min(stats.low, 0.0), max(stats.high, 0.0)
     if stats.sum_of_squares == 0:

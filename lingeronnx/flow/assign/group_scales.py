@@ -56,7 +56,8 @@ def compute_group_qparams(
     calibrator
         "max", or another one for the least squared error.
     weights_refined
-        Whether the weights are refined later; this counts up to 4 bits, with free scales.
+        Whether the weights are refined later; only up to _LOW_BITS bits does this change the
+        candidate scales.
     """
     rows, inputs = values.shape
     group_count = -(-inputs // size)

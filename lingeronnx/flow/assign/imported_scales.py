@@ -102,7 +102,10 @@ class ImportedQParams:
         return f"'{self.tensor}': {change}: {cost}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the conversion as JSON-ready values."""
+        """Return the conversion as JSON-ready values.
+
+        "held_scale", "held_bits" and "held_zero_point" are those in use.
+        """
         qparams = self.qparams
         return {
             "tensor": self.tensor,
@@ -128,8 +131,8 @@ def import_activation_qparams(
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
     """Convert the imported scales of activations, with one result per shared scale.
 
-    Of several scales in a group, the one with the largest range counts, among observed tensors if
-    any of these has one. Groups without an imported scale are left out.
+    Of several imported scales in a group, the one with the largest magnitude of its range counts,
+    among observed tensors if any of these has one. Groups without an imported scale are left out.
 
     Parameters
     ----------
@@ -142,7 +145,8 @@ def import_activation_qparams(
     stats
         Statistics of real data; empty without.
     factors
-        {tensor: factor of its values in the graph to be lowered}.
+        {tensor: number [1] that divides its values in the graph to be lowered}; 1 if missing. That
+        of a group's first tensor counts.
 
     Returns
     -------
@@ -233,7 +237,7 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
 def import_weight_qparams(
     imported: ImportedQuantization, partition: Partition, target: Target, config: QuantConfig
 ) -> tuple[dict[str, Affine], dict[str, Affine]]:
-    """Convert the imported scales of weights whose values lie on a supported grid.
+    """Convert the imported scales of weights whose values lie on a grid that the platform has.
 
     Returns
     -------
@@ -318,11 +322,12 @@ def _rescale_for_folded_norm(
 def _match_weight_qparams(
     grid: Affine, values: np.ndarray, op_format: Format, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` on `grid`, or None if they cannot be taken over unchanged.
+    """Return the parameters of `values` on `grid`, or None if the integers would change.
 
-    A width that the platform lacks becomes its largest one, if that is wider. Groups need the same
-    size, width and support by the operator; scales per channel need the operator's axis, with
-    `weight_scales` other than "tensor".
+    A width that the platform lacks becomes its largest one, if that is wider, else None. Groups
+    must have the size of `weight_scales`, their own width, and an operator with groups; scales per
+    channel need the operator's channel axis, with `weight_scales` other than "tensor". Then see
+    `_accept_if_on_grid`.
     """
     bits = grid.bits
     if bits not in target.bits:
@@ -389,7 +394,8 @@ def measure_weight_conversion(
 ) -> list[ImportedQParams]:
     """Return the conversion of each weight that has an imported grid and parameters.
 
-    `sqnr` of a conversion is None if the noise is at most 1e-8 of the weight's power.
+    `sqnr` of a conversion is in dB, of the rounding to the new grid; None if the noise is at most
+    1e-8 of the weight's power.
 
     Parameters
     ----------
@@ -432,9 +438,9 @@ def format_model_import(
     missing
         Tensors without an imported scale.
     synthetic
-        Whether these were calibrated on synthetic inputs.
+        Whether the missing ones were calibrated on synthetic inputs.
     full
-        Whether each change gets a note.
+        Whether each change also gets a note of its own.
     """
     activations = [conversion for conversion in imported if conversion.bits_lost is not None]
     weights = [conversion for conversion in imported if conversion.bits_lost is None]

@@ -99,11 +99,12 @@ def _convert_best(
     target: Target,
     config: QuantConfig,
 ) -> ImportedQParams | str:
-    """Convert the grid of `grids` with the highest SQNR on `values`.
+    """Convert the grid of `grids` whose result has the highest SQNR on `values`.
 
     Returns the reason (text) instead if none can be converted, or if the best is more than
     `_MAX_SQNR_LOSS_DB` below a per-tensor scale from the largest magnitude. `sqnr` of the result is
-    None if the scales stay the same.
+    in dB; None if the scales stay the same (within a relative 1e-6). `axis` is the operator's
+    channel axis, None without scales per channel.
     """
     candidates = []
     for grid in grids:
@@ -131,9 +132,9 @@ def _convert_best(
 
 
 def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
-    """Format the reason why no grid could be converted.
+    """Format the reason why no grid could be converted, from the first `grid`.
 
-    It is too many bits for the platform, or scales that do not match the shape.
+    It is too many bits for the platform, else scales that do not match the shape.
     """
     if grid.bits > max(target.bits):
         supported = " or ".join(map(str, target.bits))
@@ -144,7 +145,7 @@ def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
 def _convert_weight_qparams(
     grid: Affine, values: np.ndarray, axis: int | None, target: Target, config: QuantConfig
 ) -> Affine | None:
-    """Return the parameters of `values` at the scales of `grid`, or None if not supported.
+    """Return the parameters of `values` at the scales of `grid`, or None if that is impossible.
 
     The width is the platform's smallest one that is no smaller; None if there is none. Several
     scales stay one per channel of `axis`, or become the smallest if the weights have one scale per
@@ -230,7 +231,7 @@ def update_applied_qparams(
 def collect_rejections(
     read: ImportedQuantization, imported: Sequence[ImportedQParams], weights: ImportedWeights
 ) -> dict[str, str]:
-    """Return {name: reason} of all entries of a file that were not used.
+    """Return {tensor or weight: reason} of all entries of a file that were not used.
 
     Parameters
     ----------
@@ -252,9 +253,9 @@ def collect_rejections(
 
 
 def _format_changes(changed: Sequence[ImportedQParams]) -> list[str]:
-    """Format a note that names scales now powers of two, and one that names the others.
+    """Format notes on changed scales: those rounded to powers of two, and those converted.
 
-    Notes without names are left out.
+    At most one note each, left out without names. At most _MAX_NAMES names are listed.
     """
     rounded = [entry.tensor for entry in changed if entry.qparams.power_of_two]
     converted = [entry.tensor for entry in changed if not entry.qparams.power_of_two]
@@ -287,9 +288,9 @@ def format_plan_import(
     missing
         Tensors without an imported scale.
     synthetic
-        Whether these were calibrated on synthetic inputs.
+        Whether the missing ones were calibrated on synthetic inputs.
     full
-        Whether each change gets a note.
+        Whether each change also gets a note of its own.
     """
     changed = [conversion for conversion in imported if not conversion.kept]
     kept_count = len(imported) - len(changed)

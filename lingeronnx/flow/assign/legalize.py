@@ -50,7 +50,8 @@ def _limit_scales_for_biases(
     """Lower the scales of weight channels, in place, at which the channel's bias would overflow.
 
     A quarter of the accumulator is reserved for changes of the bias by refinement. A channel whose
-    weights are so small compared with its bias loses nothing.
+    weights are so small compared with its bias loses nothing. Weights with one scale are not
+    changed.
 
     Parameters
     ----------
@@ -75,9 +76,9 @@ def _limit_scales_for_biases(
 def _limit_for_bias(weight: Affine, data: Affine, bias: np.ndarray, power_of_two: bool) -> Affine:
     """Return `weight` with channel scales at which the bias fits the accumulator.
 
-    The bias in counts is limited to 2^29 if weight and `data` have at most 8 bits, else 2^58.
-    Scales only decrease, with `power_of_two` to powers of two; `bias` has one or more rows of one
-    value per channel, the largest of which counts.
+    The bias in accumulator counts is limited to 2^29 if weight and `data` (the layer's input) have
+    at most 8 bits, else 2^58. Scales only decrease, with `power_of_two` to powers of two; `bias`
+    has one or more rows of one value per channel, the largest of which counts.
     """
     top = 2.0 ** (29 if max(data.bits, weight.bits) <= 8 else 58)
     sums = weight.sums
@@ -111,7 +112,11 @@ class _ScaleLegalizer:
     def __init__(
         self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target
     ) -> None:
-        """Copy the plan's stored parameters by tensor, and map each tensor to its scale group."""
+        """Copy the plan's stored parameters by tensor, and map each tensor to its scale group.
+
+        The plan is not modified; results are `tensors` {name: parameters} and `lowered` {name:
+        (scale before, reason)}.
+        """
         self._target = target
         self.tensors = {name: qparams.stored for name, qparams in plan.tensors.items()}
         self._group_of: dict[str, SharedScaleGroup] = {}
@@ -148,7 +153,8 @@ class _ScaleLegalizer:
     def lower_exponents(self, partition: Partition) -> None:
         """Lower exponents to the limits of the target and the operators until nothing changes.
 
-        A tensor is lowered with its group; the reason is kept in `lowered`.
+        A tensor is lowered with its group; the first reason is kept in `lowered`. Raises
+        ConstraintError for a scale that is not a power of two.
         """
         max_exponent = self._target.exponents[1]
         target_reason = f"{self._target.name} supports scales up to 2^{max_exponent}"
@@ -207,7 +213,10 @@ class _ScaleLegalizer:
                 )
 
     def notes(self) -> list[str]:
-        """Return a note for each tensor whose scale was lowered, with the reason."""
+        """Return a note for each tensor whose scale was lowered, with the reason.
+
+        Each is "scale of 'NAME' lowered from A to B: REASON".
+        """
         return [
             f"scale of '{name}' lowered from {original:g} to {self.tensors[name].scale:g}: {reason}"
             for name, (original, reason) in self.lowered.items()
@@ -235,7 +244,7 @@ def legalize(
     UnsupportedScaleError
         If a scale is below the minimum of the target.
     ConstraintError
-        If a scale is not a power of two, or too small for a consumer.
+        If a scale is not a power of two though the target needs it, or too small for a consumer.
     """
     scales = _ScaleLegalizer(plan, shared_groups, target)
     scales.unify_shared_scales()

@@ -20,7 +20,7 @@ def apply_output_bits(
     policy: ScalePolicy,
     target: Target,
 ) -> None:
-    """Set the output widths of `policy` in `tensors`, in place; "float" removes the parameters.
+    """Set the output widths of `policy` in `tensors`, in place; "float" removes a tensor's entry.
 
     A wide output gets the scale that the policy sets, else the calibrated one, but at most that of
     its accumulator, which loses nothing. A 16-bit input of a sigmoid or tanh gets the scale of that

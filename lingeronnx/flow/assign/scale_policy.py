@@ -75,7 +75,7 @@ class ScalePolicy:
     def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
         """Return the policy of tensors that share a scale.
 
-        For each setting the override of the first tensor that has one wins.
+        For each setting the override of the first tensor that has one wins, else the policy's.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class ScalePolicy:
 
     @property
     def out_bits(self) -> dict[str, int | str]:
-        """{tensor: output width other than 8 bits}."""
+        """{tensor: output width ("float" or bits)} of the overrides, without those of 8 bits."""
         return {
             name: settings["out_bits"]
             for name, settings in self.overrides.items()
@@ -154,7 +154,9 @@ class TensorScalePolicy:
     def choose_qparams(
         self, stats: TensorStats, consumer: ConsumerFunction | None = None
     ) -> tuple[float, int]:
-        """Choose scale and zero point (`choose_affine_qparams`); `self.scale` does not count.
+        """Choose (scale, zero point) by the calibrator, ignoring `self.scale`.
+
+        See `choose_affine_qparams`.
 
         Parameters
         ----------
@@ -173,9 +175,9 @@ class TensorScalePolicy:
         )
 
     def choose_scale(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> float:
-        """Choose a symmetric scale; the parameters are those of `choose_qparams`.
+        """Choose a scale without zero point by the calibrator (`choose_symmetric_scale`).
 
-        `self.scale` does not count.
+        `self.scale` is ignored; the arguments are those of `choose_qparams`.
         """
         return choose_symmetric_scale(
             stats,
@@ -188,9 +190,9 @@ class TensorScalePolicy:
 
 
 def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
-    """Build the scale policy, with 16 bits for tensors that states depend on.
+    """Build the scale policy, with 16 bits for tensors and weights that states depend on.
 
-    If activations have 16 bits anyway, no tensor is treated specially.
+    These are those of `find_16bit_state_tensors`; none if activations have 16 bits anyway.
     """
     conf = prepared.conf
     wide_names: list[str] = []
@@ -205,9 +207,10 @@ def build_scale_policy(
     """Resolve the settings and overrides to tensors and weights of the partitioned graph.
 
     Settings for a layer that moved to the host are ignored (`describe_ineffective_overrides`
-    reports them). If layers may move, outputs that a chip part passes to the host before another
-    part get the largest width of a layer, unless an override sets it. Weights with fewer bits than
-    their layer supports get the smallest width of the target.
+    reports them). If layers may move to the host, outputs that a chip part passes to the host
+    before another part get the largest output width of a layer, unless an override sets a width.
+    Weights whose width their layer does not support (`_find_widened_weights`) get the smallest
+    width of `target.bits`.
 
     Parameters
     ----------
@@ -247,7 +250,7 @@ def _add_user_overrides(
     """Add the user's overrides to those by tensor and weight (`overrides`), in place.
 
     `weight_bits` become the bits of the node's weights. Of a node that was moved to the host the
-    settings of a layer are ignored.
+    settings of a layer (_LAYER_KEYS) are ignored. User settings replace those in `overrides`.
     """
     selectors = prepared.selectors(partition.graph)
     nodes_by_output = {ir.output_name(node): node for node in selectors.graph.graph}
@@ -266,9 +269,10 @@ def _add_user_overrides(
 
 
 def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
-    """Format a note for each override of a tensor whose layer moved to the host.
+    """Format a note for each override of a tensor whose layer moved to the host, if it is ignored.
 
-    Settings for the tensor itself remain effective if a layer on the chip reads it.
+    Settings for the tensor itself remain effective if it is an activation of the chip. Empty
+    without any.
     """
     overrides = prepared.conf.overrides
     if not overrides:

@@ -52,7 +52,13 @@ def assign_qparams(
     plan : Plan
         The plan.
     notes : list of str
-        Notes for the report, such as all-zero tensors and lowered scales.
+        Notes for the report: tensors and weights that are all zero, outputs in float, weights with
+        more bits than requested, zero points, and lowered scales.
+
+    Raises
+    ------
+    ConfigError, ConstraintError
+        As `apply_output_bits` and `legalize`.
     """
     notes: list[str] = []
     tensors = calibrate_activations(partition, shared_groups, stats, target, policy, notes)
@@ -156,8 +162,9 @@ def calibrate_activations(
 ) -> dict[str, Affine]:
     """Choose the parameters of each activation by its calibrator, before `legalize`.
 
-    Returns {tensor: parameters}, one object per shared scale; `fixed_qparams` of the policy are
-    taken over. Arbitrary choices for all-zero tensors are appended to `notes`.
+    Returns {tensor: parameters}, one object per shared scale. If the policy has `fixed_qparams` of
+    a group's first tensor, the group's parameters are taken from there. Arbitrary choices for
+    all-zero tensors are appended to `notes`.
     """
     tensors: dict[str, Affine] = {}
     clip_bounds = find_saturated_clip_bounds(partition, target)
@@ -261,10 +268,11 @@ def _apply_coarser_inputs(
     target: Target,
     policy: ScalePolicy,
 ) -> None:
-    """Lower scales, in place, that consumers prefer at the scale of their output.
+    """Set scales, in place, that consumers prefer to be coarser to the scale of their output.
 
-    The tensors that share the scale change too. Only inputs of the width of the output; scales set
-    by the user or fixed are not changed.
+    The tensors that share the scale change too. The inputs are those that the operator names in
+    `inputs_to_coarsen`, of the width of the output. Scales set by the user or fixed are not
+    changed.
     """
     members: dict[str, tuple[str, ...]] = {}
     for group in shared_groups:
@@ -301,7 +309,7 @@ def _symmetric_scale_for_group(
     consumer: ConsumerFunction | None,
     notes: list[str],
 ) -> float:
-    """Choose the scale of a group without zero point.
+    """Choose the scale (counts per unit) of a group without zero point.
 
     The first that applies: the scale of the setting, the clip bound, an arbitrary one for zeros
     only, the calibrated scale with `_apply_bounds`.
@@ -341,8 +349,9 @@ def _apply_bounds(
 ) -> float:
     """Return a calibrated scale (counts per unit) adapted to the bounds of the group's values.
 
-    An output bound raises a power-of-two scale to the one that represents it; above 8 bits a hard
-    bound determines the scale; a headroom below the smallest value limits it.
+    In this order: an output bound raises a power-of-two scale to the one that represents it; above
+    8 bits a hard bound determines the scale; a headroom below the smallest value limits it from
+    above.
     """
     max_integer = (1 << (setting.bits - 1)) - 1
     if setting.power_of_two and group.output_bound is not None:

@@ -62,7 +62,7 @@ class SharedScaleGroup:
     allows_zero_point: bool = False
 
     def merged_stats(self, stats: Stats) -> TensorStats | None:
-        """Merge the statistics of the tensors that count; None if there are none."""
+        """Merge the statistics of the `observed_tensors`; None if `stats` has none of them."""
         observed = [stats[name] for name in self.observed_tensors if name in stats]
         if not observed:
             return None
@@ -136,8 +136,8 @@ def _collect_constraints(
 ) -> _ScaleConstraints:
     """Collect the constraints of all operators, and join tensors that share a scale in `sets`.
 
-    Output bounds and headroom are by output. Data movement passes the hard bound of its input on;
-    `unobserved` are tensors whose statistics do not count in their group.
+    `sets` is modified. Output bounds and headroom are by output. Data movement passes the hard
+    bound of its input on; `unobserved` are tensors whose statistics do not count in their group.
     """
     result = _ScaleConstraints()
     for node, op in partition.integer_nodes:
@@ -259,7 +259,7 @@ def _consumers_outside(
     """Return the consumers of the tensors `names`, one per use, in the order of `names`.
 
     Left out are integer data movements all of whose outputs are among `names`. `integer_ops` is by
-    `id(node)`.
+    `id(node)`. A node that uses a tensor twice is listed twice.
     """
     consumers = []
     for name in names:

@@ -39,7 +39,8 @@ def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None
     Returns
     -------
     numpy.ndarray or None
-        G, float64 [O, O]; None if the output does not feed exactly one layer with constant weights.
+        G, float64 [O, O]; None if the output does not feed exactly one layer with constant weights,
+        directly or over Relus and _TRANSPARENT_OPS, or if the channels of the two do not match.
     """
     value, passes_relu = node.outputs[0], False
     consumer = ir.sole_consumer(value)

@@ -24,7 +24,8 @@ def format_cell_clipping(
 ) -> list[str]:
     """Format a note for each integer LSTM whose retained cell values exceed the target's limit.
 
-    The note gives the largest value and the fraction of values above the limit.
+    The note gives the largest value and the fraction of values above the limit. Empty if the target
+    has no limit, or no LSTM exceeds it.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def format_cell_clipping(
     target
         The target.
     feed
-        Calibration samples.
+        Calibration samples by graph input.
     wide
         Tensors of more than 8 bits. A platform that has these does not clip the cells of a layer
         whose state is among them.
@@ -96,7 +97,7 @@ def simulate_retained_cells(
     Parameters
     ----------
     node
-        The layer.
+        The layer, with constant weights.
     x
         Inputs [N, T, I].
     lengths

@@ -53,7 +53,9 @@ def find_costly_clipping(
 ) -> dict[str, float]:
     """Find tensors and weights of `plan` whose clipping costs more at the outputs than it gains.
 
-    Empty unless an output has half of its power in few of its elements.
+    Noise is the error power of each graph output relative to its power, with the given tensors
+    quantized and everything else in float. Empty unless an output has half of its power in less
+    than _SPARSE_SHARE of its elements.
 
     Parameters
     ----------
@@ -66,14 +68,16 @@ def find_costly_clipping(
     policy
         Policy that the scales of `plan` were made with.
     batches
-        Calibration samples.
+        Calibration samples, each batch by graph input.
     float_outputs
         Returns the outputs of the user's model for each batch; only called if a scale clips.
 
     Returns
     -------
     dict
-        {tensor or weight: coarser scale}.
+        {tensor or weight: coarser scale}, for all tensors of a shared scale. A scale is coarser if
+        that lowers the relative noise of an output by more than _MIN_NOISE_SHARE, and the sum over
+        outputs.
     """
     candidates = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
     if not candidates:
@@ -91,8 +95,8 @@ def find_costly_clipping(
     def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
         """Return the candidates of `group` that cost less output noise with coarser scales.
 
-        Halves the group until one is left; a group whose clipping alone causes little noise is
-        dropped.
+        Halves the group until one is left. A group is dropped if its clipping alone causes at most
+        _MIN_NOISE_SHARE of the plan's noise at each output.
         """
         if not (noise(clip_without_rounding(group)) > _MIN_NOISE_SHARE * plan_noise).any():
             return []
@@ -141,11 +145,11 @@ def _iter_clipped_tensors(
 def _relax_clipping(
     names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
-    """Yield coarser parameters {name: qparams} of tensors with one scale, if it clips values.
+    """Yield coarser parameters {name: qparams} of tensors that share a scale, if it clips values.
 
-    The scale is halved, but with free scales not below that of the full range. Yields nothing
-    unless the "mse" calibrator chose the scale, and for scales per channel, zero points and tensors
-    that are not in the plan.
+    The scale is halved, but with free scales not below that of the full range. Yields one dict or
+    nothing: nothing unless the "mse" calibrator chose the scale, and for scales per channel, zero
+    points and tensors that are not in the plan.
     """
     setting = policy.policy_for_tensors(names, policy.bits)
     if setting.scale is not None or setting.calibrator != "mse":
@@ -186,7 +190,7 @@ class _OutputNoise:
     """
 
     def __init__(self, graph: ir.Model, plan: Plan, batches: _Feeds, outputs: _Feeds) -> None:
-        """Keep the float `outputs` of all `batches`; constant outputs are not compared."""
+        """Keep the float `outputs` of all `batches`; those without a producer do not count."""
         self._graph, self._plan, self._batches = graph, plan, batches
         self._names = [  # constants have no noise
             str(value.name) for value in graph.graph.outputs if value.producer() is not None
@@ -226,7 +230,10 @@ class _OutputNoise:
         return error / np.maximum(power, _EPSILON) + _EPSILON
 
     def _run(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
-        """Yield the outputs of each batch with the given tensors quantized, float64."""
+        """Yield the outputs of each batch with the given tensors quantized, float64.
+
+        `tensors` are {name: parameters}; outputs are in the order of `_names`.
+        """
         copy, users = build_fake_quantized_graph(self._graph, self._plan.with_tensors(tensors))
         names = {user: name for name, user in users.items()}
         runner = FloatRunner(copy, {names[name] for name in self._names})

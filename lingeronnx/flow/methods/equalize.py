@@ -84,8 +84,8 @@ def equalize_channels(
 ) -> dict[str, np.ndarray]:
     """Equalize the channels of a float graph in place, and return the factors.
 
-    Factors are chosen group by group, in up to `_SWEEPS` sweeps, only where they predict clearly
-    less noise.
+    Factors are chosen group by group, in up to `_SWEEPS` sweeps, only where they predict less than
+    `_MIN_IMPROVEMENT` times the noise.
 
     Parameters
     ----------
@@ -98,7 +98,8 @@ def equalize_channels(
     runner
         Runner of the unchanged graph, if there is one already.
     known_stats
-        Statistics of the unchanged graph on the same feeds; missing ones are added.
+        Statistics of the unchanged graph on the same feeds, by tensor; missing ones are added to
+        it.
 
     Returns
     -------
@@ -192,8 +193,9 @@ def _find_absorbing_layers(partition: Partition) -> list[ir.Node]:
 def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
     """Join the tensors of `node` if its channels run through it, and pin them if they are fixed.
 
-    Layers (Conv, Linear) do neither, except that a Linear on other than two axes pins its tensors.
-    Operators that are neither layers nor channelwise pin theirs.
+    `factor_sets` is modified. Layers (Conv, Linear) do neither, except that a Linear on other than
+    two axes pins its input and output. _CHANNELWISE_OPS and a flatten of [N, C, 1, 1] join their
+    data inputs with the output. All other operators pin their quantized tensors.
     """
     inputs = [ir.input_name(node, index) for index in op.data(node)]
     output = ir.output_name(node)
@@ -248,6 +250,7 @@ class _PredictedNoise:
     def __init__(
         self, group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> None:
+        """Collect ranges and powers of the layers of a group, all of which must have statistics."""
         self._max_activation_integer = _max_integer(policy.width(*group.tensors))
         self._producers = [_Producer.from_node(node, stats, policy) for node in group.producers]
         self._consumers = [_Consumer.from_node(node, stats, policy) for node in group.consumers]
@@ -265,7 +268,7 @@ class _PredictedNoise:
         return np.asarray(np.all(is_alive, axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
-        """Return N for the factors `s` [C].
+        """Return the predicted noise N for the factors `s` [C].
 
         It is the sum of the consumers' output noise, each relative to its output power.
         """
@@ -306,7 +309,7 @@ class _Producer(NamedTuple):
     def from_node(
         cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> _Producer:
-        """Collect the data of a layer."""
+        """Collect the largest weight and the input power of each output channel."""
         weight = _weight_array(node)
         return cls(
             np.abs(weight).reshape(len(weight), -1).max(axis=1),
@@ -342,7 +345,7 @@ class _Consumer(NamedTuple):
     def from_node(
         cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> _Consumer:
-        """Collect the data of a layer."""
+        """Collect the weights by input channel, the input's statistics and the output power."""
         group = int(ir.get_attr(node, "group", 1))
         columns = _weights_by_input_channel(_weight_array(node), group)
         return cls(
@@ -384,9 +387,10 @@ def _choose_factors(
 
 
 def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
-    """Whether all layers have statistics and agree on the channels, and none is a normalization.
+    """Whether the layers of a group agree on the number of channels and have statistics.
 
-    The numbers of channels are those of the consumers' inputs and of the producers' weights.
+    False if a layer lacks statistics of its input or output, or is a BatchNormalization. The
+    numbers of channels are those of the consumers' inputs and of the producers' weights.
     """
     for node in (*group.producers, *group.consumers):
         if ir.input_name(node) not in stats or ir.output_name(node) not in stats:

@@ -31,8 +31,9 @@ def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
 def apply_factors(partition: Partition, factors: Factors) -> None:
     """Scale parameters and clip bounds in place so that each tensor is multiplied by its factor.
 
-    Layers absorb the factors of input and output in their parameters; a Clip scales its bounds by
-    the first value of its output's factor.
+    `factors` are {tensor: factors [1] or [channels]}; 1 if missing. Layers absorb the factors of
+    input and output in their parameters; a Clip scales its bounds by the first value of its
+    output's factor. Other nodes are not changed: their tensors must have equal factors.
     """
     model = partition.graph
     for node, op in partition.integer_nodes:

@@ -170,7 +170,7 @@ class LayerTarget:
         other
             Float values of the other summand, at the same positions.
         array
-            Its integers, for all positions.
+            Its integers, as a complete tensor.
         qparams
             Their parameters.
         """
@@ -259,10 +259,10 @@ def collect_layer_targets(
     batches
         Calibration samples.
     budget
-        Memory budget in bytes; the values of all compared positions fit in an eighth of it, except
-        that at least `_MIN_POSITIONS` are compared.
+        Memory budget in bytes; the float32 values of all compared positions of all layers fit in an
+        eighth of it, except that at least `_MIN_POSITIONS` are compared.
     keep_values_for
-        Tensors whose float values are stored.
+        Tensors whose float values are stored in the target; the others have none.
     share_positions
         Whether tensors of equal size are sampled at the same positions.
     match_means_for

@@ -54,8 +54,14 @@ def insert_boundary_muls(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Insert Mul nodes between integers and floats at the tensors `names`, in place.
 
-    Tensors that only integer nodes write and read are skipped. Returns the same as
-    `insert_host_scaling`.
+    Tensors that only integer nodes write and read are skipped.
+
+    Returns
+    -------
+    reasons : dict
+        {inserted node: reason why it is in float}.
+    equal_tensors : dict
+        {new tensor: tensor of `names` on the other side of its Mul}.
     """
     model, integer_ids = partition.graph, partition.integer_node_ids
     reasons: dict[str, str] = {}
@@ -140,7 +146,10 @@ def _insert_mul_before(
 
 
 def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
-    """Create a Mul of `value` by 1, with an output name `output` if that is free."""
+    """Create a Mul of `value` by 1 with output `output`, or a similar name if that is taken.
+
+    The node is not inserted, but its constant is an initializer of `model`.
+    """
     base = str(value.name)
     factor_name = ir.unique_tensor_name(model, f"{base}_factor")
     factor = ir.add_initializer(model, factor_name, np.array(1.0, np.float32))

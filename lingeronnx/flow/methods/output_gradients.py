@@ -115,8 +115,10 @@ def compute_output_moments(
 ) -> dict[str, OutputMoments]:
     """Compute the gradient moments of `layers`, by the names of their outputs.
 
-    Layers without known gradients, or with more than MAX_FAN_IN inputs per output, are left out;
-    the result is empty if a tensor does not have the batch on axis 0.
+    Layers with a path to `measured_tensors` that is not differentiable, or none at all, and layers
+    with more than MAX_FAN_IN inputs per output are left out; the result is empty if a tensor does
+    not have the batch on axis 0. The gradients are those of random projections of the outputs, with
+    a fixed seed.
 
     Parameters
     ----------
@@ -127,7 +129,7 @@ def compute_output_moments(
     measured_tensors
         Tensors whose errors count, each relative to its own power.
     batches
-        Samples, on axis 0 of every tensor.
+        Samples by graph input, on axis 0 of every tensor.
     """
     differentiable = _differentiable_tensors(model, measured_tensors)
     layers = {
@@ -267,8 +269,8 @@ def _backward_kind(node: ir.Node) -> str:
     """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable.
 
     Relu-like nodes count as Clip, all reshaping ones as Reshape. Not differentiable are weights
-    computed at run time, additions of unequal shapes, pools other than plain ones, and nodes with
-    several outputs.
+    computed at run time, additions of unequal shapes, pools for which `_is_plain_pool` is False,
+    and nodes with several outputs.
     """
     kind = node.op_type
     if is_relu_like(node):

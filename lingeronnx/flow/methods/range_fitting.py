@@ -164,7 +164,8 @@ def _weight_edges(
 ) -> list[_WeightEdge]:
     """Return an edge for each weight that is not all zero.
 
-    `index` maps a tensor to its group; an edge joins the groups of the node's data and output.
+    `index` maps a tensor to its group; an edge joins the groups of the node's data and output. Its
+    indices are those of groups.
     """
     edges = []
     for node, op in partition.integer_nodes:

@@ -119,7 +119,7 @@ class ReceptiveFields:
         Parameters
         ----------
         positions
-            Ascending positions of the outputs.
+            Ascending positions of the outputs, numbered over all samples.
         """
         per_sample = self._positions_per_sample
         for start in range(0, len(positions), _CHUNK_ROWS):

@@ -95,10 +95,11 @@ class RefinementOptions:
         return cls(True, True, True)
 
     def for_weight(self, qparams: Affine) -> RefinementOptions:
-        """Return the methods for a weight; one with few bits gets those of `all` as well.
+        """Return the options for a weight with `qparams`, by its bits.
 
-        Above `_LOW_BITS` bits only the gradients of the outputs are left out; with them, few-bit
-        weights use no block reconstruction.
+        Above `_LOW_BITS` bits the options are these without the gradients of the outputs. Up to
+        that they are those of `all`, with this choice of `match_relu_means`, block reconstruction
+        and gradients; with gradients they use no block reconstruction.
         """
         if qparams.bits > _LOW_BITS:
             return replace(self, outputs=False)
@@ -234,11 +235,11 @@ def refine_layers(
     budget
         Memory budget in bytes.
     options
-        Methods for weights of more than 4 bits; others also use `RefinementOptions.all`.
+        Methods, adapted to each weight by `RefinementOptions.for_weight`.
     progress
-        Callback for progress messages, called for each layer.
+        Callback for progress messages, called for each layer before it is refined.
     refined_layers
-        Outputs of layers that are refined already.
+        Outputs of layers that are refined already, and not changed.
     measured_tensors
         Tensors whose errors count for `RefinementOptions.outputs`.
     """
@@ -360,7 +361,7 @@ def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarra
 
 
 def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
-    """Return the integers of a layer's weight as float32 in the shape of the constant."""
+    """Return the real values of a layer's integer `weight`, float32 in its constant's shape."""
     original = ir.const_value(node.inputs[1])
     assert original is not None
     scales = plan.tensors[ir.input_name(node, 1)].broadcast(original.shape)
@@ -401,7 +402,8 @@ def _refine_weight(
     Returns
     -------
     numpy.ndarray or None
-        Integers [O, I/group, ...], or None if the kernel's weight is as good.
+        Integers in shape and type of the kernel's weight, [O, I/group, ...]. None if they equal the
+        kernel's weight, or an output has more than MAX_FAN_IN inputs.
     """
     constant = ir.const_value(node.inputs[1])
     assert constant is not None
@@ -485,7 +487,7 @@ def _fit_to_float_outputs(
     rows
         Integer inputs at the positions in chunks, [n, group, K].
     input_scale
-        Scale of the inputs.
+        Scale of the inputs, in counts per unit.
     layer_target
         Float outputs.
     positions
@@ -534,11 +536,11 @@ class _RoundingSearch:
     step: np.ndarray | None
 
     def run(self, original: np.ndarray, beam_width: int, options: RefinementOptions) -> np.ndarray:
-        """Round the weights; groups without a lower output error keep the `original` integers.
+        """Round the weights; a group without a lower output error than `original` keeps that.
 
-        Returns the integers in the shape of `original`, [G, O, K], times `step`. Rounds column by
-        column with compensation, tracking `beam_width` roundings, then by coordinate descent if the
-        options say so.
+        Returns the integers times `step`, [G, O, K] like `original`. Rounds column by column with
+        compensation, tracking `beam_width` roundings, then by coordinate descent if the options say
+        so.
         """
         rounded = round_with_compensation(
             self.counts,
@@ -565,9 +567,10 @@ class _RoundingSearch:
         return np.where(is_worse[:, None, None], original, rounded)
 
     def reduce_block_error(self, integers: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """Return `integers` [G, O, K] with a smaller error under a `metric` of the outputs.
+        """Return `integers` [G, O, K] moved to a smaller error under a `metric` [G * O, G * O].
 
-        See `minimize_block_error`.
+        The metric weights the errors of the outputs, see `minimize_block_error`. `integers` is not
+        changed.
         """
         return minimize_block_error(
             integers,

@@ -86,7 +86,7 @@ def round_with_compensation(
         Number of inputs that the moments are the mean of. With few, the moments are shrunk towards
         their diagonal so that chance correlations are not exploited.
     low, high
-        Range of the integers.
+        Range of the integers, inclusive.
     step
         Counts per integer, [G, O, K], or None for 1.
     beam_width
@@ -188,8 +188,8 @@ def sweep_columns(
     h
         Second moments of the inputs, [K, K].
     move
-        Function of a column's index, its integers [O], their slopes [O] and ``h[k, k]`` that moves
-        the integers in place and returns their changes.
+        Function (index k of a column, its integers [O], their slopes [O], ``h[k, k]``) that moves
+        the integers in place and returns their changes [O].
     spread
         Function that maps changes [O, ...] to the resulting changes of the slopes of all rows.
     """

@@ -46,7 +46,7 @@ def search_scales_by_output_error(
     target
         The target.
     fixed
-        Tensors whose scales must not change.
+        Tensors whose scales must not change; the other tensors of their groups do not either.
     is_better
         Returns whether a plan is clearly better than the last one for which it returned True, at
         first `plan`.
@@ -81,9 +81,9 @@ def search_scales_by_output_error(
 def find_searchable_scales(
     plan: Plan, shared_groups: Sequence[SharedScaleGroup], fixed: frozenset[str]
 ) -> list[tuple[SharedScaleGroup, list[str]]]:
-    """Return the shared scales of at most 8 bits without `fixed` tensors.
+    """Return the groups of shared scales without `fixed` tensors and tensors above 8 bits.
 
-    Each has the names of its tensors in the plan.
+    Each is paired with the names of its tensors that are in the plan, at least one.
     """
     searchable = []
     for group in shared_groups:
@@ -103,9 +103,10 @@ def rescale_tensors(
     shared_groups: Sequence[SharedScaleGroup],
     target: Target,
 ) -> Plan | None:
-    """Return the plan with the scales of the tensors `names` multiplied by `factor`.
+    """Return the legalized plan with the scales of `names` multiplied by `factor`, or None.
 
-    Returns None if `legalize` would change these scales or rejects one as too small.
+    None if `legalize` would change these scales or raises UnsupportedScaleError. `plan` is not
+    modified.
     """
 
     def multiply(scale: float) -> float:

@@ -39,7 +39,7 @@ class ConstantInputDetector:
     """
 
     def __init__(self, inputs: Iterable[InputSpec], fed_back: Collection[str]) -> None:
-        """Watch the inputs with a batch axis that are not states; `fed_back` names the states."""
+        """Watch the inputs with a batch axis, except those named in `fed_back` (states)."""
         self._names = {
             spec.name for spec in inputs if spec.axis is not None and spec.name not in fed_back
         }
@@ -64,12 +64,15 @@ class ConstantInputDetector:
         values.is_float = array.dtype.kind == "f"
 
     def notes(self) -> list[str]:
-        """Return a note on each constant float input with more than one element, by name.
+        """Return a note on each float input that had the same value everywhere, sorted by name.
+
+        Inputs with one element in all batches do not count.
 
         Raises
         ------
         DataError
-            If all inputs with more than one element are constant.
+            If there are inputs with more than one element in all batches and all of them are
+            constant.
         """
         ranges = {name: values for name, values in sorted(self._ranges.items()) if values.count > 1}
         constant = {name: values for name, values in ranges.items() if values.low == values.high}

@@ -44,7 +44,7 @@ class ConsumerFunction:
     high: float = math.inf
 
     def quantized_result(self, x: np.ndarray) -> np.ndarray:
-        """Return the function of `x`, rounded to steps of 1 / `scale`, from `low` to `high` steps.
+        """Return the function of `x`, rounded to steps of 1 / `scale` within `low`..`high` steps.
 
         Without a scale, the function itself.
         """
@@ -113,7 +113,7 @@ class TensorStats:
         return empty.extend_with(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Merge with other statistics of the same `factor`.
+        """Return the merger with other statistics of the same `factor`; neither is modified.
 
         Exact except for the rounding of `sum_of_squares`.
         """
@@ -132,9 +132,10 @@ class TensorStats:
     def extend_with(
         self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE
     ) -> TensorStats:
-        """Add one array, as `merge` would; the bins are modified in place.
+        """Return these statistics with one array added; the bins are modified in place.
 
-        This object must not be used afterwards. The parameters are those of `from_array`.
+        This object must not be used afterwards. `span` is the range of the array times `factors`
+        ([1] or per channel of axis 1).
         """
         from simulator.histogram import accumulate_histogram
 
@@ -196,7 +197,8 @@ class TensorStats:
         scale, low, high
             Integers per unit, and their range.
         consumer
-            Function after which the error counts, quantized like its result.
+            Function after which the error counts, with its result quantized; None for the error of
+            x itself.
         """
         centers, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale
@@ -280,7 +282,8 @@ def collect_stats(
 ) -> dict[str, TensorStats]:
     """Run the data once and collect the statistics of tensors: {tensor: statistics}.
 
-    Tensors without elements are left out. Nothing is run if all statistics are known.
+    Arrays without elements are skipped, and a tensor that has only such ones is left out. Nothing
+    is run if all statistics are known.
 
     Parameters
     ----------
@@ -298,7 +301,7 @@ def collect_stats(
         {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits are
         clipped to the range that affects its result, unless they have factors.
     on_batch
-        Called with the number of samples after each batch.
+        Called after each batch with the number of its samples.
 
     Raises
     ------
@@ -324,7 +327,10 @@ def collect_stats(
 def _extend_stats(
     stats: TensorStats | None, name: str, array: np.ndarray, factors: np.ndarray
 ) -> TensorStats:
-    """Add an array of tensor `name` to its statistics; raise DataError if it is not finite."""
+    """Return the statistics of tensor `name` with an array added; DataError if it is not finite.
+
+    `stats` is None for the first array and must not be used afterwards.
+    """
     span = _value_range(array, factors)
     if not all(map(math.isfinite, span)):
         raise DataError(

@@ -65,7 +65,10 @@ def calibrate_model(
     progress: Progress | None = None,
     previous: CalibrationResult | None = None,
 ) -> CalibrationResult:
-    """Equalize channels, if the recipe says so, and run the calibration data once.
+    """Equalize channels, if the recipe says so, and collect statistics over the calibration data.
+
+    The graph of `prepared` is copied before it is equalized. Notes of the result are on clipped
+    LSTM cells and constant inputs.
 
     Parameters
     ----------
@@ -74,8 +77,8 @@ def calibrate_model(
     progress
         Callback for progress messages.
     previous
-        Result for the same graph and data with fewer nodes on the host. Its statistics are reused
-        for tensors whose factors are the same.
+        Result for the same graph and data with fewer nodes on the host, or None. Its statistics are
+        reused for tensors whose factors are the same.
     """
     target, conf = prepared.target, prepared.conf
     partition = prepared.parts.with_graph(ir.clone(prepared.graph))
@@ -137,6 +140,7 @@ def _make_progress_callback(progress: Progress | None) -> Callable[[int], None]:
     completed = 0
 
     def report_batch(sample_count: int) -> None:
+        """Add `sample_count` to the samples so far, and report their number."""
         nonlocal completed
         completed += sample_count
         if progress is not None:

@@ -27,12 +27,17 @@ __all__ = ["apply_external_plan"]
 def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
     """Apply the transforms of a plan that was made elsewhere, and legalize it.
 
-    Returns the planned model, on a copy of the graph.
+    Returns the planned model, on a copy of the graph. Scales that exceed limits of the target are
+    lowered, with notes.
 
     Raises
     ------
     ConfigError
-        If the plan does not match the graph, the platform or the mode of the settings.
+        If the plan refers to other tensors or nodes, lacks a scale, has widths, zero points or
+        scales per channel or group that the platform does not support, or another mode than the
+        settings.
+    ConstraintError
+        As `Partition.build` and `legalize`.
     """
     graph, target = ir.clone(prepared.graph), prepared.target
     host_reasons = _insert_planned_host_scaling(plan, graph, target)
@@ -55,10 +60,10 @@ def apply_external_plan(prepared: PreparedModel, plan: Plan) -> PlannedModel:
 
 
 def _insert_planned_host_scaling(plan: Plan, graph: ir.Model, target: Target) -> dict[str, str]:
-    """Insert the host's Mul nodes of the plan into `graph`; return {node: reason}.
+    """Insert the host's Mul nodes of the plan into `graph`, in place; return {node: reason}.
 
-    Raises ConfigError if the model does not need exactly these; empty, without a change, if the
-    plan has none.
+    Raises ConfigError if inserting them at the tensors of `plan.scaled` gives other names than the
+    plan's; empty, without a change, if the plan has none.
     """
     if not plan.scaled:
         return {}
@@ -96,7 +101,10 @@ def _check_names(plan: Plan, graph: ir.Model) -> None:
 
 
 def _check_complete(plan: Plan, partition: Partition, target: Target) -> None:
-    """Raise ConfigError if an activation or weight has no scale, except float outputs of layers."""
+    """Raise ConfigError if an activation or weight of integer nodes has no scale.
+
+    Those of `wide_outputs` may be in float.
+    """
     may_be_float = partition.wide_outputs(target)
     names = list(partition.activations)
     for node, op in partition.integer_nodes:
@@ -173,9 +181,10 @@ def _check_channels(
 def _check_groups(
     name: str, qparams: Affine, op_format: Format | None, shape: tuple[int | None, ...] | None
 ) -> None:
-    """Raise ConfigError unless the weight supports groups of this size with integer factors.
+    """Raise ConfigError unless `qparams` are groups that the weight supports, with integer factors.
 
-    It needs at most 8 bits, groups along axis 1, and as many scales as `shape` gives.
+    It needs at most 8 bits, groups along axis 1, and as many scales as `shape` gives. `op_format`
+    is None if the tensor is no weight.
     """
     assert isinstance(qparams.granularity, PerGroup)
     size, actual = qparams.granularity.size, list(qparams.scales.shape)

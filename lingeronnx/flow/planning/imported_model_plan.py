@@ -157,7 +157,7 @@ def _convert_scales(
     """Convert the imported scales of activations and weights to the platform.
 
     Statistics of synthetic data do not count. Scales of another tool are matched to float weights
-    too, and take precedence. `range_factors` multiply the tensors.
+    too, and take precedence. `range_factors` are {tensor: factor [1]} that it is multiplied by.
     """
     target, conf = prepared.target, prepared.conf
     real_stats = {} if prepared.synthetic else stats
@@ -178,7 +178,7 @@ def _calibrated_tensors(
     policy: ScalePolicy,
     target: Target,
 ) -> set[str]:
-    """Return all tensors of groups one of which is clipped by saturation or has an override.
+    """Return all tensors of groups with a tensor that is clipped by saturation or has an override.
 
     Their imported scale does not count.
     """

@@ -87,7 +87,7 @@ class PlannedModel:
     def create(
         cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]
     ) -> PlannedModel:
-        """Create the planned model of `prepared` with no ranges, basis, calibration or imports."""
+        """Create the planned model of `prepared`, without ranges, basis and imports."""
         return cls(
             original=prepared.original,
             target=prepared.target,

@@ -34,7 +34,7 @@ def refine_weights(
     progress: Progress | None = None,
     previous: tuple[PlannedModel, ir.Model] | None = None,
 ) -> ir.Model:
-    """Return a copy of the planned float graph with refined weights and biases.
+    """Return a copy of the planned float graph with refined weights and biases, on the plan's grid.
 
     Returns the graph itself if the effort refines no weights or the weights are fixed.
 
@@ -43,7 +43,7 @@ def refine_weights(
     planned
         The planned model.
     options
-        Slower methods; None for the default refinement.
+        Methods; None for the defaults of `RefinementOptions`.
     feeds
         Samples for refinement; those of `select_refinement_samples` by default.
     progress
@@ -153,7 +153,8 @@ class _LayerDigests:
 def _copy_refined_layers(partition: Partition, refined_graph: ir.Model, names: set[str]) -> None:
     """Copy the weights and biases of the layers `names` from another graph, with their names.
 
-    A weight that other nodes share is not changed for these.
+    A weight that other nodes share is not changed for these. `partition` is modified; all of
+    `names` must be in `refined_graph`.
     """
     refined_nodes = {str(node.name): node for node in refined_graph.graph}
     for name, node in find_refinable_layers(partition).items():

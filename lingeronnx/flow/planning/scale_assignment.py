@@ -33,7 +33,11 @@ _OUTPUT_SAMPLES = 64  # samples for measuring the effect of a scale at the outpu
 
 
 def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> PlannedModel:
-    """Apply range transforms, and assign every tensor the scale that its calibrator chooses.
+    """Apply range transforms, and assign each tensor the scale that its calibrator chooses.
+
+    Works on a copy of the calibrated graph. Multiplications on the host are inserted for tensors
+    out of range, nodes that need an unsupported scale stay in float, and if the recipe says so,
+    clipping that dominates an output is relaxed.
 
     Parameters
     ----------
@@ -110,7 +114,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
 def scale_stats(
     stats: Mapping[str, TensorStats], range_factors: Mapping[str, np.ndarray]
 ) -> dict[str, TensorStats]:
-    """Return the statistics after range transforms; the factors have one element each."""
+    """Return the statistics with those of `range_factors` ({tensor: factor [1]}) scaled."""
     scaled = dict(stats)
     for name, factor in range_factors.items():
         if name in scaled:
@@ -156,14 +160,15 @@ def assign_with_float_fallback(
     policy: ScalePolicy,
     strict: bool,
 ) -> tuple[Partition, Plan, list[str]]:
-    """Assign scales; move nodes that need an unsupported scale to float first.
+    """Assign scales; nodes that need a scale below the target's minimum move to float.
 
     An UnsupportedScaleError is passed on if `strict`, or if the user set the scale.
 
     Parameters
     ----------
     strict
-        Whether an unsupported scale is an error instead.
+        Whether such a scale is an error instead. The other parameters are those of
+        `assign_qparams`.
 
     Returns
     -------

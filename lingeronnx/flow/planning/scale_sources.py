@@ -28,7 +28,8 @@ def plan_model(
     """Plan a model with calibrated or imported scales, or with a plan made elsewhere.
 
     The first available: `plan`, the scales that `prepared` imported, calibration. If range
-    transforms of a calibrated plan change an output, it is planned again without them.
+    transforms of a calibrated plan change an output, it is planned again without them, with a note;
+    in strict mode and with other sources that is an error.
 
     Parameters
     ----------
@@ -44,7 +45,10 @@ def plan_model(
     Raises
     ------
     ConfigError
-        If `plan` was made for different weights.
+        If `plan` does not match the model (`apply_external_plan`), or was made for different
+        weights.
+    OutputChangedError
+        If the planned graph computes other outputs, in the cases named above.
     """
     if plan is not None:
         planned = apply_external_plan(prepared, plan)
@@ -93,7 +97,10 @@ def plan_without_range_transforms(
 def _replan_without_transforms(
     prepared: PreparedModel, progress: Progress | None, error: OutputChangedError
 ) -> PlannedModel:
-    """Plan again without range transforms, which changed an output; a note reports `error`."""
+    """Plan again without range transforms, which changed an output; a note reports `error`.
+
+    Raises OutputChangedError if an output still differs.
+    """
     planned = plan_without_range_transforms(prepared, progress)
     _check_outputs_unchanged(prepared, planned)
     return replace(

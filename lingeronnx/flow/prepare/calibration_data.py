@@ -52,7 +52,7 @@ def load_calibration_data(
     data : Data
         The samples.
     calls : UnrolledCalls or None
-        The calls that they were made of, if states are fed back.
+        The calls that they were made of, if states are fed back (setting `state`).
     """
     specs = get_input_specs(model)
     check_call_count(config.state, config.calls)
@@ -88,7 +88,7 @@ def _unroll_calibration_calls(
     """Run the calls of a model with states, and use their inputs and states as samples.
 
     Without `calib`, calls with synthetic inputs are used. States start as the calls say and are fed
-    back from one call to the next; a note on this is added to the data.
+    back from one call to the next; a note on this is added to the data's notes.
     """
     call_count = config.calls
     if calib is None:
@@ -126,7 +126,7 @@ def generate_synthetic_inputs(
     seed: int,
     setting_values: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Generate {input: array} of seeded standard normal inputs; integer inputs are zeros.
+    """Generate {input: array} of seeded standard normal inputs; inputs of other types are zeros.
 
     Parameters
     ----------

@@ -57,7 +57,8 @@ class FloatOutputCache:
     ) -> dict[str, np.ndarray]:
         """Return {name: array} for `feed`, which is batch `index` of the samples named `dataset`.
 
-        Computed once, and kept while the memory budget lasts; `feed` must be the same each time.
+        Names are those of the cache. Computed once, and kept while the memory budget lasts; for the
+        same `dataset`, `index` and shapes, `feed` must be the same each time.
         """
         # The shapes are part of the key: the last batch may be smaller.
         key = (dataset, index, *(array.shape for array in feed.values()))

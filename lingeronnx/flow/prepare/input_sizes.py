@@ -119,7 +119,7 @@ def _find_batch_axes(
     shapes: Mapping[str, Sequence[int]],
     user_set_axes: bool,
 ) -> dict[str, int | None]:
-    """Return the batch axis of each input in `shapes`, None without one.
+    """Return {input: batch axis} of each input in `shapes`, None without one.
 
     If the file fixes axis 0, as for states [2, ?, 128], or the input has no batch axis, it is the
     first open axis whose size equals the batch size of another input, if there is one. With

@@ -160,7 +160,10 @@ class PreparedModel:
         return self.with_settings({"effort": DRAFT_EFFORT})
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
-        """Return a copy with other settings, which shares the runner if there is one already."""
+        """Return a copy with other values of `settings`, which are not checked.
+
+        It shares the runner of the graph if there is one already.
+        """
         changed = replace(self, conf=self.conf.model_copy(update=settings))
         if "runner" in vars(self):
             vars(changed)["runner"] = self.runner
@@ -199,7 +202,7 @@ def prepare_model(
     hold_out: bool = True,
     encodings: Encodings | None = None,
 ) -> PreparedModel:
-    """Load, check, normalize, fit and partition a model.
+    """Load, check, normalize, fit and partition a model; a model in memory is not modified.
 
     Parameters
     ----------
@@ -210,7 +213,12 @@ def prepare_model(
     hold_out
         Whether some samples are held out of calibration; not without `calib`.
     encodings
-        Scales that another tool chose for a float model.
+        Scales that another tool chose for a float model; None without.
+
+    Raises
+    ------
+    ModelError, DataError, ConfigError
+        If the model, the data or the settings are wrong.
     """
     conf = resolve_config(config, settings)
     target, loaded = resolve_target(conf), ir.as_owned_model(model)
@@ -302,7 +310,7 @@ def _accept_model(
     original : ir.Model
         The model without its tail.
     tail : DynamicTail or None
-        The part whose shapes depend on values.
+        The part whose shapes depend on values, or from an unknown operator on; None without one.
     notes : list of str
         Notes of the passes.
     """
@@ -381,7 +389,7 @@ def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
     """Return {node: reason} of integer nodes with NaN or infinite values that come from constants.
 
     Such constants are padding values and masks. Activations computed from them are checked on the
-    calibration samples; those behind a Softmax do not count.
+    calibration samples; those downstream of a Softmax only do not count.
     """
     graph = prepared.graph.graph
     candidates = _nonfinite_constants(prepared.graph)
@@ -413,7 +421,7 @@ def _has_nonfinite(array: np.ndarray) -> bool:
 
 
 def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
-    """Return the tensors of `names` that contain NaN or infinity for some sample."""
+    """Return the tensors of `names` that contain NaN or infinity for a calibration sample."""
     nonfinite: set[str] = set()
     remaining = set(names)
     feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
@@ -487,7 +495,7 @@ def normalize_model(
     input_shape: Mapping[str, Sequence[int]],
     fix: Mapping[str, FixedValue],
 ) -> tuple[ir.Model, list[str]]:
-    """Normalize a model as for `target`, but without fitting it to the chip.
+    """Return the normalized graph of a model for `target`, without fitting it to the chip.
 
     Parameters
     ----------
@@ -498,7 +506,7 @@ def normalize_model(
     calib
         Data for the shapes of inputs, or None.
     input_shape, fix
-        Shapes and constant values of inputs.
+        Shapes and constant values of inputs, by input. `model` itself is not modified.
 
     Returns
     -------

@@ -73,7 +73,8 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
     Returns
     -------
     dict
-        {node: reason}.
+        {node: reason}. Nodes that unpack count only if one of them selects a part, those that pack
+        only if one joins several.
     """
     reasons: dict[str, str] = {}
     for output, name in state.items():
@@ -89,7 +90,10 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
 
 
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
-    """Whether `node` only moves data: by its lowering rule, or if it has none, by its operator."""
+    """Whether `node` only moves data, by its lowering rule.
+
+    Without a rule, permutation and selection operators do.
+    """
     op, _ = find_lowering_rule(node, target)
     if op is not None:
         return op.is_data_movement
@@ -145,7 +149,8 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     Returns
     -------
     dict
-        {node: reason}; empty if the target has 16 bits, or if the nodes only move data.
+        {node: reason}; empty if the target has 16 bits, or if all of the nodes only move or join
+        data. Layers are nodes with MACs.
     """
     if 16 in target.bits:
         return {}
@@ -244,7 +249,7 @@ def _multiplies_by_gate(node: ir.Node) -> bool:
 
 
 def _is_gate(value: ir.Value | None) -> bool:
-    """Whether a value is a gate activation, possibly permuted or scaled."""
+    """Whether a value is the output of an operator of _GATES, possibly permuted or scaled."""
     producer = ir.producer(value)
     while producer is not None and producer.op_type in operators.PERMUTATION_OPS | {
         _LOWERED_AFFINE_OP
@@ -256,15 +261,16 @@ def _is_gate(value: ir.Value | None) -> bool:
 def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str, str]:
     """Find the steps of unrolled recurrent layers, without their products with x.
 
-    By default only steps with so few products that the transfers are not worth it.
+    By default only the layers whose steps have fewer than `_MIN_MACS_PER_ELEMENT` products per
+    output element, complete with these products.
 
     Parameters
     ----------
     model
         Normalized graph.
     every_layer
-        Whether steps of all layers are returned, but without their products, which stay on the
-        chip.
+        Whether steps of all layers are returned, but without nodes that have products, which stay
+        on the chip.
 
     Returns
     -------
@@ -337,8 +343,8 @@ def find_16bit_state_tensors(
 def propose_states(model: ir.Model) -> dict[str, str]:
     """Propose states by the names of inputs and outputs.
 
-    A state is an output computed from an input of the same type and shape (open dimensions match
-    any), with the same name except for words such as in, out and new.
+    A state is the only output computed from an input of the same type and shape (open dimensions
+    match any), with the same name except for words such as in, out and new. Empty without any.
 
     Returns
     -------
@@ -416,7 +422,7 @@ def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[s
     """Return the outputs computed from the input `name` that have its type and shape.
 
     With `exact`, open dimensions must be open in both; otherwise they match any size. Empty for a
-    scalar or an input of unknown rank.
+    scalar or an input of unknown rank. Raises KeyError for an unknown input.
     """
     source = _inputs_by_name(model)[name]
     shape = ir.get_shape(source)

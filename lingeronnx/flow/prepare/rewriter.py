@@ -88,7 +88,7 @@ class Rewriter:
     ) -> None:
         """Keep the model, the runner of the original (None if there is none) and sample inputs.
 
-        `excluded_passes` maps a pass that changed the outputs to the reason.
+        `excluded_passes` maps the passes to leave out, at first none, to the reason.
         """
         self._original, self._source, self._feed, self._target, self._conf = (
             original,
@@ -102,8 +102,9 @@ class Rewriter:
     def run(self, observer: PassObserver | None = None) -> RewriteResult:
         """Rewrite the graph with all passes except those that are excluded and those that fail.
 
-        A failing pass is added to `excluded_passes`, and all starts again from the original;
-        required passes, and all in strict mode, raise PassError instead.
+        `observer` is called after each pass. A failing pass is added to `excluded_passes`, and all
+        starts again from the original; required passes, and all in strict mode, raise PassError
+        instead.
         """
         while True:
             graph = ir.clone(self._original)
@@ -120,9 +121,10 @@ class Rewriter:
                 self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
     def exclude_breaking_pass(self, cause: Exception) -> None:
-        """Exclude the first pass that changes an output; raise `cause` if there is none.
+        """Add the first pass that changes an output to `excluded_passes`, or raise `cause`.
 
-        `cause` is raised in strict mode too, and for a pass that is required or excluded already.
+        `cause` is raised if no pass does, in strict mode, and for a pass that is required or
+        excluded already. The passes are run again on the sample inputs.
         """
         if is_strict_mode():
             raise cause
@@ -177,7 +179,10 @@ class Rewriter:
         before = ir.clone(self._original)
 
         def observe(pass_run: PassRun, graph: ir.Model) -> None:
-            """Raise `_BrokenPass` if a pass that changed the graph also changed its outputs."""
+            """Raise `_BrokenPass` if a pass that changed the graph also changed its outputs.
+
+            That includes a graph that cannot be run any more.
+            """
             nonlocal before
             if not pass_run.changes:
                 return
@@ -191,9 +196,10 @@ class Rewriter:
         return observe
 
     def _first_changed_node(self, before: ir.Model, after: ir.Model) -> str:
-        """Describe the first node whose output differs between two graphs, or return "".
+        """Return ", first at node NAME" for the first node with different outputs, or "".
 
-        Compared are tensors of the same name and shape, on the sample inputs.
+        Compared are the tensors of the same name and shape in both graphs, on the sample inputs.
+        "", too, if a graph cannot be run.
         """
         try:
             actual = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
@@ -254,7 +260,7 @@ def check_outputs_unchanged(
     names: Sequence[str],
     feed: Mapping[str, np.ndarray],
 ) -> None:
-    """Compare the outputs `names` of two graphs on `feed`.
+    """Raise OutputChangedError if an output in `names` differs between two graphs on `feed`.
 
     Raises
     ------

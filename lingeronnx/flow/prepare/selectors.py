@@ -43,7 +43,11 @@ class Selectors:
         return resolved
 
     def resolve_skips(self, selectors: Iterable[str]) -> dict[str, str]:
-        """Return {node of the normalized graph: reason} for nodes that the user keeps in float."""
+        """Return {node of the normalized graph: reason} for nodes that the user keeps in float.
+
+        The reason is "skipped by 'SELECTOR'", with the last selector that selects it. Raises
+        ConfigError for a selector that selects nothing in the original.
+        """
         return {
             str(node.name): f"skipped by '{selector}'"
             for selector in selectors
@@ -56,7 +60,7 @@ class Selectors:
         Raises
         ------
         ConfigError
-            If none of them is left.
+            If the selector selects nothing, or none of the tensors is left.
         """
         present = {str(value.name) for value in ir.iter_values(self.graph)}
         present.update(self.graph.graph.initializers)
@@ -81,7 +85,9 @@ class Selectors:
 def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
     """Return the nodes of `model` that a selector selects.
 
-    The name of a graph input selects no node; see `select_tensors`.
+    A selector is a name of a node or tensor, a glob of names, "type:OP", "SELECTOR.." (with all
+    nodes computed from them) or "..SELECTOR" (all nodes that they are computed from, without them).
+    Nodes of subgraphs count. The name of a graph input selects no node; see `select_tensors`.
 
     Raises
     ------
@@ -160,7 +166,8 @@ def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node
 def select_tensors(model: ir.Model, selector: str) -> list[str]:
     """Return the tensors that a selector selects: graph inputs, or the outputs of nodes.
 
-    Inputs that match as a pattern take precedence; raises ConfigError if no node matches either.
+    Inputs that the selector matches as a glob take precedence; raises ConfigError if it matches
+    neither an input nor a node. Other selectors as in `select_nodes`.
     """
     inputs = [str(value.name) for value in model.graph.inputs]
     selected_inputs = [name for name in inputs if fnmatch.fnmatchcase(name, selector)]

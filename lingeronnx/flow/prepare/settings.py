@@ -20,7 +20,8 @@ def resolve_config(
 ) -> QuantConfig:
     """Return the settings of `config`, a value or a YAML file, updated by `settings`.
 
-    Settings that are None are ignored; a `config` of None stands for the defaults.
+    Settings that are None are ignored; a `config` of None stands for the defaults. Raises
+    ConfigError for an unknown key or an invalid value.
     """
     explicit = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
@@ -64,7 +65,8 @@ def adapt_config_to_import(
 def _choose_weight_scales(target: Target, imported: ImportedQuantization) -> dict[str, str]:
     """Return the setting `weight_scales` that keeps imported scales; empty for the default.
 
-    Groups of the most common size come first, then one scale per channel, if the platform has them.
+    If the platform has them, groups of the most common size if some weight has groups, else one
+    scale per channel if some weight has several scales.
     """
     weights = imported.weights.values()
     group_sizes = [

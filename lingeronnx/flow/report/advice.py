@@ -40,6 +40,8 @@ def suggest_options(
 ) -> list[SuggestedOptions]:
     """Suggest options of `quantize`, the most important first.
 
+    Empty if nothing applies.
+
     Parameters
     ----------
     prepared, planned
@@ -49,7 +51,7 @@ def suggest_options(
     between
         Float nodes between integer nodes.
     lossy
-        Whether an output is far from the float model's.
+        Whether an output's SQNR is low, so that options for accuracy are suggested too.
     """
     options: list[SuggestedOptions] = []
     is_imported = prepared.read is not None
@@ -81,10 +83,11 @@ def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:
 
 
 def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[SuggestedOptions]:
-    """Suggest to keep all nodes after the float nodes `between`, or all before them, in float.
+    """Suggest to keep the float nodes `between` (names) and all after or all before them in float.
 
-    Of both, the one that leaves more MACs in integers. Empty if neither leaves more than 1 /
-    _MIN_KEPT_DIVISOR of them, or a cut takes more than _MAX_OPTIONS selectors.
+    Of both, the one that leaves more MACs in integers, as a list of one. A cut with more than
+    _MAX_OPTIONS selectors does not count; empty if none leaves more than 1 / _MIN_KEPT_DIVISOR of
+    the MACs.
     """
     total_macs = sum(count_macs(node) for node in prepared.graph.graph)
     best_macs = total_macs // _MIN_KEPT_DIVISOR
@@ -110,7 +113,7 @@ def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[Sugges
 
 
 def _boundary_nodes(graph: ir.Model, between: set[str], last: bool = False) -> list[ir.Node]:
-    """Return the nodes of `between` (names) that depend on no other of them, in graph order.
+    """Return the nodes of `between` (names) that do not depend on others of them, in graph order.
 
     With `last`, the nodes that no other of them depends on, in reverse order.
     """

@@ -111,12 +111,13 @@ class Candidate:
 
     @property
     def checked_model(self) -> QuantizedModel:
-        """The result, if `require_chip` is not set or the chip can run it.
+        """The result, if `require_chip` is not set or the chip can run it in time.
 
         Raises
         ------
         ConstraintError
-            If `require_chip` is set and the result is not chip-ready, or too slow.
+            If `require_chip` is set and the result is not chip-ready, or slower than the latency
+            budget.
         """
         report = self.result.report
         if self.prepared.conf.require_chip and not report.chip_ready:
@@ -138,6 +139,9 @@ def build_candidate(
     locate_break: bool = True,
 ) -> Candidate:
     """Lower a planned model with refined weights, and compare it with the float model.
+
+    If the data are synthetic and the weights were refined with them, the plan is marked as
+    synthetic.
 
     Parameters
     ----------

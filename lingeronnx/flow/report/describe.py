@@ -169,7 +169,7 @@ def build_report(
 def _evaluate_chip(
     planned: PlannedModel, graph: ir.Model, names: NameMapping, is_contiguous: bool
 ) -> _ChipEvaluation:
-    """Evaluate the graph as one chip part; split it into parts if it is not chip-ready.
+    """Evaluate the graph as one chip part, and in parts if it is not chip-ready as one.
 
     Parameters
     ----------
@@ -180,7 +180,8 @@ def _evaluate_chip(
     names
         Names that the packer accepts.
     is_contiguous
-        Whether no float nodes are between integer nodes.
+        Whether no float nodes are between integer nodes; otherwise it is not evaluated as one part.
+        It is only split into parts if the settings allow them (`in_parts`).
     """
     target = planned.target
     evaluation = _ChipEvaluation()
@@ -228,7 +229,10 @@ def _format_assumptions(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def is_split_into_parts(planned: PlannedModel) -> bool:
-    """Whether float operators split the chip's work into parts, and the user allows that."""
+    """Whether float operators split the chip's work into parts, and the user allows that.
+
+    False for a platform without packer.
+    """
     parts = planned.partition
     if not planned.target.has_packer or not planned.config.in_parts:
         return False
@@ -236,7 +240,7 @@ def is_split_into_parts(planned: PlannedModel) -> bool:
 
 
 def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
-    """Return the nodes of the split-off dynamic tail, which runs on the host."""
+    """Return the nodes of the split-off dynamic tail, which runs on the host; empty without one."""
     tail = prepared.tail
     if tail is None:
         return []

@@ -25,10 +25,10 @@ def measure_accuracy(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """Add the accuracy of `result` on `data` to its report, compared with the float model.
+    """Return a copy of `result` whose report has its accuracy on `data` and the float model's.
 
     Warnings about the accuracy come first in the report's warnings. Values outside the calibrated
-    range become notes.
+    range become notes, see `format_clipped_values`.
 
     Parameters
     ----------

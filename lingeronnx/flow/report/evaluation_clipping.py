@@ -74,18 +74,19 @@ class _ClippedValues:
 def format_clipped_values(
     result: QuantizedModel, data: object, budget: int, limit: int | None = None
 ) -> list[str]:
-    """Format a note for each of the tensors whose values in `data` exceed the calibrated range.
+    """Format a note for each tensor of which many values in `data` exceed the calibrated range.
 
-    At most `_MAX_LINES` tensors are listed, those with the largest fraction of such values first.
-    Returns an empty list if the plan came from elsewhere, so that the calibrated range is unknown,
-    or if the data can be read only once.
+    Also for few values far outside, see `_ClippedValues.is_notable`. At most `_MAX_LINES` tensors
+    are listed, those with the largest fraction of such values first. Returns an empty list if the
+    plan came from elsewhere, so that the calibrated range is unknown, or if the data can be read
+    only once.
 
     Parameters
     ----------
     result
         The quantized model.
     data
-        Evaluation data; at most 256 samples are used.
+        Evaluation data; at most `_MAX_SAMPLES` samples are used.
     budget
         Memory budget in bytes.
     limit

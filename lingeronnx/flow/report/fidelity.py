@@ -113,9 +113,10 @@ def measure_fidelity(
     progress: Progress | None,
     locate_break: bool = True,
 ) -> Fidelity:
-    """Compare the outputs of the user's model with those of the integer graph.
+    """Compare the outputs of the user's model with those of the integer graph, on evaluation data.
 
-    Both sides feed back their own states, starting from zero.
+    The data are those of `_select_evaluation_data`. Both sides feed back their own states, starting
+    from zero. Raises ModelError if the shapes of an output differ.
 
     Parameters
     ----------
@@ -196,7 +197,7 @@ class _OutputComparison:
     ) -> None:
         """Start the comparison of the outputs in `names`.
 
-        `boundaries` maps an output of several parts to the ends of its parts by axis.
+        `boundaries` maps an output of several parts to {axis: indices where its parts end}.
         """
         self._agreements = {name: Agreement() for name in names}
         self._variations = {name: _VariationCheck() for name in names}
@@ -280,7 +281,7 @@ class _SquaredErrors:
     def add(self, expected: _Feed, actual: _Feed, count: int) -> None:
         """Add a batch of `count` samples, {tensor: array} of both models.
 
-        It counts as one sample if a tensor does not have `count` elements on axis 0.
+        The batch counts as one sample if one of the tensors does not have length `count` on axis 0.
         """
         has_batch_axis = all(expected[name].shape[:1] == (count,) for name in self._names)
         rows = count if has_batch_axis else 1
@@ -510,7 +511,7 @@ class _StateRanges:
         self._ranges: list[tuple[np.ndarray, np.ndarray]] = []  # (low, high), float and integer
 
     def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
-        """Add the states of one call; start again if their shapes change."""
+        """Add the states of one call; if their shapes change, earlier calls are dropped."""
         arrays = (expected, actual)
         shapes = [low.shape for low, _ in self._ranges]
         if shapes != [array.shape for array in arrays]:
@@ -612,10 +613,11 @@ def measure_tensor_sqnr(
 def _compare_with_float(
     actual: dict[str, tuple[np.ndarray, Affine | None]], float_graph: ir.Model, feed: _Feed
 ) -> dict[str, float]:
-    """Return the SQNR in dB of tensors against the float graph; consumes `actual`.
+    """Return {tensor: SQNR in dB} against the float graph; entries are removed from `actual`.
 
     `actual` maps the float name to the array and its parameters (None for float). Tensors of
-    another shape and those that are all zero are left out.
+    another shape, those that are not float in the float graph and those that are all zero there are
+    left out.
     """
     sqnr_db = {}
     for name, expected, _ in FloatRunner(float_graph, set(actual)).run(feed):

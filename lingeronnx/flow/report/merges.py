@@ -81,9 +81,9 @@ def find_merge_options(
 
 
 def _make_option(nodes: Sequence[ir.Node], target: Target) -> MergeOption:
-    """List the other chips and the substitutes for nodes of one operator type.
+    """Make the option for nodes of one operator type: other chips, and substitutes on `target`.
 
-    Chips must be able to lower all nodes; there are none if `target` is no chip.
+    Chips must be able to lower all nodes; there are none if `target` is no chip. Both may be empty.
     """
     op_type = ir.base_op_type(nodes[0])
     chips = []

@@ -82,7 +82,8 @@ def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:
     Returns
     -------
     dict
-        {output: {axis: indices where parts end}}.
+        {output: {axis: sorted indices where parts end}}, without 0 and the length of the axis.
+        Outputs of a single part are left out.
     """
     by_output = {}
     for output in model.graph.outputs:
@@ -268,6 +269,8 @@ def _map_axes_through_reshape(
     after: Sequence[int], before: Sequence[int], placements: _AxisPlacements
 ) -> _AxisPlacements:
     """Map the placements of a result of a reshape to its input, where an axis is preserved.
+
+    Axes of size 1 and those that the reshape splits or merges get no placement.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class PartReport:
     verdict: Verdict | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON-ready values."""
+        """Return the report as JSON-ready values, without `refused`, `members` and `verdict`."""
         internal = ("refused", "members", "verdict")
         values = {key: value for key, value in vars(self).items() if key not in internal}
         return {
@@ -142,7 +142,7 @@ class ProgramReport:
         return sum(part.psram for part in self.chip)
 
     def format_line(self, share: float) -> str:
-        """Format the parts as one line.
+        """Format the numbers of chip and host parts, their MACs and rejected parts as one line.
 
         Parameters
         ----------
@@ -161,7 +161,7 @@ class ProgramReport:
         return f"{on_chip}, {on_host}{rejected_text}"
 
     def with_packer_calls(self, calls: Sequence[str]) -> ProgramReport:
-        """Return a copy with the packer command of each chip part, in the order of `calls`."""
+        """Return a copy with the packer commands `calls` of the chip parts, in their order."""
         remaining = iter(calls)
         parts = [
             replace(part, packer=next(remaining)) if part.chip else part for part in self.parts
@@ -215,7 +215,7 @@ def build_program_report(
 
 
 def _describe_chip_part(part: ProgramPart, user_names: dict[str, str]) -> PartReport:
-    """Report on a chip part; one that is chip-ready has no findings.
+    """Report on a chip part; one that is chip-ready has no findings, and none are of level "plan".
 
     Parameters
     ----------

@@ -144,20 +144,22 @@ class QuantizedModel:
         *,
         plan: str | os.PathLike[str] | None = None,
     ) -> WrittenFiles:
-        """Write the integer graph, and its parts for the packer if it has a host part.
+        """Write the integer graph, its parts for the packer if it has a host part, and the plan.
 
         All graphs are built before the first file is written, and each file is written atomically.
-        Part files of an earlier run are not removed; a note lists them. Names in files for a chip
-        are such that its packer accepts them. Raises the errors of `convert`.
+        Files that exist are replaced. Part files of an earlier run are not removed; a note lists
+        them. Names in files for a chip are such that its packer accepts them. Raises the errors of
+        `convert`.
 
         Parameters
         ----------
         path
-            File of the graph. The part for the packer is written next to it as NAME_chip.
+            File of the graph. The part for the packer is written next to it (`chip_file_path`),
+            several of them as `part_file_path`.
         to
             Dialect or format, as in `convert`.
         plan
-            Optional file for the scales.
+            File for the plan; None writes none.
         """
         outputs = self._output_graphs(to)
         graph_path = Path(path)
@@ -213,12 +215,13 @@ class QuantizedModel:
         ir.save(self._output_graphs(to).graph, path)
 
     def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the part for the packer, or the entire graph if it has no host part.
+        """Write the part for the packer, or the entire graph if it has none, to `path`.
 
         Raises
         ------
         ConstraintError
-            If the graph is not chip-ready.
+            If the graph is not chip-ready. The errors of `convert` are raised for other dialects
+            `to`.
         """
         if not self.report.chip_ready:
             raise ConstraintError(

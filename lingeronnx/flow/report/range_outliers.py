@@ -59,8 +59,8 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
     """Find groups of 8-bit activations whose range is determined by a few values, worst first.
 
     Their largest magnitude exceeds `_MIN_RATIO` times the 99th percentile. Each group is named by
-    its last tensor in the user's graph, for `--override NAME=bits:16`. Returns an empty list if the
-    platform has no 16 bits or there are no statistics.
+    its last tensor in the user's graph, for `--override NAME=bits:16`. Groups without such a tensor
+    or without statistics are left out; empty if the platform has no 16 bits.
     """
     target = planned.target
     if _WIDE_BITS not in target.bits:
@@ -96,7 +96,7 @@ def _percentile_99(stats: TensorStats) -> float:
 
 
 def _user_tensor_name(prepared: PreparedModel, tensors: tuple[str, ...]) -> str | None:
-    """Return the last of `tensors` that has its name in the user's graph, or None."""
+    """Return the last of `tensors` that its own name selects in the user's graph, or None."""
     selectors = prepared.selectors(prepared.graph)
     for name in reversed(tensors):
         try:

@@ -234,9 +234,9 @@ class Report:
 
     @property
     def macs_text(self) -> str:
-        """The fraction of integer MACs in percent, with the operators that cannot be counted.
+        """The fraction of integer MACs, "P %"; with operators that cannot be counted, also these.
 
-        These are listed with their numbers of nodes.
+        Then it is "P % of those known; at least N unknown: OPERATOR COUNT, ...".
         """
         text = f"{100 * self.integer_macs:.1f} %"
         if not self.unknown_macs:
@@ -268,7 +268,7 @@ class Report:
     def accuracy_text(self) -> str:
         """The accuracy on evaluation data as text; empty if it was not measured.
 
-        Without a float accuracy it is the agreement with the float model.
+        Without a float accuracy it is the integer model's agreement with the float model.
         """
         accuracy = self.accuracy
         if not accuracy:

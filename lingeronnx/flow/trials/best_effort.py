@@ -35,14 +35,16 @@ _MIN_GAIN_DB = 0.02  # minimum gain of a method in dB
 def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> Candidate:
     """Apply the methods of `effort: best` that measurably reduce the output error of `candidate`.
 
-    They must also do so together, and on held-out samples if there are any.
+    Methods are selected by cross-validation on the calibration samples. They must also reduce it
+    together, and on held-out samples if there are any.
 
     Returns
     -------
     Candidate
         A candidate with other output bit widths, scales or weights, or `candidate` if nothing was
-        selected; in both cases with one note on the gain of each method. `candidate` itself,
-        without notes, if its weights are fixed.
+        selected; in both cases with one note on the gain of each method. With fewer than
+        MIN_SAMPLES samples there is a note on that only; `candidate` itself, without notes, if its
+        weights are fixed.
     """
     prepared, planned = candidate.prepared, candidate.planned
     if planned.weights_fixed:  # weights quantized by another tool are not changed
@@ -183,7 +185,10 @@ def _try_scale_search(
     errors = best.errors
 
     def is_improvement(plan: Plan) -> bool:
-        """Return whether `plan` has significantly lower errors, and keep its errors if so."""
+        """Return whether `plan` has significantly lower errors than the last plan that had.
+
+        At first that is the best plan. The errors of an improvement are kept.
+        """
         nonlocal errors
         new_errors, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
         if not gain.is_significant(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):

@@ -45,8 +45,8 @@ def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -
 def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candidate:
     """Move layers that chip parts are rejected for, and unprofitable parts, to the host.
 
-    The selection hardly depends on the weights, so it runs without refinement first, and then once
-    more from its result with the configured effort. Returns `best` if nothing moves.
+    The selection hardly depends on the weights, so it runs without effort first, and then once more
+    from its result with the configured effort. Returns `best` if nothing moves.
     """
     draft = replace(best, prepared=best.prepared.without_effort)
     offloaded = _run_offload_rounds(draft, progress)
@@ -86,9 +86,9 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     """Move small chip parts to the host, each only if that brings an output closer to float.
 
     Tries up to `_MAX_TRIES` parts with at most `_SMALL_PART_SHARE` of the MACs, smallest first, and
-    never all parts. Kept if one output gains `_MIN_GAIN_DB` and none loses more than
-    `_MAX_LOSS_DB`. Does nothing if the effort measures no alternatives, or without real
-    calibration data.
+    never all parts. A move is kept if one output gains `_MIN_GAIN_DB` and none loses more than
+    `_MAX_LOSS_DB`. Does nothing if the effort measures no alternatives, or without real calibration
+    data.
     """
     prepared = best.prepared
     if not prepared.conf.recipe.measures_alternatives or prepared.synthetic:

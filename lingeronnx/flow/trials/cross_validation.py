@@ -87,7 +87,7 @@ class CrossValidation:
         count: int,
         measured_tensors: Sequence[str],
     ) -> None:
-        """Split `feeds`, the inputs of `count` samples, into folds to fit and to measure.
+        """Split `feeds`, the inputs of `count` samples, into `_FOLDS` folds to fit and to measure.
 
         Inputs without a batch axis belong to all folds. `measured_tensors` are the tensors whose
         errors are compared; an eighth of the memory budget caches their float values.
@@ -125,6 +125,7 @@ class CrossValidation:
     ) -> CrossValidatedPlan:
         """Refine and measure the first candidate on all folds, as the reference for others.
 
+        The weights are refined on the samples outside of a fold and measured on those of the fold.
         The result has a refined graph and the errors of each fold.
         """
         results = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
@@ -145,8 +146,9 @@ class CrossValidation:
     ) -> tuple[CrossValidatedPlan, Gain]:
         """Refine and measure another candidate; return it and its gain over `best`.
 
-        Stops after `_MIN_FOLDS` folds or later if even `z` standard errors more would be no gain;
-        the result then has fewer folds.
+        As in `evaluate_baseline`, with the weights of `planned` refined by `options`. Stops after
+        `_MIN_FOLDS` folds or later if even `z` standard errors more would be no gain; the result
+        then has fewer folds.
         """
         float_graphs: list[ir.Model] = []
         errors: list[np.ndarray] = []
@@ -173,7 +175,7 @@ class CrossValidation:
         old
             Errors of the plan that is compared with, per fold.
         z
-            Stops early if even so many standard errors more would be no gain.
+            Stops after a fold if even so many standard errors more would be no gain.
         """
         planned = replace(best.planned, plan=plan)
         new_errors = [self._measure_errors(0, planned, best.float_graphs[0])]

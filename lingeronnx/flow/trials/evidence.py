@@ -39,7 +39,7 @@ def has_decisive_samples(candidate: Candidate) -> bool:
 
 
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
-    """Whether samples may decide: they are real, and the settings allow a choice.
+    """Whether samples may decide: they are not synthetic, and the settings allow a choice.
 
     That is, the effort measures alternatives, and the weights are not fixed.
     """
@@ -81,7 +81,7 @@ def is_better(old: Candidate, new: Candidate) -> bool:
 
 
 def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
-    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the worst output got worse.
+    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the lowest SQNR decreased.
 
     Tensors that outputs concatenate count as outputs; 0 also without outputs.
     """

@@ -49,7 +49,7 @@ class Gain:
     worst_output_db: float = 0.0
 
     def is_significant(self, min_db: float, z: float) -> bool:
-        """Whether the gain reaches `min_db` dB and `z` standard errors.
+        """Whether the gain reaches `min_db` dB and exceeds `z` standard errors.
 
         The worst output must not get worse either.
         """
@@ -86,14 +86,17 @@ class Gain:
 def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
     """Compute the gain of `new` over `old`.
 
+    The gain is the mean over the outputs, in dB; its standard error is that of the jackknife over
+    the n errors, infinite for n = 1.
+
     Parameters
     ----------
     old, new
-        Squared errors [outputs, n] on the same samples.
+        Squared errors [outputs, n] on the same samples, not averaged.
     power
         Power of each output, [outputs].
     counts
-        Number of samples that the `n` errors were summed from.
+        Number of samples that the `n` errors were summed from, for messages.
     """
     tiny = np.finfo(float).tiny
     errors = np.stack([old, new])  # [2, outputs, n]

@@ -53,7 +53,9 @@ def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candi
     """Move the front, tail or cells of a model to the host if the outputs measurably improve.
 
     Returns `best` unchanged for synthetic data and for models that another tool has quantized. If
-    the effort measures no alternatives, returns `best` with a note if there was a candidate to try.
+    the effort measures no alternatives, returns `best`, with a note if there was a candidate to
+    try. Candidates are tried one after the other, each in place of the previous one unless that was
+    better.
     """
     prepared, conf = best.prepared, best.prepared.conf
     if prepared.read is not None or prepared.synthetic:
@@ -115,8 +117,8 @@ def _build_offloaded(
 ) -> Candidate | None:
     """Plan, refine and measure `prepared` with the nodes `host` in float as well.
 
-    `best` provides calibration and refined layers. Returns None if the chip then lacks a scale,
-    which is an error with `require_chip`.
+    `best` provides calibration and refined layers. Returns None if planning raises a
+    ConstraintError, such as for a scale that the chip lacks with `require_chip`.
     """
     # Float nodes stay in float: a node downstream of an offloaded end may look like work for the
     # chip again.
@@ -134,8 +136,9 @@ def _build_offloaded(
 def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:
     """Return {node: reason} of nodes that run on the host without any measurement.
 
-    These are the cells if the user places them there, and the cheap steps of an unrolled loop if
-    the model runs in several parts anyway. All trials keep them on the host.
+    With the setting `cells` "host" these are the cell updates, and with states the steps of
+    unrolled recurrent layers; with "auto" the steps of few products if the model runs in several
+    parts anyway; else none. All trials keep them on the host.
     """
     conf, graph = prepared.conf, prepared.graph
     if conf.cells == "host":
@@ -205,7 +208,7 @@ def find_offload_candidates(
     Returns
     -------
     list of dict
-        {node: reason why it stays in float} for each candidate, fronts first.
+        {node: reason why it stays in float} for each candidate, fronts first; empty without any.
     """
     front_reason = "front of the model, up to a spectrum: measured to be better in float"
     tail_reason = "decodes the outputs of the last layers: measured to be better in float"
@@ -447,8 +450,8 @@ def _is_better_placement(old: Candidate, new: Candidate, min_gain_db: float) -> 
     """Whether `new` has a better placement of nodes than `old`.
 
     Some output must gain `min_gain_db`, none may lose more than `_MAX_LOSS_DB`, and a chip-ready
-    model must remain so. Each tensor that an output concatenates counts as an output. A loss is
-    accepted if it rescues an unusable output (`_rescues_unusable_output`).
+    model must remain so (`_keeps_chip`). Each tensor that an output concatenates counts as an
+    output. A loss is accepted if it rescues an unusable output (`_rescues_unusable_output`).
     """
     gains = _output_gains(old, new)
     lowest, highest = min(gains, default=0.0), max(gains, default=0.0)
@@ -488,7 +491,10 @@ def _clamp_part_sqnr_db(sqnr: float) -> float:
 
 
 def _keeps_chip(old: Candidate, new: Candidate) -> bool:
-    """Whether `new` is chip-ready if `old` was; models split by float operators never were."""
+    """Whether `new` is chip-ready if `old` was.
+
+    True for models split by float operators between integer ones.
+    """
     return (
         _has_float_between_integers(old.prepared)
         or new.result.report.chip_ready
@@ -497,9 +503,9 @@ def _keeps_chip(old: Candidate, new: Candidate) -> bool:
 
 
 def _rescues_unusable_output(old: Candidate, new: Candidate, gains: Sequence[float]) -> bool:
-    """Whether the worst output was unusable and gains `_MIN_GAIN_DB`, as do all on average.
+    """Whether the lowest SQNR was unusable and rises by `_MIN_GAIN_DB`, as do all on average.
 
-    Unusable is an SQNR below `_UNUSABLE_SQNR_DB`; `gains` are those of `_output_gains`.
+    Unusable is below `_UNUSABLE_SQNR_DB`; `gains` are those of `_output_gains`.
     """
     old_min_db, new_min_db = min(output_sqnr_levels(old)), min(output_sqnr_levels(new))
     return (

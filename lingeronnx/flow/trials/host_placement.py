@@ -69,19 +69,19 @@ class HostPlacement:
     def select_nodes_to_offload(
         self, max_parts: int | None = None, is_last_round: bool = False
     ) -> dict[str, str]:
-        """Select the nodes that leave in one round: rejected ones, else unprofitable parts.
+        """Select the nodes that leave the chip in one round: rejected, else of unprofitable parts.
 
         Parameters
         ----------
         max_parts
-            Maximum number of chip parts.
+            Maximum number of chip parts; None: no limit.
         is_last_round
             Whether rejected parts leave as a whole.
 
         Returns
         -------
         dict
-            {float node: reason why it leaves}.
+            {float node: reason why it leaves}; empty if nothing leaves.
         """
         rejected: dict[str, str] = {}
         for part in self.program.chip:
@@ -118,10 +118,11 @@ class HostPlacement:
         return offloaded
 
     def _find_unprofitable_parts(self, part_macs: Mapping[str, int]) -> dict[str, str]:
-        """Return {part: reason} of parts with too few MACs per transferred element.
+        """Return {part: reason} of parts with fewer MACs than `_MIN_MACS_PER_ELEMENT` per element.
 
-        Parts with the lowest ratio leave first. If the chip has about `_MIN_CHIP_MAC_SHARE` of all
-        MACs or more, no part leaves whose MACs would bring it below that.
+        Elements are those of a part's inputs and outputs, for one sample. Parts with the lowest
+        ratio leave first. If the chip has about `_MIN_CHIP_MAC_SHARE` of all MACs or more, no part
+        leaves whose MACs would bring it below that.
 
         Parameters
         ----------

@@ -41,8 +41,9 @@ def choose_import_or_requantize(
 ) -> Candidate:
     """Choose between the model's own scales and requantized weights, by measurement.
 
-    Returns `imported` without a note if no imported scale was changed, the user set `requantize`,
-    the data are synthetic, or the model has no imported scales.
+    The requantized weights are chosen only with a significant gain on held-out samples. Returns
+    `imported` without a note if no imported scale was changed, the user set `requantize`, the data
+    are synthetic, or the model has no imported scales.
 
     Parameters
     ----------

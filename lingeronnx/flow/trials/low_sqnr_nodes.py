@@ -46,10 +46,11 @@ _MAX_BATCHES = 8  # calibration batches that are measured
 def select_low_sqnr_nodes_to_offload(
     best: Candidate, progress: Progress | None = None
 ) -> dict[str, str]:
-    """Select the nodes of low SQNR that are measurably better on the host.
+    """Select the nodes of low SQNR that are better on the host, by trials.
 
-    The trials run without refinement: which nodes lose the most hardly depends on how their
-    weights are rounded.
+    The trials run without refinement: which nodes lose the most hardly depends on how their weights
+    are rounded. Thresholds are `_SQNR_THRESHOLDS_DB`, in order; a selection is taken if an output
+    gains `_MIN_GAIN_DB` and none loses more than `_MAX_LOSS_DB`.
 
     Returns
     -------
@@ -108,8 +109,9 @@ def find_low_sqnr_nodes(
         SQNR of each node's outputs for exact inputs, by tensor; a missing one counts as infinite.
     threshold_db
         Nodes below this are selected. Layers are selected by ascending SQNR up to `_LAYER_SQNR_DB`,
-        as long as 90 % of the MACs stay in integers. An infinite threshold selects everything with
-        a known SQNR that is not a layer; an elementwise product is not a layer.
+        as long as at most `_MAX_OFFLOADED_MAC_SHARE` of the MACs are in float. An infinite
+        threshold selects everything with a known SQNR that is not a layer; an elementwise product
+        is not a layer.
 
     Returns
     -------
@@ -180,7 +182,8 @@ def measure_node_sqnr(candidate: Candidate) -> dict[str, float]:
     Returns
     -------
     dict
-        SQNR in dB by tensor of the float graph.
+        SQNR in dB, clamped, by tensor of the float graph; tensors that are not quantized or have
+        another shape are left out. Measured on the first calibration samples.
     """
     lowered, float_graph = candidate.lowered.graph, candidate.float_graph
     prepared = candidate.prepared

@@ -30,11 +30,12 @@ _OCTAVE = 2.0
 
 
 def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Make the noisiest activation scales an octave finer if the outputs clearly improve.
+    """Make the noisiest activation scales an octave finer while the outputs measurably improve.
 
-    Only applies to power-of-two scales (mode "q-value") chosen by the "mse" calibrator: other
-    scales use the integer range fully. Scales of a given plan stay, and so do those of a model
-    that is fed its own states, whose calls are not independent samples.
+    Stops at the first scale without a significant gain. Only applies to power-of-two scales (mode
+    "q-value") chosen by the "mse" calibrator: other scales use the integer range fully. Scales of a
+    given plan stay, and so do those of a model that is fed its own states, whose calls are not
+    independent samples.
 
     Returns
     -------
@@ -82,9 +83,11 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
 
 
 def _is_applicable(candidate: Candidate) -> bool:
-    """Whether scales may change, samples can decide, and some output is far from float.
+    """Whether scales may change, samples can decide, and an SQNR is below `_MAX_SQNR_DB`.
 
-    Scales may change in mode q-value with the calibrator "mse", and without recurrent states.
+    Scales may change in mode q-value with the calibrator "mse", without recurrent states. Samples
+    are real and at least `_MIN_SAMPLES`. The lowest SQNR of the outputs and of the measured tensors
+    must both be below the limit.
     """
     prepared, fidelity = candidate.prepared, candidate.fidelity
     policy = candidate.planned.basis.policy

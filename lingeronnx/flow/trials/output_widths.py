@@ -28,10 +28,10 @@ _WIDTH_SETTINGS = frozenset({"out_bits", "bits", "scale"})  # overrides that pre
 
 
 def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
-    """Return `planned` with last outputs of the target's largest width, unless the user set them.
+    """Return `planned` with last outputs of the target's largest width, or None.
 
-    Returns None if there is no such output, the target is no chip or has one width only, or the
-    plan came from elsewhere.
+    Outputs whose width the user set are not changed. None if there is no other such output, the
+    target is no chip or has one width only, or the plan came from elsewhere.
     """
     target, policy = planned.target, planned.basis.policy
     bits = max(target.out_bits)
@@ -41,10 +41,11 @@ def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
 
 
 def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
-    """Return `planned` with wide inputs of activation functions, unless the user set them.
+    """Return `planned` with inputs of activation functions in more than 8 bits, or None.
 
-    Returns None if there is none, if the scale of the accumulator is too coarse, or if the plan
-    came from elsewhere.
+    The width is the largest of `target.curve_bits`; inputs whose width the user set are not
+    changed. None if there is no other such input, if the scale of the accumulator is too coarse for
+    it, or if the plan came from elsewhere.
     """
     target = planned.target
     if planned.basis.policy is None or not target.curve_bits:
@@ -60,9 +61,10 @@ def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
 def _with_output_bits(
     planned: PlannedModel, names: Iterable[str], bits: int
 ) -> PlannedModel | None:
-    """Return `planned` with `bits` output bits for `names`, except those with user settings.
+    """Return `planned` with `bits` output bits for `names`, except those with another width set.
 
-    Returns None if no tensor is left.
+    Tensors without a scale in the plan do not count. Returns None if no tensor is left; raises
+    ConstraintError if the scales cannot be legalized.
     """
     policy, target = planned.basis.policy, planned.target
     assert policy is not None

@@ -38,9 +38,10 @@ def try_finer_granularity(
 ) -> Candidate | None:
     """Rebuild the model with finer scale granularity, and return it if the outputs clearly improve.
 
-    Returns None otherwise. Harmful stages are dropped from the new model as well
-    (`drop_harmful_stages`). Does not apply to models with a given plan, imported scales or
-    overrides.
+    Returns None otherwise: if the mean gain is below `_MIN_GAIN_DB`, if no finer setting is left
+    (`_finer_settings`), for models with a given plan, imported scales or overrides, and if the new
+    model violates `require_chip`. Harmful stages are dropped from the new model as well
+    (`drop_harmful_stages`). The result has a note on the gain.
     """
     prepared, planned = candidate.prepared, candidate.planned
     settings = _finer_settings(prepared)
@@ -72,9 +73,9 @@ def try_finer_granularity(
 
 
 def _is_applicable(candidate: Candidate) -> bool:
-    """Whether scales may change, samples can decide, and some output is far from float.
+    """Whether scales may change, samples can decide, and an output is below `_MAX_SQNR_DB`.
 
-    They may not change with overrides or imported scales.
+    Scales may not change with overrides, imported scales or a given plan.
     """
     prepared = candidate.prepared
     if prepared.conf.overrides or prepared.read is not None:

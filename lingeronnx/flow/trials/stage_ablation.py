@@ -47,8 +47,9 @@ _TRANSFORMS_DROPPED = "range transforms were disabled"
 def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) -> Candidate:
     """Rebuild `candidate` without the stages that move its outputs away from the float model.
 
-    Scales of a given plan are not changed. Returns `candidate` if every stage helps, or if the
-    samples are not sufficient.
+    Stages are range transforms and the refinement of weights. Scales of a given plan are not
+    changed. A stage is dropped if the outputs are measurably closer without it (`is_better`), with
+    a note. Returns `candidate` if every stage helps, or if the samples are not sufficient.
     """
     if not has_decisive_samples(candidate):
         return candidate
@@ -75,8 +76,8 @@ def _choose_refinement(
 ) -> Candidate:
     """Choose between the refined and the unrefined model.
 
-    If refinement gains little, or an output has a low SQNR, also tries refinement that matches the
-    means after Relus.
+    If refinement gains less than `_SMALL_GAIN_DB`, or an output has an SQNR below `_LOW_SQNR_DB`,
+    also tries refinement that matches the means after Relus.
     """
     best = _prefer_if_better(refined, unrefined, _REFINEMENT_DROPPED)
     min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
