@@ -421,8 +421,9 @@ def _find_causes(
 ) -> list[Cause]:
     """Find faults that reproduce the device's tensor, at most one of a kind.
 
-    Returns an empty list if fewer than `_MIN_EXPLAINED_VALUES` values differ. actual : the device's
-    integers in the simulator's shape, or None if they are not known.
+    They are among the first `_MAX_HYPOTHESES` of `iterate_hypotheses`, at most `_MAX_CAUSES`.
+    Returns an empty list if fewer than `_MIN_EXPLAINED_VALUES` values differ. `actual` are the
+    device's integers in the simulator's shape, or None if they are not known.
     """
     expected = run.integers[tensor]
     if expected.size < _MIN_EXPLAINED_VALUES:

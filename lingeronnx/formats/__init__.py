@@ -177,7 +177,7 @@ def require_integer_op(node: ir.Node) -> Format | None:
     Raises
     ------
     ModelError
-        If the operator is in a quantized domain and unknown.
+        If `is_quantized_domain(node)` and the operator is unknown.
     """
     form = find_integer_op(node)
     if form is None and is_quantized_domain(node):

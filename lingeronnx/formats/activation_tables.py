@@ -313,10 +313,10 @@ class Table(UnaryIntegerOp):
         return Kernel(info.require_constant(1, "int8 int16", "table"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard function of this table, else ``entries[round(x * scale_x) + zero]``.
+        """Emit the standard function of this table, else ``entries[round(x * scale_x) + offset]``.
 
         The function is emitted if `identify_table_function` recognizes it. Otherwise a Gather looks
-        up the dequantized entries.
+        up the dequantized entries; the offset is half the table size plus the zero point.
         """
         table = builder.info.constants[1]
         x = qparams_from_attributes(builder.attrs, "x")

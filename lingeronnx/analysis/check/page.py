@@ -54,8 +54,9 @@ def render_check_page(check: Check, name: str) -> str:
 def _packing_facts(check: Check) -> list[tuple[str, object]]:
     """Return (term, text) pairs on packing, correctness and latency.
 
-    Answers are "yes", "no" or "not packed". The latency comes last, with the term "time"; its
-    further lines have an empty term.
+    Answers are "yes", "no" or "not packed"; those on correctness say if it is only assumed or read
+    from sources instead of measured. The latency comes last, with the term "time"; its further
+    lines have an empty term.
     """
     answers = {True: "yes", False: "no", None: "not packed"}
     correctness = answers[check.runs_right]

@@ -210,7 +210,7 @@ class Check(Sequence[Violation]):
         """The result in one line: that no limit is exceeded if it is `sound`, else the reasons.
 
         Reasons are the time, packing, and the number of limits; for an integer graph also that each
-        chip part packs and is correct, if so.
+        chip part packs and is correct, if so, and whether that is assumed or measured.
         """
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
@@ -409,7 +409,10 @@ def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
 
 
 def _format_part(part: PartReport) -> list[str]:
-    """Return the lines on a chip part: packer arguments and verdict, then any known cost."""
+    """Return the lines on a chip part: packer arguments and verdict.
+
+    Indented lines follow on assumptions and on the cost, if there are any.
+    """
     outcome = "it does not run on the chip"
     if part.runs and part.verdict is not None:
         outcome = part.verdict.format_outcome()

@@ -156,7 +156,7 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
 
 
 def _write_pdf(path: Path, pages: Sequence[Tensor]) -> None:
-    """Write a PDF file with one histogram per page.
+    """Write a PDF file with one histogram per (title, float values, parameters) of `pages`.
 
     Characters of names that matplotlib's font lacks are drawn as boxes.
     """

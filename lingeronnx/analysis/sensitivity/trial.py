@@ -216,7 +216,7 @@ class TrialEngine:
         base
             Base run on the same feeds.
         feeds
-            Samples that are run together, by input. Returns arrays by output name; adds to `macs`.
+            Samples that are run together, by input.
         """
         changed: dict[str, np.ndarray] = {}  # tensors that differ from the base
         for name, array in feeds.items():

@@ -531,8 +531,16 @@ def _compare_host_output(
 
     The relative error of a float is also noted in `proof.host` if it is the largest so far, and
     values within the tolerance are counted.
-    tolerance : of a float as a fraction of its range (largest magnitude) in all calls, inclusive;
-    None for types that must be equal.
+
+    Parameters
+    ----------
+    proof
+        Result, which is modified.
+    expected, actual
+        Values in each call.
+    tolerance
+        Of a float, as a fraction of its largest magnitude in all calls, inclusive; None for types
+        that must be equal.
     """
     count = sum(array.size for array in actual)
     if tolerance is None:

@@ -359,8 +359,9 @@ def _rewrite_checked(
 
     `partition` makes a prepared model of a rewritten graph. After each attempt the outputs for the
     first sample are compared with the original's; a pass that changes them is excluded, and the
-    model rewritten again. The rewrites of the result are marked as checked on that sample. The
-    error is raised if no such pass can be excluded.
+    model rewritten again. The rewrites of the result are marked as checked on that sample.
+    OutputChangedError or ModelError of the comparison is raised if no pass can be excluded
+    (`Rewriter.exclude_breaking_pass`).
     """
     while True:
         prepared = partition(rewriter.run(log))

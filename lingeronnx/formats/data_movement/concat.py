@@ -82,7 +82,7 @@ class Concat(Format):
         return renamed
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1: `axis` becomes `dim`."""
+        """Convert to dialect v1: `axis` becomes `dim`; the rest as by `Format.to_v1_attributes`."""
         renamed = super().to_v1_attributes(attrs, node)
         axis = get_int(renamed, "axis")
         del renamed["axis"]

@@ -164,7 +164,7 @@ class Pad(_IndexedIntegerOp):
         return int(info.constants[2].reshape(-1)[0]) if 2 in info.constants else 0
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Pad with the dequantized constant."""
+        """Emit a Pad of the node's mode with the dequantized constant, 0 without one."""
         value = builder.add_constant(
             np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value"
         )
