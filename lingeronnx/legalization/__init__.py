@@ -74,6 +74,9 @@ def legalize_graph(
 ) -> list[AppliedRewrite]:
     """Rewrite nodes that exceed a limit of a platform, or become cheaper, in place.
 
+    Repeated until nothing changes, at most `_MAX_ROUNDS` times; new nodes get names, and unused
+    ones are removed.
+
     Parameters
     ----------
     model : ir.Model
@@ -86,7 +89,7 @@ def legalize_graph(
     Returns
     -------
     list of AppliedRewrite
-        Descriptions of the changes, in the order in which they were made.
+        Descriptions of the changes, in the order in which they were made; empty without a change.
     """
     rewrites: list[AppliedRewrite] = []
     for _ in range(_MAX_ROUNDS):
@@ -106,10 +109,10 @@ def legalize_graph(
 
 
 def _rewrite_node(model: ir.Model, node: ir.Node, target: Target) -> AppliedRewrite | None:
-    """Apply the first rewrite of `REWRITES` that changes a node; return None if there is none.
+    """Apply the first rewrite of `REWRITES` that changes a node, in place; None if none does.
 
-    A node within all limits gets only rewrites `for_legal_nodes`, one without an available lowering
-    only those `for_unsupported_ops`.
+    A node within all limits gets only rewrites `for_legal_nodes`. One without a lowering rule, or
+    whose rule the target lacks (`Op.is_available`), gets only those `for_unsupported_ops`.
     """
     op, _ = find_lowering_rule(node, target)
     is_unsupported = op is None or not op.is_available(target)

@@ -41,9 +41,10 @@ def reshape_activation_to_rows(
 ) -> tuple[str, str] | None:
     """Reshape the input of a sigmoid, SiLU or GELU to rows that GluInt supports.
 
-    Only if the target limits sigmoids and the node's last axis breaks that limit. Several parts of
-    rows are concatenated. Returns the description and the cost of the change; None, without a
-    change, if no row length fits or a part is not supported.
+    Only if the target limits sigmoids and the node breaks that limit (`check_glu_axis`). If the
+    work area would not leave enough memory, the rows are computed in several parts that are
+    concatenated. Returns the description and the cost of the change; None, without a change, if no
+    row length fits or the platform cannot run the new nodes.
     """
     if target.sigmoid_limits is None or ir.base_op_type(node) not in _ACTIVATION_OPS:
         return None
@@ -76,10 +77,10 @@ def reshape_activation_to_rows(
 
 
 def _count_parts(size: int, target: Target) -> int:
-    """Return the number of parts so that the work area leaves enough memory for the data.
+    """Return the number of parts in which an activation of `size` elements is computed.
 
-    It is 1 if twice the work area of `size` elements fits in shared memory, otherwise so many that
-    four times a part's does; 1 too if the target states no memory or no sigmoid limits.
+    It is 1 if twice its work area fits in shared memory; otherwise the least number for which four
+    times the area of a part fits. 1 too if the target states no memory or no sigmoid limits.
     """
     memory_bytes = target.shared_memory
     if memory_bytes is None or target.sigmoid_limits is None:

@@ -52,10 +52,11 @@ def equalize_operand_shapes(
 def _count_shared_leading_axes(
     left_sizes: list[int], right_sizes: list[int], sizes: list[int]
 ) -> int | None:
-    """Count the leading axes that both operands have in full, if the smaller has no others.
+    """Count the axes up to the last one on which the smaller operand is larger than 1.
 
-    All sizes are without the batch; `sizes` is that of the result, which one operand must have.
-    None for equal or other operands, and if the smaller has one element only.
+    All arguments are sizes without the batch, `sizes` those of the result. None unless one operand
+    has `sizes`, the other differs from it and has more than one element, and both agree on these
+    axes.
     """
     if sizes not in (left_sizes, right_sizes) or left_sizes == right_sizes:
         return None

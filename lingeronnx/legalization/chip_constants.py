@@ -45,9 +45,9 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Clip by a ReLU or ReLU6 of the difference between its input and a bound.
 
-    Only if the target has no Clip, for constant bounds with low < high, between layers, an input
-    that the chip computes, and a known sample shape. Returns the description and the cost of the
-    change, or None without a change.
+    Only if the target can run the replacement but no Clip, for constant bounds with low < high,
+    between layers, with a known sample shape, and for an input computed by a node that the platform
+    supports. Returns the description and the cost of the change, or None without a change.
     """
     if not is_standard_op(node, "Clip") or not _can_run_replacement(target):
         return None
@@ -123,10 +123,11 @@ def scale_layer_norm_input(
 ) -> tuple[str, str] | None:
     """Scale the input of a layer normalization so that its epsilon becomes the chip's, in place.
 
-    The factor is sqrt(chip's epsilon / epsilon), folded into the preceding layer if possible,
-    otherwise a Mul by the nearest power of two. Returns the description and the cost of the change;
-    None, without a change, if the epsilon is within the limit, another limit is broken, or the
-    target has no such limits.
+    The factor is sqrt(chip's epsilon / epsilon). It is folded into the preceding layer if
+    `fold_factor` can do so; otherwise it is rounded to a power of two, and a Mul is inserted.
+    Returns the description and the cost of the change; None, without a change, if the epsilon is
+    within the limit, the node breaks another limit too, or the target has no limits of layer
+    normalizations.
     """
     if ir.base_op_type(node) != "LayerNormalization" or target.layer_norm_limits is None:
         return None

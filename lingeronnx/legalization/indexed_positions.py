@@ -109,10 +109,11 @@ def _rewrite_as_slices(
 def _emit_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray
 ) -> ir.Value | None:
-    """Append the selection of positions along an axis and return it, `value` itself if complete.
+    """Append the selection of positions along an axis and return its result.
 
     Positions with a constant step above 1 are selected by that step, others as runs of consecutive
-    ones that are concatenated. None for no positions and for more than `_MAX_RUNS` runs.
+    ones that are concatenated; nothing is appended if they are the complete axis, and `value`
+    itself is returned. None for no positions and for more than `_MAX_RUNS` runs.
     """
     steps = np.diff(positions)
     if len(positions) > 1 and (steps == steps[0]).all() and steps[0] > 1:

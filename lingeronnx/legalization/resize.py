@@ -91,11 +91,11 @@ def _decompose_linear(
     sizes: Sequence[tuple[int, int]],
     factors: Sequence[int] | None,
 ) -> tuple[str, str] | None:
-    """Replace a linear Resize by a depthwise filter if possible, else by matrix products.
+    """Replace a linear Resize by a depthwise filter, or by matrix products if no filter applies.
 
     `sizes` are (input, output) of height and width; `factors` are their integer scale factors, or
-    None for other scales. Returns the description and the cost of the change, or None without a
-    change.
+    None if one is not an integer. Returns the description and the cost of the change, or None
+    without a change.
     """
     result = None
     if all(in_size % out_size == 0 for in_size, out_size in sizes):
@@ -169,8 +169,9 @@ def _decompose_linear_upsample(
 ) -> tuple[str, str] | None:
     """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter.
 
-    Only with a factor of 2, a coordinate mode in `_UPSAMPLE_FILTERS` and without antialiasing.
-    Returns the description and the cost of the change, or None without a change.
+    Only if a factor is 2, in a coordinate mode of `_UPSAMPLE_FILTERS` and without antialiasing.
+    `factors` are those of height and width. Returns the description and the cost of the change, or
+    None without a change.
     """
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
@@ -361,7 +362,7 @@ def _emit_interpolation(
 
 
 def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
-    """Whether a Resize scales an axis by `factor` (within 1e-6), or has no scales but sizes.
+    """Whether a Resize scales an axis by `factor` (within 1e-6), or states sizes instead of scales.
 
     False for scales that are computed at run time.
     """

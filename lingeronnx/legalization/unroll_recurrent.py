@@ -51,9 +51,10 @@ def _can_join_gates(units: int, target: Target) -> bool:
 def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a GRU or LSTM by the operators of all its steps.
 
-    Only without lengths, up to `MAX_UNROLLED_STEPS` steps, and if the target has Sigmoid and
-    supports every new node. Returns the description and the cost of the change, or None without a
-    change.
+    Only a function layer without an input of lengths, with a known number of at most
+    `MAX_UNROLLED_STEPS` steps, if the target has Sigmoid and supports every new node. Tanh is
+    computed from Sigmoid if the target lacks it. Returns the description and the cost of the
+    change, or None without a change.
     """
     op_type = ir.base_op_type(node)
     if node.domain != ir.FUNCTION_DOMAIN or op_type not in ("GRU", "LSTM"):
@@ -205,8 +206,8 @@ class _UnrolledLayerBuilder:
     ) -> ir.Value:
         """Return the products with x at step `t`, [N, 1, gates * units].
 
-        If the state before is constant (the first step) and not zero, they are computed anew with
-        its product with `inner` in the bias.
+        They are a slice of `products`. At the first step, if the initial state is a constant other
+        than zero, they are computed again from x with ``inner @ state`` added to the bias.
 
         Parameters
         ----------
@@ -319,9 +320,10 @@ class _UnrolledLayerBuilder:
                 model.graph.remove(step_node, safe=True)
 
     def _bypass_step_slices(self) -> None:
-        """Let consumers of a Slice of one step of the sequence use the state after that step.
+        """Let the consumers of a Slice of one step of the sequence use the state after that step.
 
-        The Slice is removed, unless its output must keep its name (`ir.can_bypass_node`).
+        The Slice is removed. It stays if `ir.can_bypass_node` forbids it: its output must keep its
+        name.
         """
         for use in list(self.node.outputs[0].uses()):
             t = _get_single_step(use.node) if use.idx == 0 else None

@@ -108,9 +108,9 @@ for _op in LOWERING_RULES:
 def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     """Find the rule that lowers the float `node` on `target`.
 
-    Of several matching rules, the first that is available within its limits is selected, else the
-    first available one, else the first; rules need not know each other. Its `is_available` and
-    `find_violations` explain obstacles.
+    Rules match if they do not reject the node. Of several, the first that the target has
+    (`is_available`) and whose limits the node keeps is selected, else the first that the target
+    has, else the first. The caller must therefore still test `is_available` and `find_violations`.
 
     Returns
     -------
@@ -163,7 +163,8 @@ def add_lowering_rule(op: Op) -> None:
 def remove_lowering_rule(op: Op) -> None:
     """Remove `op` from both tables of rules, in place; undoes `add_lowering_rule`.
 
-    Does nothing if `op` itself is not registered, also where an equal rule is.
+    Only the object `op` itself is removed, not a rule that is equal to it; does nothing if it is
+    not registered.
     """
     if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
         del _RULES_BY_INTEGER_OP[op.integer_op]

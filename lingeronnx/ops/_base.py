@@ -125,8 +125,9 @@ class Op:
     def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
         """Whether the activations of `node` may have nonzero zero points on `target`.
 
-        Never if the target has none; otherwise `scale_constraints` decides if it says, else the
-        integer operator, which must not be a composition of several nodes.
+        Never if the target has none. Otherwise `scale_constraints.supports_zero_points` decides if
+        it is set, else the integer operator; a rule that emits several nodes then does not support
+        them.
         """
         if self.scale_constraints.supports_zero_points is not None:
             return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
@@ -141,7 +142,7 @@ class Op:
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer operators of the float `node`.
+        """Emit the integer operators of the float `node` into `context`.
 
         The default emits `integer_op` with the inputs and attributes of `node`.
         """

@@ -20,19 +20,19 @@ __all__ = ["extract_chip_nodes", "extract_chip_part", "find_chip_nodes", "is_hos
 
 
 def extract_chip_part(graph: ir.Model, target: Target) -> ir.Model:
-    """Return a copy of an integer graph without its host part.
+    """Return a copy of the chip part of an integer graph, from Quants to Dequants.
 
     Parameters
     ----------
     graph
-        A chip-ready integer graph.
+        A chip-ready integer graph; not modified.
     target
         The chip; the part gets its opset.
 
     Returns
     -------
     ir.Model
-        The chip part, or `graph` itself if it has no host part.
+        The chip part, or `graph` itself if the chip runs all nodes.
     """
     inside = find_chip_nodes(graph)
     if len(inside) == len(graph.graph):
@@ -76,7 +76,8 @@ def _make_part_inputs(
 ) -> list[ir.Value]:
     """Make graph inputs of all variables that the `nodes` consume and do not compute.
 
-    `inside` has the ids of the nodes of the part. Returns the inputs in order of first use.
+    `inside` has the ids of the nodes of the part, whose inputs are replaced in place. Returns the
+    inputs in order of first use.
     """
     inputs: list[ir.Value] = []
     for node in nodes:
@@ -90,7 +91,7 @@ def _make_part_inputs(
 def _make_part_input(part: ir.Model, source: ir.Value, inside: Collection[int]) -> ir.Value:
     """Return an input of a part with the name of `source`, and make the nodes `inside` consume it.
 
-    Graph inputs are returned unchanged.
+    `source` itself gets a new name. A graph input is returned unchanged.
     """
     if source.is_graph_input():
         return source
@@ -103,7 +104,7 @@ def _make_part_input(part: ir.Model, source: ir.Value, inside: Collection[int]) 
 
 
 def _find_part_outputs(part: ir.Model, inside: Collection[int]) -> list[ir.Value]:
-    """Return the outputs of the nodes `inside` that leave the part, in graph order.
+    """Return the outputs of the nodes `inside` (ids) that leave the part, in graph order.
 
     The integers that a host Dequant reads come at the position of the Dequant.
     """
@@ -122,9 +123,11 @@ def _find_part_outputs(part: ir.Model, inside: Collection[int]) -> list[ir.Value
 
 
 def _is_part_output(value: ir.Value, node: ir.Node, holders: Collection[int]) -> bool:
-    """Whether `value` leaves the part at `node`, its producer or its Dequant on the host.
+    """Whether `value` is read outside the part.
 
-    holders : nodes that have the value without being passed it.
+    True if `node`, at which it is tested, is its host Dequant, if `node` is a Dequant, if it is a
+    graph output, and if another node than a host Dequant reads it that is not in `holders`: ids of
+    the nodes that have the value in their own part.
     """
     if node is not value.producer() or node.op_type == DEQUANT.name or value.is_graph_output():
         return True
@@ -161,10 +164,10 @@ def find_chip_nodes(graph: ir.Model) -> set[int]:
 
 
 def _reads_integers(node: ir.Node, chip_nodes: set[int]) -> bool:
-    """Whether the first input of `node` is a quantized tensor: int8 or int16, or from a chip node.
+    """Whether the first input of `node` is a quantized tensor.
 
-    `chip_nodes` has ids of nodes; a Dequant's output is real. int32 counts if it is constant or
-    from the chip.
+    int8 and int16 tensors are; int32 and tensors without a type only if a node of `chip_nodes`
+    (ids), not a Dequant, computes them. int32 constants are, too.
     """
     source = node.inputs[0] if node.inputs else None
     producer = ir.producer(source)

@@ -55,7 +55,8 @@ def _lowers_to_batch_norm(form: BinaryIntegerOp, target: Target) -> bool:
 def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
     """Return the constraint that a masked tensor keeps its scale, by its own statistics.
 
-    None (an empty list) for sums that add no constant mask of a Softmax.
+    One pair (computed input, output) for a sum that adds a constant mask before a Softmax
+    (`masked_row_length`), otherwise an empty list.
     """
     if masked_row_length(node) is None:
         return []
@@ -118,10 +119,11 @@ class AddConstant(BinaryOp):
         return _constant_inputs(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Accept one constant of several float values that does not broadcast the activation.
+        """Return why the node has no such integer form, or None if it has one.
 
-        Rejected are also a mask computed at run time, a constant that differs between samples, and
-        a scalar (which is lowered to a table).
+        It needs exactly one constant operand, of several float values, that does not broadcast the
+        activation. Rejected are also a mask computed at run time, a constant that differs between
+        samples, and a scalar (which is lowered to a table).
         """
         if is_masked_at_run_time(node.outputs[0]):
             return RUN_TIME_MASK_REASON

@@ -1,4 +1,6 @@
-"""Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv.
+"""Arithmetic on two activations; a limit returns None if kept, else the offending value.
+
+The operators are iqAdd, iqSub, iqMul and iqDiv.
 
 On chips, iqAdd first requantizes each operand to the output's scale (two roundings) and then adds
 with saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product
@@ -36,7 +38,7 @@ __all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 _Shape = tuple[int | None, ...]
 
 
-def check_equal_shapes(node: ir.Node, target: Target) -> object:
+def check_equal_shapes(node: ir.Node, target: Target) -> str | None:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
     if target.get_limits(formats.ADD.name, BinaryOperandLimits) is None:
         return None
@@ -46,7 +48,7 @@ def check_equal_shapes(node: ir.Node, target: Target) -> object:
     return f"{_format_shape(left)} and {_format_shape(right)}"
 
 
-def check_mul_shapes(node: ir.Node, target: Target) -> object:
+def check_mul_shapes(node: ir.Node, target: Target) -> str | None:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
     limits = target.get_limits(formats.MUL.name, BinaryOperandLimits)
     left, right = (ir.get_shape(value) for value in node.inputs[:2])
@@ -138,12 +140,13 @@ def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target)
 def _find_finer_summands(
     form: BinaryIntegerOp, node: ir.Node, target: Target, scale: Callable[[str], float]
 ) -> list[str]:
-    """Return the exclusive operands of a sum whose scale is needlessly finer than the sum's.
+    """Return the operands of a sum whose scale is finer than the sum's and should be made equal.
 
-    At power-of-two scales, an operand one bit finer than the sum puts every other sum half way
-    between two integers. Rounding half up then adds a quarter of a step on average, in every sum of
-    a network. An operand at the scale of the sum is rounded once, without that bias. If another,
-    shared operand is finer and stays finer, the sums are between integers anyway.
+    `scale` gives the scale of a tensor by name. At power-of-two scales, an operand one bit finer
+    than the sum puts every other sum half way between two integers. Rounding half up then adds a
+    quarter of a step on average, in every sum of a network. Empty if a finer operand has other
+    consumers (the sums are between integers anyway), and on targets that do not add at the finer
+    scale.
     """
     if not _adds_at_finer_scale(form, target):
         return []

@@ -94,8 +94,8 @@ def count_macs(node: ir.Node) -> int:
 def count_macs_if_known(node: ir.Node) -> int | None:
     """Return the multiply-accumulates of one sample, or None if they are unknown.
 
-    They are 0 for operators without products, and None for standard operators that are not counted
-    and for operators of unknown domains.
+    They are 0 for operators without products. None for operators of `_UNCOUNTED_OPS` and of other
+    domains, and if a shape that is needed is unknown.
     """
     op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
@@ -190,7 +190,7 @@ def _count_recurrent(node: ir.Node) -> int | None:
 
 
 def _count_einsum(node: ir.Node) -> int | None:
-    """Count the product of all dimensions but the batch, for each operand after the first.
+    """Return the product of all dimensions but the batch, times the number of operands less one.
 
     The batch is the first letter of the first computed operand. None for an unknown shape, an
     ellipsis or a term of another rank.
@@ -212,9 +212,10 @@ def _count_einsum(node: ir.Node) -> int | None:
 
 
 def _count_attention(node: ir.Node) -> int | None:
-    """Count query-key and score-value products; None with cached keys and values.
+    """Count query-key and score-value products of one sample.
 
-    Shapes are [N, T, width] or [N, heads, T, width].
+    Shapes are [N, T, width] or [N, heads, T, width]. None with cached keys and values, or another
+    or unknown rank.
     """
     shapes = [_sample_shape(_input(node, index)) for index in (0, 1, 2)]
     past = any(_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
@@ -230,9 +231,10 @@ _PAST_INPUTS: Mapping[str, tuple[int, ...]] = {"": (4, 5), _CONTRIB: (6, 7)}
 
 
 def _count_projected_attention(node: ir.Node) -> int | None:
-    """Count attention with one projection weight [width, 3 * inner]; None with a cache.
+    """Count attention with one projection weight [width, 3 * inner], for one sample.
 
-    The input is [batch, steps, width]; `qkv_hidden_sizes` may give the sizes of q, k and v.
+    The input is [batch, steps, width]; `qkv_hidden_sizes` may give the sizes of q, k and v. None
+    with a cache, or another or unknown rank.
     """
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
     if source is None or weight is None or _input(node, 4) is not None:

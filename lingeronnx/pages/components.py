@@ -49,7 +49,7 @@ def labelled_paragraph(label: str, value: object) -> str:
 
 
 def definition_list(rows: Iterable[tuple[str, object]]) -> str:
-    """Render (name, value) pairs; empty if there are none."""
+    """Render (name, value) pairs as HTML, escaped; an empty text if there are none."""
     pairs = "".join(
         f"<dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd>" for name, value in rows
     )
@@ -57,7 +57,7 @@ def definition_list(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def copyable_command(command: str, label: str = "") -> str:
-    """Render a shell command with a copy button.
+    """Render a shell command with a copy button; texts are escaped.
 
     label : name of the command for screen readers; by default the command itself.
     """
@@ -88,9 +88,9 @@ def render_table(
     name
         Name of the table for screen readers.
     head
-        Column titles.
+        Column titles as plain text.
     rows
-        Cells as HTML.
+        Cells as HTML, not escaped here.
     text_columns
         Indices of the columns of text; the others are numbers.
     cards
@@ -122,7 +122,7 @@ def render_table(
 
 
 def scroll_region(name: str, inner: str) -> str:
-    """Render HTML that may be wider than the screen in a region that scrolls by keys as well."""
+    """Render `inner` (HTML) in a region `name` that scrolls horizontally, also by keys."""
     return (
         '<div class="scroll" role="region" tabindex="0" '
         f'aria-label="{escape_html(name)}">{inner}</div>'

@@ -43,14 +43,14 @@ class PageSection:
 
 
 def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
-    """Render a page as HTML.
+    """Render a page as HTML in one file.
 
     Parameters
     ----------
     title, about
         Plain texts of the head.
     parts
-        Sections, in order.
+        Sections, in order; a table of contents is added if there are several.
     """
     links = "".join(
         f'<li><a href="#{part.key}">{escape_html(part.title)}</a></li>' for part in parts

@@ -401,7 +401,8 @@ def run_entry_passes(
 ) -> tuple[ir.Model, list[str]]:
     """Run `ENTRY_PASSES` on a copy of `model`.
 
-    An optional pass that fails is left out, except in strict mode.
+    A pass outside `REQUIRED_PASSES` that fails is left out, with a note, except in strict mode; all
+    passes then run again on a new copy.
 
     Parameters
     ----------
@@ -415,12 +416,14 @@ def run_entry_passes(
     model : ir.Model
         The copy, which the other passes can read.
     notes : list of str
-        Changes that the user should know about.
+        Changes that the user should know about, and passes that were left out.
 
     Raises
     ------
     ModelError
         The model cannot be quantized.
+    PassError
+        A required pass failed, or any pass in strict mode.
     """
     failed_passes: dict[str, str] = {}
     while True:
@@ -454,7 +457,9 @@ def resolve_control_flow(
 ) -> None:
     """Inline static control flow of `model` and trace its shapes on `feed`, in place.
 
-    `skipped_passes` are the names of passes to leave out.
+    Repeated until no node has a subgraph or none can be inlined; control flow that is not static
+    remains. `feed` maps graph inputs to arrays; `skipped_passes` are the names of passes to leave
+    out.
     """
     trace_shapes(model, feed)
     while any(ir.has_subgraphs(node) for node in model.graph):

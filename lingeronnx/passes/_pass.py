@@ -139,10 +139,10 @@ class Pass(NamedTuple):
     handles_all: bool = False
 
     def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
-        """Return the first guarantee that `model` violates after the pass, or None.
+        """Describe the first guarantee that `model` violates after the pass; None if it keeps all.
 
-        Besides `ensures`: no node may be skipped if the pass handles all, and each remaining
-        candidate needs a reason in `result`.
+        Besides `ensures`: `result` must have no skip reason if the pass `handles_all`, and a reason
+        for each node that `is_candidate` (if set) still accepts.
         """
         for condition in self.ensures:
             violation = condition.find_violation(model)
@@ -200,7 +200,7 @@ def run_passes(
     Returns
     -------
     dict of str to int
-        Name of the pass -> number of changes.
+        Name of the pass -> number of changes, of all its runs; 0 for one without a change.
 
     Raises
     ------

@@ -292,9 +292,9 @@ class Affine:
         )
 
     def along(self, axis: int) -> Affine:
-        """Return a copy with the scales along another axis.
+        """Return a copy with the scales along `axis` instead of the present one.
 
-        The scales of a matrix in groups are transposed if the axis changes.
+        The scales of a matrix in groups are transposed if the axis changes; others are unchanged.
         """
         scales, zero_points = self.scales, self.zero_points
         granularity: Granularity = PerAxis(axis)
@@ -366,8 +366,8 @@ class Affine:
     def sums(self) -> Affine:
         """Parameters of the accumulated products with this weight.
 
-        With groups: one scale per row (axis 0), or per tensor if there is a single row. Otherwise
-        itself.
+        With groups: one scale S per row (axis 0; see `factors`), or per tensor if there is a single
+        row. Otherwise the parameters themselves.
         """
         if not isinstance(self.granularity, PerGroup):
             return self
@@ -406,7 +406,8 @@ class Affine:
         """Return `values`, one per scale, in a form that broadcasts with an array of `shape`.
 
         With groups, each is repeated along the group's axis, which then has the array's length.
-        Else they lie along the axis of the scales, with length 1 on all other axes.
+        Otherwise they lie along the axis of the scales (axis 0 if there is none), with length 1 on
+        all other axes.
         """
         if isinstance(self.granularity, PerGroup):
             axis = self.granularity.axis

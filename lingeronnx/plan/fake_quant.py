@@ -23,7 +23,7 @@ __all__ = ["build_fake_quantized_graph", "split_at_tensors"]
 def build_fake_quantized_graph(
     graph: ir.Model, plan: Plan, only: Collection[str] | None = None
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Build a float graph that computes `plan` on the normalized `graph`.
+    """Build a float graph that computes `plan` on the normalized `graph`, which is not modified.
 
     Parameters
     ----------

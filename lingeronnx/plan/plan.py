@@ -62,12 +62,12 @@ class Plan:
         return replace(self, tensors=dict(tensors))
 
     def to_json(self) -> str:
-        """Return the plan as JSON text with sorted keys; floats are read back exactly.
+        """Return the plan as JSON text with sorted names; floats are read back exactly.
 
         A tensor has `scale`, a number or a list, and `bits`. It has `axis` if the scale is a list,
         `group_size` if there is one scale per group along that axis (the list is then nested to the
         rank of the tensor), and `zero_point` if it is not 0. `scaled` is omitted if it is empty,
-        `synthetic` if it is false, and `settings` if they are not known.
+        `synthetic` if it is false, and `settings` if they are None.
         """
         body = {
             "lingeronnx_plan": PLAN_VERSION,
@@ -105,7 +105,7 @@ class Plan:
         Raises
         ------
         ConfigError
-            If the text is not a valid plan.
+            If the text is not JSON of these versions, lacks a field, or has a value out of range.
         """
         try:
             body: dict[str, Any] = json.loads(text)

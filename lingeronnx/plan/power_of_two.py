@@ -18,13 +18,13 @@ def floor_exponent(upper_bound: float, *, imported: bool = False) -> int:
     upper_bound
         A positive number.
     imported
-        Whether `upper_bound` was read from a file with decimal digits. A power of two that it falls
-        short of by their rounding then counts as reached.
+        Whether `upper_bound` was read from a file with decimal digits. `_EXPONENT_TOLERANCE` is
+        then added to its logarithm, to reach a power of two that it misses by rounding.
 
     Raises
     ------
     ValueError
-        If `upper_bound` is not positive and finite.
+        If `upper_bound` is not positive, or infinite and not `imported`.
     """
     if imported:
         return math.floor(math.log2(upper_bound) + _EXPONENT_TOLERANCE)

@@ -40,7 +40,8 @@ def read_block_qparams(
     Raises
     ------
     ModelError
-        If the input is not a constant matrix with integers around 0.
+        If the input is not a constant matrix with integers around 0, or `step` does not have one
+        element per block.
     """
     array, size = ir.const_value(node.inputs[0]), int(ir.get_attr(node, "block_size", 0) or 0)
     axis, signed = int(ir.get_attr(node, "axis", 1)) % 2, integer_type.name.startswith("I")

@@ -67,6 +67,9 @@ def measure_differences(
 ) -> list[SimulatorDifference]:
     """Measure the differences between an integer graph and its QDQ graph.
 
+    Each integer tensor is computed by the simulator from the tensors of the QDQ graph, so that
+    differences do not accumulate.
+
     Parameters
     ----------
     model
@@ -116,7 +119,8 @@ def measure_differences(
 def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray] | None:
     """Generate normally distributed inputs within the range of each Quant of an integer graph.
 
-    Returns None if an input has unknown dimensions other than the batch. Integer inputs are 0.
+    `_SAMPLES` samples if the graph takes any batch size. Returns None if an input has unknown
+    dimensions other than the batch. Integer inputs are 0.
     """
     runner, rng, feeds = IntegerRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:
@@ -168,8 +172,8 @@ def format_differences(
 ) -> list[str]:
     """Format the differences between an integer graph and its QDQ graph as report lines.
 
-    One line per operator that computes in float or differs by more than one step, and one for all
-    others.
+    One line per operator with a notable difference (`SimulatorDifference.is_notable`), and one for
+    all others. If they cannot be compared, a single line with the reason.
 
     Parameters
     ----------

@@ -181,8 +181,8 @@ class _ModelImporter:
     def _convert_node(self, node: ir.Node) -> None:
         """Remove a QDQ node, or let a data movement of integers move float values.
 
-        Other nodes stay as they are. Raises ModelError for a QDQ node without input, scale or
-        output.
+        A node that reads no integer tensor stays as it is. Raises ModelError for a QDQ node without
+        input, scale or output.
         """
         if node.op_type in (_Q, _DQ):
             if len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs:
@@ -247,9 +247,9 @@ class _ModelImporter:
     def _remove_quantize(self, node: ir.Node) -> None:
         """Record the float tensor and the parameters of a QuantizeLinear's output.
 
-        A constant's integers are computed; a variable's parameters become those of its activation,
-        where the widest range of several QuantizeLinear nodes wins, and of several scales the
-        coarsest.
+        The node itself is not removed here. A constant's integers are computed; a variable's
+        parameters become those of its activation, where the widest range of several QuantizeLinear
+        nodes wins, and of several scales the coarsest.
         """
         out, source = node.outputs[0], ir.require_input(node)
         qparams, _ = self._read_qparams(node, self._integer_type(node))
@@ -320,8 +320,9 @@ class _ModelImporter:
     def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:
         """Whether a tensor provably has no negative elements, from up to `depth` nodes upstream.
 
-        It is a constant, or the output of a Clip from 0 or more, of an operator that never writes
-        negative values, or of one that keeps the sign of such inputs.
+        True for a constant without negative elements, and for the output of a Clip from 0 or more,
+        of an operator that never writes negative values, or of one that keeps the sign of such
+        inputs.
         """
         integer_tensor = self.integer_tensors.get(value)
         producer = ir.producer(value if integer_tensor is None else integer_tensor.real)
@@ -341,8 +342,8 @@ class _ModelImporter:
     def _remove_dequantize(self, node: ir.Node) -> None:
         """Replace the output of a DequantizeLinear by its float tensor or constant.
 
-        An integer graph input is fed on and dequantized by float operators. ModelError if the scale
-        is not that of the QuantizeLinear, or another operator computes the integers.
+        For an integer graph input, float operators take its place. ModelError if the scale is not
+        that of the QuantizeLinear, or another operator computes the integers.
         """
         source, out = ir.require_input(node), node.outputs[0]
         if source in self.integer_tensors:
@@ -512,7 +513,8 @@ def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
     """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point.
 
-    Neither may be empty, `step` must lie within limits, and `zero` (or None) must be an integer.
+    `step` must not be empty and lie between `_MIN_SCALE` and `_MAX_SCALE`; `zero`, unless None,
+    must not be empty or of a float type.
     """
     if np.size(step) == 0:
         raise ModelError(f"{label}: its scale is empty; it must be a positive number")
@@ -544,7 +546,8 @@ def make_file_qparams(
     scale
         Integer steps per unit, one or one per channel.
     zero
-        Zero points, one or one per channel; None is 0.
+        Zero points, one or one per channel; None is 0. If their number is not that of the scales,
+        the first one is used for all.
     bits, signed
         Integer type.
     axis

@@ -333,7 +333,7 @@ class QdqWriter:
     def _check_input(self, value: ir.Value | None, qparams: Affine | None) -> None:
         """Raise ModelError if an operand is a graph input that is fed in integers.
 
-        These are inputs with declared `qparams`.
+        That is a graph input for which the node declares `qparams`; None: it declares none.
         """
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
@@ -356,9 +356,10 @@ class QdqWriter:
     def _bind_real_output(
         self, op_format: Format, old: ir.Value, new: ir.Value, is_new: bool
     ) -> list[ir.Node]:
-        """Replace the float tensor `old` by `new`, under its name; return additional nodes.
+        """Replace the float tensor `old` by `new`, under its name; return the additional nodes.
 
-        `is_new` is whether a new node produces `new`.
+        `is_new` is whether a new node produces `new`. If not, an Identity (the returned node)
+        stands between them, unless `old` is the output of a Dequant and `new` can be renamed.
         """
         added = []
         is_internal = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())

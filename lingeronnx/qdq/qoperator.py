@@ -86,7 +86,8 @@ def _fuse_product(model: ir.Model, node: ir.Node) -> bool:
 def _is_int8_product(x: ir.Node, weight: ir.Node, quantize: ir.Node) -> bool:
     """Whether operands and result have 8 bits and zero points, and x has one constant scale.
 
-    `x` and `weight` are the DequantizeLinear of the operands, `quantize` follows the product.
+    `x` and `weight` are the DequantizeLinear of the operands, `quantize` is the QuantizeLinear of
+    the product.
     """
     scale = ir.const_value(x.inputs[1])
     if scale is None or scale.size > 1:

@@ -96,9 +96,10 @@ def is_qoperator(node: ir.Node) -> bool:
 
 
 def expand_qoperators(model: ir.Model) -> int:
-    """Expand the integer operators of `model` in place; return their number.
+    """Expand the integer operators of `model` to float operators between QDQ nodes, in place.
 
-    Raises ModelError for scales and options that are not supported.
+    Returns their number. Raises ModelError for channels_last, and for a bias whose operands' scales
+    are computed at run time or differ in number.
     """
     count = 0
     for node in list(model.graph):

@@ -98,7 +98,8 @@ def requantize(
 ) -> np.ndarray:
     """Return saturate(floor(acc * ratio + 1/2) + zero_point) in the arithmetic of the target.
 
-    The target multiplies by M * 2^-s, or shifts.
+    The target multiplies by M * 2^-s or shifts, and rounds as `mode` says; half up is usual. A left
+    shift may be left out or give 0 on targets that do not support it.
 
     Raises
     ------

@@ -204,7 +204,11 @@ class StandardOpRun(Integer):
     domains = ("", "thinker", "linger")
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        """Run the integer form if the domain is ours or `is_vendor_form` is true, else onnx's."""
+        """Run the operator; return a tuple of outputs.
+
+        The integer form is run if the domain is ours or `is_vendor_form` is true, else onnx's own
+        operator.
+        """
         if self.op_domain or self.is_vendor_form(inputs, attributes):
             return super()._run(*inputs, **attributes)
         from onnx.reference.ops import load_op

@@ -145,7 +145,10 @@ class ArgMax(StandardOpRun):
     names: tuple[str, ...] = ("ArgMax",)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return (maximum, first position) of all elements as int32 [2, 1, ..., 1]."""
+        """Return (maximum, first position) of all elements as int32 [2, 1, ..., 1].
+
+        The result has the rank of x.
+        """
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(
             2, *[1] * (inputs[0].ndim - 1)

@@ -45,10 +45,10 @@ class Add(Integer):
     sign = 1
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Rescale both operands to a common scale, add, saturate to the output's width.
+        """Rescale both operands to a common scale, add or subtract, saturate to the output's width.
 
         The target decides the common scale: that of the output with 8 bits or 62 bits per operand,
-        or a finer one that is rounded after the sum.
+        or a finer one that is rounded after the sum. The first form always gives 8 bits.
         """
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         mode = arithmetic.requantize

@@ -59,7 +59,10 @@ class Conv(Integer):
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Pad x with zeros, accumulate the products kernel element by element, requantize."""
+        """Return the convolution of x (input 0) with weight (1) and optional bias (2), requantized.
+
+        x is padded with zeros; the products are accumulated kernel element by element.
+        """
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)
@@ -109,7 +112,11 @@ class ConvTranspose(Integer):
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Accumulate the products kernel element by element, crop the pads, requantize."""
+        """Return the transposed convolution of x (input 0) with weight (1) and optional bias (2).
+
+        The products are accumulated kernel element by element, the pads cropped, the result
+        requantized.
+        """
         x, weight, bias = inputs[0], inputs[1], get_optional_input(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _window_attributes(a, rank)

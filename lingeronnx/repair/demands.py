@@ -113,7 +113,8 @@ class Demands:
     def _propagate(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
         """Add the demand on the first output (all outputs of a Split) to the inputs at `indices`.
 
-        Float demands are passed on only if `real` is true.
+        Integer readers and Dequant scales are always passed on, the demand for real numbers only if
+        `real`.
         """
         results = node.outputs if node.proto.op_type == "Split" else node.outputs[:1]
         for index in indices:

@@ -144,7 +144,7 @@ class EditPlan:
     def _find_owner(self, tensor: TensorView, read: TensorRead) -> _EditOwner:
         """Return the fault that is repaired if `read` gets the real numbers of `tensor`.
 
-        It is the invalid Dequant on the way if there is one, else the read itself.
+        It is the invalid Dequant between `tensor` and `read` if there is one, else the read itself.
         """
         direct = tensor_read_by(read)
         if direct is not None and direct is not tensor and direct in self.kinds.dequant_sources:
@@ -415,9 +415,10 @@ class EditPlan:
     # ---- invalid Dequants that are not reused ----
 
     def _bypass_removed_dequants(self, rewired: set[tuple[NodeView, int]]) -> None:
-        """Let consumers of invalid Dequants that are not in `rewired` read the integers instead.
+        """Let the consumers of invalid Dequants read the integers instead.
 
-        `rewired` has the node inputs (node, index) that are planned already.
+        Left out are the node inputs (node, index) in `rewired`, whose edits are planned already,
+        and inputs of Dequants that will be removed.
         """
         for node in self.view.nodes:
             if self._is_removed(node):
@@ -442,11 +443,11 @@ class EditPlan:
                 self._remove_dequant(node, sources_with_output_name)
 
     def _remove_dequant(self, node: NodeView, sources_with_output_name: set[TensorView]) -> None:
-        """Remove an invalid Dequant.
+        """Plan the edit that removes an invalid Dequant.
 
-        If it computes a graph output, that refers to the source, or the source gets its name, or,
-        where neither is possible, the Dequant becomes an Identity. A source that gets a name is
-        added to `sources_with_output_name`.
+        If the Dequant computes a graph output, that output refers to the source, or the source gets
+        its name, or, where neither is possible, the Dequant becomes an Identity. A source that gets
+        a name is added to `sources_with_output_name`.
         """
         result = node.outputs[0]
         assert result is not None

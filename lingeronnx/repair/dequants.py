@@ -157,9 +157,10 @@ def _format_missing_dequant(
 def _describe_invalid_read(
     read: TensorRead, tensor: TensorView, kinds: TensorKinds
 ) -> RepairFinding | None:
-    """Return the finding on an integer operator whose operand is not integer; None if undefined.
+    """Return the finding on an integer operator whose operand is not integer.
 
-    The finding is fatal. `tensor` is the operand.
+    The finding is fatal. `tensor` is the operand; None if it is undefined, which is another
+    finding.
     """
     kind, node = kinds.kind_of.get(tensor, MISSING), read.node
     if kind.category == "missing" or node is None:

@@ -76,6 +76,8 @@ class Repaired:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the graph and return its path.
 
+        An unchanged graph is copied byte by byte, except to another folder if it has external data.
+
         Parameters
         ----------
         path
@@ -149,7 +151,8 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
 def repair_model(model: ModelProto) -> RepairReport:
     """Repair `model` in place and return the findings and edits.
 
-    If the report has fatal findings, the model is repaired in part only.
+    If the report has fatal findings, the model is repaired in part only. Findings also include a
+    zero point other than 0 in a model that was edited, and faults that remain; both are fatal.
 
     Raises
     ------
@@ -207,7 +210,8 @@ def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit
 def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
     """Return a fatal finding if a repaired model still has faults, or has an invalid structure.
 
-    Only the first fault is reported; the list is empty if there is none.
+    A fault is a finding of any repair step other than a note. Only the first one is reported; the
+    list is empty if there is none.
     """
     view = GraphView(model)
     for step in REPAIRS:

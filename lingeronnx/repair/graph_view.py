@@ -247,10 +247,10 @@ class GraphView:
         return any(read.output is not None for read in tensor.reads)
 
     def rename(self, tensor: TensorView, name: str) -> None:
-        """Rename a node output for all its consumers, except for outputs of its own graph.
+        """Rename the node output `tensor` for all its consumers, except outputs of its own graph.
 
         Changes the model in place, also its value_info; outputs of subgraphs that pass it on
-        follow.
+        follow. The view itself still has the old name.
         """
         assert tensor.producer is not None
         tensor.producer.proto.output[tensor.index] = name
@@ -283,7 +283,10 @@ def _register_node(proto: NodeProto, scope: Scope) -> None:
 
 
 def fresh_name(base: str, used_names: Container[str], number: int = 1) -> str:
-    """Return `base` or, if it is in use, ``base_N`` with the first free N above `number`."""
+    """Return `base` or, if it is in `used_names`, ``base_N`` with the first free N > `number`.
+
+    The name is not added to `used_names`.
+    """
     name = base
     while name in used_names:
         number += 1
@@ -345,12 +348,14 @@ def same_scale(first: object, second: object) -> bool:
 def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
     """Sort the nodes of a scope topologically, keeping the file order where possible.
 
+    Does not change the scope.
+
     Returns
     -------
     order : list of NodeView
         The sorted nodes; nodes of a cycle and those downstream of it are missing.
     cycle : NodeView or None
-        The first missing node.
+        The first missing node; None if there is no cycle.
     """
     dependency_counts, consumers = _collect_dependencies(scope)
     order: list[NodeView] = []
@@ -419,9 +424,10 @@ def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
 
 
 def sort_all(view: GraphView) -> None:
-    """Sort the nodes of each graph of the model topologically.
+    """Sort the nodes of each graph of the model topologically, in place.
 
-    Subgraphs are sorted first, since sorting replaces the nodes of the enclosing graph with copies.
+    Subgraphs are sorted first, since sorting replaces the nodes of the enclosing graph with copies;
+    the view no longer describes them.
     """
     for scope in reversed(view.scopes):
         order, _ = sort_topologically(scope)

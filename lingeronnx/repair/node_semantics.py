@@ -240,8 +240,8 @@ def _have_same_scale(kinds: Sequence[TensorKind]) -> bool:
 def integer_operator(node: NodeView) -> Format | None:
     """Return the format of an integer operator, found by its name in any generation.
 
-    Returns None for a float or unknown operator. A standard operator counts as integer only in a
-    quantized domain, or if it is a Gather from a quantized table.
+    None for a float or unknown operator, and for those of the training side only. A standard
+    operator counts as integer only if it is a Gather with a scale (from a quantized table).
     """
     form = find_integer_op_by_name(node.proto.op_type)
     if form is None or form in TRAINING_ONLY_OPS:
@@ -295,7 +295,7 @@ def is_quantized(node: NodeView) -> bool:
 
 
 def _is_integer_transparent(node: NodeView) -> bool:
-    """Whether a node can pass integers on or produces indices, in any known domain."""
+    """Whether a node of the standard or a quantized domain passes integers on or gives indices."""
     names = PASS_THROUGH_OPS | ON_DEMAND_OPS | INDEX_OPS
     return node.proto.op_type in names and (node.is_standard or node.proto.domain in _DOMAINS)
 
@@ -308,7 +308,8 @@ def produces_indices(node: NodeView) -> bool:
 def always_passes_integers(node: NodeView) -> bool:
     """Whether a node passes integers on whenever it gets them.
 
-    A Clip does so only if its bounds are integer inputs.
+    These are operators of `PASS_THROUGH_OPS` of the standard or a quantized domain; a Clip only if
+    its bounds are absent or integer inputs.
     """
     if not _is_integer_transparent(node) or node.proto.op_type not in PASS_THROUGH_OPS:
         return False
@@ -323,8 +324,8 @@ def always_passes_integers(node: NodeView) -> bool:
 def passes_integers_on_demand(node: NodeView) -> bool:
     """Whether `node` passes integers on if a consumer needs them, and otherwise runs in float.
 
-    These are operators of `ON_DEMAND_OPS` that are transparent for integers here and have no
-    integer operator of their own.
+    These are operators of `ON_DEMAND_OPS` of the standard or a quantized domain that are not
+    integer operators themselves (`integer_operator`).
     """
     return (
         _is_integer_transparent(node)
@@ -443,7 +444,8 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
 def read_scales(node: NodeView) -> dict[int, float]:
     """Return the scales that the attributes of an integer node specify, by input index.
 
-    From scale_x, scale_y and scale_x_<index>, and if the attributes are complete from the format.
+    They come from scale_x, scale_y and scale_x_<index>, and, if the format can read the attributes,
+    from that. Inputs without a valid scale are left out.
     """
     form, attrs = integer_operator(node), current_attributes(node)
     candidates: dict[int, AttributeValue] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}

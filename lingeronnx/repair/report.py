@@ -187,7 +187,10 @@ def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, object]:
 
 
 def format_scale(value: object) -> str:
-    """Format a scale for reading: as a power of two if it is one, and "none" if it is no number."""
+    """Format a scale for reading: "2^N" if it is a power of two, else 6 digits.
+
+    "none" if it is no number.
+    """
     if not isinstance(value, int | float):
         return "none"
     mantissa, exponent = math.frexp(value) if math.isfinite(value) else (0.0, 0)

@@ -167,7 +167,7 @@ def find_shape_conflicts(
     Returns
     -------
     set of str
-        One description per conflict.
+        One description per conflict; empty if there is none.
     """
     sizes = infer_shapes(model)
     conflicts = set(_strict_inference_errors(model))

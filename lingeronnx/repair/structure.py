@@ -173,10 +173,10 @@ def _find_equivalent_duplicates(graph: GraphProto) -> list[NodeProto]:
 
 
 def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
-    """Whether two nodes compute the same.
+    """Whether two different nodes compute the same, apart from name and doc string.
 
-    Two Dequants of one tensor are equivalent whatever their scales, since the tensor determines
-    the scale.
+    Two Dequants of one tensor are equivalent whatever their scales, since the tensor determines the
+    scale. False for one and the same node.
     """
     if first is second:
         return False
@@ -296,10 +296,11 @@ def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, Te
 
 
 def _find_identities(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each redundant Identity.
+    """Return a finding for each redundant Identity, with the edit that removes it.
 
     The consumers of an inner Identity read the start of its chain of Identity nodes; if the result
-    is a graph output, the start of the chain takes over the output's name.
+    is a graph output, the start of the chain takes over the output's name. Identities that must
+    stay have no finding.
     """
     identities = _removable_identities(view)
     inner = {

@@ -65,9 +65,9 @@ _INTEGER_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, Ten
 
 
 def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
-    """Return the first platform that metadata or node attributes name; venus if none does.
+    """Return the platform that the metadata or else the first node attribute names.
 
-    None if that platform is unknown.
+    venus if none does; None if the name is unknown.
     """
     name = next(filter(None, _iter_platform_names(model, view)))
     try:
@@ -227,6 +227,8 @@ class KindAnalysis:
         through_dequants: bool,
     ) -> Iterator[tuple[TensorView, TensorKind]]:
         """Yield the outputs of a node with their kinds.
+
+        Absent outputs, and those that an earlier node computes too, are left out.
 
         Parameters
         ----------
@@ -492,8 +494,8 @@ def _unknown_operator_kind(
 ) -> TensorKind:
     """Return the output kind of an operator of the quantized domains that has no format.
 
-    Integer with a valid `scale_o`; float if it has other scales only; else integer of unknown scale
-    if an input is integer.
+    Integer with a valid `scale_o`; float if it has other scales only; without scales, integer of
+    unknown scale if an input is integer, else OTHER.
     """
     if is_scale(attrs.get("scale_o")):
         return TensorKind("integer", float(attrs["scale_o"]), bits)

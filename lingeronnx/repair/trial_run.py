@@ -55,7 +55,7 @@ class TrialRunResult:
         return lines + [f"note: {note}" for note in self.notes]
 
     def to_dict(self) -> dict[str, object]:
-        """Return `outputs`, `error` (None if it ran) and `notes` as JSON values."""
+        """Return `outputs`, `error` (None if the model runs) and `notes` as JSON values."""
         return {
             "outputs": [asdict(output) for output in self.outputs],
             "error": self.error,
@@ -85,9 +85,10 @@ def _format_range(output: OutputSummary) -> str:
 
 
 def run_repaired_graph(model: ModelProto, seed: int = 0) -> TrialRunResult:
-    """Run `model` once on normally distributed floats and uniform integers.
+    """Run `model` once on random inputs; never raises an error of the graph or the runner.
 
-    All errors are returned in `TrialRunResult.error`.
+    Such an error is in `TrialRunResult.error`. Floats are normally distributed, integers uniform (0
+    if wider than 16 bits); `seed` makes them repeatable.
     """
     try:
         return _run_unguarded(model, seed)

@@ -77,7 +77,7 @@ class PredictionCounts:
     """
 
     def __init__(self, k: int) -> None:
-        """Start without samples."""
+        """Start without samples; `k` is the number of classes of a top-k metric."""
         self.k = k
         self.samples = self.correct = self.baseline_correct = self.lost = self.gained = 0
         self.has_baseline = False
@@ -144,7 +144,8 @@ class PredictionCounts:
     def format_warnings(self, *, is_integer: bool) -> list[str]:
         """Return the warnings about loss, chance level, and a single predicted class.
 
-        `is_integer` : whether the model, which is the only one if there is no baseline, is integer.
+        Empty if there are none, or no samples. `is_integer` : whether the model, which is the only
+        one if there is no baseline, is integer.
         """
         if not self.samples:
             return []
@@ -174,7 +175,10 @@ class PredictionCounts:
         )
 
     def _format_chance(self, is_integer: bool) -> str:
-        """Return a warning if the float model, or the only model, is not better than chance."""
+        """Return a warning if the float model, or the only one, is not better than chance.
+
+        Otherwise "". `is_integer` says what the only model is called.
+        """
         class_count = len(self.labels)
         if self.has_baseline:
             return format_chance_warning(
@@ -360,8 +364,8 @@ class OutputChecks:
         """Count the elements of a batch that are at a bound and clearly beyond it in float.
 
         `reference` are the float values. Beyond means by more than `_MIN_EXCESS_STEPS` steps and
-        `_MIN_EXCESS` of the larger bound. Sets `elements`, `clipped` and `max_excess` to those of
-        this batch; nothing if the sizes differ.
+        `_MIN_EXCESS` of the larger bound. Sets `elements`, `clipped`, `max_excess`, `bounds` and
+        `step` of this batch; nothing if the sizes of both arrays differ.
         """
         if integers.size != reference.size:
             return
@@ -433,8 +437,8 @@ class OutputChecks:
     def _format_clipped(self) -> str:
         """Return a warning if a large fraction of the elements is at the integers' limits, else "".
 
-        It is large from `_MIN_CLIPPED_FRACTION` on; counted are elements that are clearly beyond in
-        float.
+        It is large from `_MIN_CLIPPED_FRACTION` on; only elements whose float value is clearly
+        beyond the limit count (`_count_clipped`).
         """
         if not self.elements or self.clipped < _MIN_CLIPPED_FRACTION * self.elements:
             return ""
@@ -483,19 +487,19 @@ class FunctionDifferences:
     baseline_values: list[float] = field(default_factory=list)
 
     def add(self, sums: Sequence[float], baseline_sums: Sequence[float]) -> None:
-        """Add a batch: sums of the metric weighted by samples, and numbers of samples."""
+        """Add a batch: of both models, (sum of the metric weighted by samples, samples)."""
         count = int(sums[1])
         self.counts.append(count)
         self.values.append(sums[0] / max(count, 1))
         self.baseline_values.append(baseline_sums[0] / max(count, 1))
 
     def format_warnings(self, metric: str) -> list[str]:
-        """Return a warning if the metric differs from the float model's by more than chance.
+        """Return a warning, in a list, if the metric differs from the float model's, else [].
 
         It must change by more than `_MAX_STANDARD_ERRORS` standard errors, and by more than
         `_MIN_FUNCTION_CHANGE` of the float value; if it rises or the error is unknown, by more than
         `_MIN_UNCERTAIN_CHANGE` of it (for few samples, more). NaN in integers only is also warned
-        about. Empty otherwise.
+        about.
         """
         samples = sum(self.counts)
         if not samples:

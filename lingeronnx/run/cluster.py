@@ -166,8 +166,8 @@ def _map_in_processes(
 ) -> Iterator[_Result]:
     """Yield the results of all items in order, computed by `workers` spawned processes.
 
-    Each uses an equal part of the processor's threads. Raises ConfigError if a process dies, and
-    errors of the job.
+    Each uses an equal part of the processor's threads. Raises ConfigError if a process dies; errors
+    of the job are passed on. The processes end with the iterator.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
@@ -266,9 +266,10 @@ class _ClusterJob(Generic[_Item, _Result]):
         self._scattered_job = self._scatter_with_retry(job, broadcast=True)
 
     def _scatter_with_retry(self, data: object, broadcast: bool = False) -> object:
-        """Send data to one worker, or to all if `broadcast`.
+        """Send data to one worker, or to all if `broadcast`; return Dask's future of the data.
 
-        It is repeated if the selected worker is just disappearing.
+        Repeated up to `_MAX_TRIES` times, since the selected worker may just be disappearing; the
+        last error is passed on.
         """
         for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):

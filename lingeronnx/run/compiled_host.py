@@ -46,19 +46,25 @@ class CompiledHost:
     def __init__(
         self, folder: str | os.PathLike[str], parts: Sequence[dict[str, Any]] | None = None
     ) -> None:
-        """Collect the entries of the host parts by name; each is compiled when it is first used."""
+        """Collect the entries of the host parts by name; each is compiled when it is first used.
+
+        `folder` is that of the deployed program; `parts` are the entries of its manifest, None to
+        read them from there.
+        """
         self._folder = Path(folder)
         entries = _load_manifest_parts(self._folder) if parts is None else parts
         self._host_entries = {entry["name"]: entry for entry in entries if not entry["chip"]}
         self._functions: dict[str, Any] = {}
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Compute the outputs of one host part for one sample.
+        """Compute the outputs of one host part for one sample, compiling it if it is used first.
 
         Raises
         ------
         ModelError
             If the program was deployed from another model.
+        ConfigError
+            If the part cannot be compiled.
         """
         entry = self._host_entries.get(part.name)
         if entry is None or len(entry["inputs"]) != len(arrays):

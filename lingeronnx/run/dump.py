@@ -42,7 +42,7 @@ _MAX_FIRST_VALUES = 8  # that a summary shows
 
 
 def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
-    """Return `scale` (None without `qparams`) and, if it is not 0, `zero_point`."""
+    """Return a dict with `scale` (None without `qparams`) and, if it is not 0, `zero_point`."""
     if qparams is None:
         return {"scale": None}
     entries: dict[str, object] = {"scale": qparams.scale}
@@ -175,7 +175,10 @@ class DumpFolder:
             ) from error
 
     def _write_index(self) -> None:
-        """Write the index, and link files of the old folder that belong to no dump."""
+        """Write the index, and link the files of the old folder that belong to no dump.
+
+        They are linked into the new folder, so that they survive the replacement.
+        """
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         (self._new_folder / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         link_missing_entries(

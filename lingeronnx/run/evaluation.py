@@ -61,7 +61,8 @@ class Evaluation:
     def accuracy(self) -> dict[str, object]:
         """Accuracy of an integer model and of its float baseline, as reports store it.
 
-        "drop" is baseline minus integer, None without a baseline.
+        Keys: metric, unit, float, integer, drop, drop_standard_error, samples. "drop" is baseline
+        minus integer, None without a baseline.
         """
         drop = None if self.baseline is None else self.baseline - self.value
         return {
@@ -100,7 +101,7 @@ def evaluate(
         top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`;
         ``module:function`` of (outputs, labels). Default: top1 if the data have labels, else sqnr.
     baseline
-        The model to compare with.
+        The model to compare with; required for mse, cosine and sqnr.
     output
         The tensor to measure, default the first graph output; any tensor that both models have.
     batch, limit
@@ -213,8 +214,8 @@ class _ResultChecks:
     def format_warnings(self, measure: object, *, is_integer: bool) -> list[str]:
         """Return the warnings about predictions, the user's metric, SQNR and the output.
 
-        `measure` is the metric with all results (SQNR: of an `Agreement`), `is_integer` whether the
-        model is an integer one.
+        `measure` is the metric with all results (SQNR is checked if it is an `Agreement`),
+        `is_integer` whether the model is an integer one.
         """
         warnings = self.predictions.format_warnings(is_integer=is_integer)
         warnings += self._differences.format_warnings(self._metric)

@@ -22,9 +22,10 @@ _MAX_CHANNELS = 16
 
 
 def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (means, standard deviations) of a batch as float64.
+    """Return (means, standard deviations) of a batch as float64 vectors.
 
-    There is one value per channel of pictures with few channels, else one for all.
+    They have one value per channel for [N, C, H, W] with at most `_MAX_CHANNELS` channels, else one
+    for all.
     """
     is_per_channel = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
     axes = (0, 2, 3) if is_per_channel else tuple(range(array.ndim))

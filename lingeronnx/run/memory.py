@@ -17,9 +17,9 @@ __all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
 
 
 def bytes_per_sample(model: ir.Model) -> int:
-    """Return the bytes of all tensors of one sample of a float model.
+    """Return the bytes of all tensors of one sample of a float model, 4 per element.
 
-    Unknown dimensions count as 1.
+    Unknown dimensions count as 1, tensors of unknown shape as 0; axis 0 is the batch.
     """
     element_count = 0
     for value in ir.iter_values(model):

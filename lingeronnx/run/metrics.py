@@ -103,8 +103,8 @@ class TopK:
     def add(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Add labels [N] and scores [N, classes]; equal scores are ranked by index.
 
-        A label counts as right if it is among the k best. DataError if scores are not numbers, or a
-        label is invalid.
+        A label counts as right if it is among the `k` largest scores. DataError if scores are not
+        numbers, or a label is not a class index.
 
         Returns
         -------

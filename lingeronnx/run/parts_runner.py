@@ -80,6 +80,8 @@ class PartsRunner:
     def iter_parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[PartRun]:
         """Run one sample and yield the parts in the order in which they run.
 
+        Each part runs when its `PartRun` is requested.
+
         Raises
         ------
         ModelError

@@ -143,7 +143,8 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
 def _preset_choices(parts: Sequence[ProgramPart], target: Target) -> list[ProgramPart]:
     """Return `parts` with the packer arguments that the vendor chose for all chip parts together.
 
-    Host parts, and chip parts for which the vendor returned no choice, are unchanged or have None.
+    Host parts are unchanged; chip parts for which the vendor returned no choice have None, so that
+    `choice` evaluates them one by one.
     """
     graphs = [part.graph for part in parts if part.chip]
     choices = iter(target.vendor.assign_resident_constants(graphs, target))

@@ -39,6 +39,8 @@ def store_provenance(
 ) -> None:
     """Record in the integer graph `model`, in its current state, the float model that it is from.
 
+    Nothing is recorded without `source`, or if the graph has no digest (`compute_output_digest`).
+
     Parameters
     ----------
     model
@@ -62,7 +64,7 @@ def store_provenance(
 
 
 def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
-    """Return a float model with the inputs as constants that were fixed in `integer_model`.
+    """Return a copy of a float model in which the inputs are constants that `integer_model` fixed.
 
     `model` itself is returned if it has none of these inputs.
     """
@@ -93,7 +95,10 @@ def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:
 
 
 def load_source_digest(model: ir.Model) -> str:
-    """Return the recorded digest of the float model; empty if there is none or `model` changed."""
+    """Return the recorded digest of the float model that an integer graph is from.
+
+    Empty if there is none, or the graph was changed since it was recorded.
+    """
     record = ir.read_json_metadata(model, METADATA_KEY)
     if record and record.get("graph") == compute_output_digest(model):
         return str(record.get("from", ""))

@@ -89,7 +89,8 @@ class Session:
     ) -> None:
         """Load `path` and create its runner: parts on `host`, integer, or float when first needed.
 
-        Raises ConfigError if an option for integer graphs is passed with a float model.
+        `host` is the folder of a deployed program, whose compiled host parts are called. Raises
+        ConfigError if an option for integer graphs is passed with a float model.
         """
         self.model = restore_user_names(ir.as_model(path))
         self.is_integer = is_integer_graph(self.model)
@@ -213,7 +214,7 @@ class Session:
     def watched(self, watch: Callable[[str, np.ndarray, Affine | None], None]) -> Iterator[Session]:
         """Call `watch` with (name, array, qparams) of every tensor of every run in the block.
 
-        qparams is None for real values.
+        qparams is None for real values. The context manager yields the session itself.
         """
         self._watches.append(watch)
         try:
@@ -278,7 +279,7 @@ class Session:
         """Yield `(name, array, qparams or None)`, otherwise as `taps`.
 
         `names` are the tensors to yield, None for all; `force` maps tensor names to arrays that
-        replace their values. DataError if `feeds` is no mapping.
+        their consumers get instead. DataError if `feeds` is no mapping.
         """
         if not isinstance(feeds, Mapping):
             raise DataError(f"the feeds are a {type(feeds).__name__}; pass {{name: array}}")
@@ -366,7 +367,8 @@ class Session:
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
         """Return feeds that need no conversion; None if `Data` must check them.
 
-        All inputs must be arrays of the right type and shape, with the same number of samples.
+        They need none if all inputs are arrays of exactly their type and shape, finite, with the
+        same number of samples.
         """
         inputs: dict[str, np.ndarray] = {}
         counts = set()

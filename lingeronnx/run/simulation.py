@@ -135,7 +135,7 @@ class _TensorSelection:
 def _select_tensors(
     session: Session, taps: Sequence[str], integers: bool, has_dump: bool, at: str | None
 ) -> _TensorSelection:
-    """Select the tensors of a simulation; parameters as for `simulate`.
+    """Select the tensors of a simulation; parameters as for `simulate`, `has_dump` whether to dump.
 
     Outputs are always returned, with `integers` as the tensors before their Dequant. A dump has the
     `taps`, or all tensors without any.

@@ -93,7 +93,8 @@ class Stream:
     def reset(self, start: Mapping[str, np.ndarray] | None = None) -> None:
         """Restart with `start` (state input -> array), or with zeros for those without an entry.
 
-        Raises ConfigError for a name that is no state input.
+        The zeros are made at the next call, for its number of samples. Raises ConfigError for a
+        name that is no state input.
         """
         inputs = set(self._input_by_output.values())
         for name in start or {}:
@@ -105,7 +106,7 @@ class Stream:
         self._state = {name: np.asarray(array) for name, array in (start or {}).items()}
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run one call and return some of its tensors.
+        """Run one call and return some of its tensors; its states are fed to the next call.
 
         Parameters
         ----------
@@ -286,7 +287,8 @@ def unroll_calls(
     fixed
         As for `Data`.
     hold_out
-        Exclude calls to measure on from the items, if there are enough.
+        Exclude calls to measure on from the items, if there are at least
+        `_MIN_CALLS_TO_HOLD_OUT` calls.
     limit
         Samples to use from a source of unknown length.
     calls_per_item
@@ -378,6 +380,9 @@ def _mean_square(array: np.ndarray) -> float:
 def _select_loud_calls(power: np.ndarray, count: int) -> slice:
     """Select the last `count` consecutive calls that are not silent, or else the loudest ones.
 
+    Calls are not silent if their mean power relative to all calls is at least
+    `_MIN_RELATIVE_POWER`.
+
     Parameters
     ----------
     power : [calls, outputs]
@@ -398,7 +403,7 @@ def _select_loud_calls(power: np.ndarray, count: int) -> slice:
 
 
 def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:
-    """Return zeros for the inputs `specs`, with the given number of samples.
+    """Return {name: zeros} for the inputs `specs`, with the given number of samples.
 
     Raises
     ------

@@ -331,8 +331,9 @@ def _find_integer_inputs(graph: onnx.GraphProto) -> set[str]:
 def _needs_schema(node: onnx.NodeProto, form: Format | None, reads_integers: bool) -> bool:
     """Whether a node is checked by a schema of domain `thinker`.
 
-    These are nodes of our domains or with operators of the domain, former names of operators, and
-    standard operators with integer inputs that are used in other ways.
+    These are nodes of domain thinker or linger, nodes whose operator `form` belongs to domain
+    thinker, nodes with a former name of an operator, and standard operators that read integers and
+    are used in a way that the standard does not allow (`NONSTANDARD_USAGE`).
     """
     if node.domain in (SCHEMA_DOMAIN, "linger"):
         return True
@@ -365,7 +366,8 @@ def _is_integer(elem: int) -> bool:
 def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
     """Whether a standard operator is used in one of the ways of `NONSTANDARD_USAGE`.
 
-    Some of these are told by an attribute that the node then has.
+    An operator that is listed there counts; if `_NONSTANDARD_ATTRIBUTES` has an attribute for it,
+    only with that attribute.
     """
     if node.domain or node.op_type not in NONSTANDARD_USAGE:
         return False

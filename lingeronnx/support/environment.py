@@ -52,7 +52,7 @@ class Requirement:
     def is_satisfied(self) -> bool:
         """Whether the installed version is within all limits.
 
-        Without an installed version, whether the distribution is optional (of an extra).
+        If the distribution is not installed, whether it is optional (required by an extra).
         """
         if self.version is None:
             return bool(self.extra)
@@ -122,7 +122,10 @@ class Environment:
 
 
 def inspect_environment() -> Environment:
-    """Inspect the environment; problems are reported in `problems`, not raised."""
+    """Inspect the environment; problems are reported in `problems`, not raised.
+
+    Creates the folder of the cache if there is none.
+    """
     from simulator._disk_cache import cache_folder
     from simulator.instruction_sets import (
         INSTRUCTION_SETS,

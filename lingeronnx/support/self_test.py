@@ -108,7 +108,8 @@ def _iter_tensor_pairs(
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (tensor name, integers of the simulator, integers of the reference) of a model.
 
-    Samples run one by one, since the graph may have batch 1.
+    `model` is quantized for `target` in `mode` with `samples`, which then run one by one, since the
+    graph may have batch 1.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -76,7 +76,7 @@ def make_random_model(
 
 
 def compile_kernels(progress: api.Progress | None = None) -> tuple[float, str | None]:
-    """Compile the usual kernels of the simulator into the cache.
+    """Compile the usual kernels of the simulator into the cache, by quantizing and running a model.
 
     Returns
     -------

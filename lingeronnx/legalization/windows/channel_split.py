@@ -35,8 +35,9 @@ _MAX_PARTS = 16
 def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split a 2-D convolution by groups, outputs or inputs into as few parts as meet all limits.
 
-    One with several groups is split by groups; others by outputs, or by inputs if that fails.
-    Returns the description and the cost of the change, or None without a change.
+    One with several groups is split by groups; others by outputs, or by inputs if no split by
+    outputs meets the limits. Does not test whether `node` itself needs a split. Returns the
+    description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2 or target.conv_limits is None:

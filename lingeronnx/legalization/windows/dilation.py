@@ -27,8 +27,9 @@ _MAX_EXPANDED_KERNEL = 33  # taps per side; in larger kernels the zeros would do
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Insert zeros between the taps of a dilated kernel, and remove the dilation, in place.
 
-    Only if a limit requires it and the expanded kernel has at most `_MAX_EXPANDED_KERNEL` taps on
-    every axis. Returns the description and the cost of the change, or None without a change.
+    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the expanded kernel
+    has at most `_MAX_EXPANDED_KERNEL` taps on every axis. Returns the description and the cost of
+    the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
@@ -63,9 +64,11 @@ def fold_dilation_into_rows(
 ) -> tuple[str, str] | None:
     """Replace a convolution that is dilated along one axis by one over rows of phases.
 
-    If the axis would have to be padded to full rows, or the result sliced, this only applies if
-    inserting zeros would result in several kernels. Returns the description and the cost of the
-    change; None, without a change, if no limit requires it or the new Conv or Pad is not supported.
+    Only if the node breaks a limit that `expand_dilation` fixes. If the axis would have to be
+    padded to full rows, or the result sliced, the expanded kernel must also be longer than the
+    longest 1-D kernel (`_get_max_1d_kernel`). Returns the description and the cost of the change;
+    None, without a change, also if `_find_dilated_axis` is None or the platform cannot run the new
+    Conv or Pad.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):

@@ -34,9 +34,10 @@ def convert_conv_to_frames(
 ) -> tuple[str, str] | None:
     """Replace a convolution of one channel, whose kernel is too long, by a layer over frames.
 
-    Only a 1-D one, without padding and dilation, all of whose consumers the host computes. The
-    signal is normalized by its peak; all new nodes but the Linear are left to the host. Returns the
-    description and the cost of the change, or None without a change.
+    Only a 1-D one, without padding and dilation, whose kernel exceeds `max_kernel_1d` and all of
+    whose consumers the host computes. The signal is divided by its peak, and the result multiplied
+    by it; all new nodes but the Linear are marked for the host. Returns the description and the
+    cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.linear_limits is None or target.conv_limits is None:

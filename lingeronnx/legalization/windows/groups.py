@@ -90,8 +90,9 @@ _MAX_MULTIPLIER = 16
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a depthwise convolution with several filters per channel by one for each filter.
 
-    The results are interleaved again; only 2-D, up to `_MAX_MULTIPLIER` filters, if a limit
-    requires it. Returns the description and the cost of the change, or None without a change.
+    The results are interleaved again. Only a 2-D one that breaks a limit that this fixes
+    (`Target.needs_rewrite`), with up to `_MAX_MULTIPLIER` filters. Returns the description and the
+    cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2:

@@ -71,9 +71,10 @@ class _KernelPart:
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split a kernel along every axis on which it is too large; the parts' results are added.
 
-    Only if a limit requires it and all strides are supported. Parts of zeros are left out, and 2 to
-    `_MAX_PARTS` must be left. If an axis cannot be split for its padding, the padding is moved to a
-    Pad instead. Returns the description and the cost of the change, or None without a change.
+    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the platform has
+    all its strides. Parts of zeros are left out, and 2 to `_MAX_PARTS` must be left. If the padding
+    keeps an axis from being split, it is moved to a Pad instead. Returns the description and the
+    cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -303,11 +304,11 @@ def _make_kernel_part(
 
 
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Keep as much padding in a convolution as is supported, and insert a Pad for the rest.
+    """Keep the padding of a convolution within its limits, and insert a Pad for the rest.
 
-    All of it is moved if the limit "pad-ahead" requires it. Returns the description and the cost of
-    the change; None, without a change, if no limit requires a Pad or the platform does not support
-    it.
+    All of it is moved if the node breaks a limit of rewrite "pad-ahead", the excess if it breaks
+    one of "explicit-pad" (`Target.needs_rewrite`). Returns the description and the cost of the
+    change; None, without a change, if it breaks neither or the platform cannot run the Pad.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:

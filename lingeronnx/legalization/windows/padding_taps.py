@@ -83,8 +83,9 @@ def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
 def _find_read_taps(geometry: ConvGeometry, axis: int) -> _ReadTaps:
     """Return the taps of an axis to keep: from the first to the last that read the map.
 
-    All of them if no tap reads the map, if a part of the map would have to be sliced off, or if
-    they would be fewer than the stride (unless there is a single output).
+    All of them if no tap reads the map, if the map extends beyond what the remaining taps read (by
+    the begin, or by a stride at the end), or if fewer taps than the stride would remain (unless the
+    axis has a single output).
     """
     in_size, out_size = (
         int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)

@@ -34,8 +34,9 @@ class _AxisWindow(NamedTuple):
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a MaxPool by two; if one of these is still too large, it is split again later.
 
-    Only if a limit requires it, with one output and a known shape. Returns the description and the
-    cost of the change, or None without a change.
+    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`), with one output and a
+    known shape. Returns the description and the cost of the change; None, without a change, also if
+    `_split_window` cannot split an axis.
     """
     if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
@@ -125,9 +126,9 @@ def _make_pool_attributes(windows: Sequence[_AxisWindow]) -> dict[str, list[int]
 def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace an AveragePool by two, whose windows are [h1, width] and [height / h1, 1].
 
-    Only if a limit requires it and the windows tile the map; h1 is the largest divisor of the
-    height that keeps the area within the limit. Returns the description and the cost of the change,
-    or None without a change.
+    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the windows tile
+    the map; h1 is the largest divisor of the height that keeps the area within `max_average_area`.
+    Returns the description and the cost of the change, or None without a change.
     """
     if node.op_type != "AveragePool" or target.pool_limits is None:
         return None

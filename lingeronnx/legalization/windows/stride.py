@@ -35,10 +35,11 @@ def replace_unsupported_stride(
 ) -> tuple[str, str] | None:
     """Replace the stride of a convolution along one axis by stride 1.
 
-    An axis with an unsupported stride comes first, then one with a kernel that is too large. The
-    phases of the axis become channels if possible; otherwise an unsupported stride is computed with
-    stride 1 and every s-th result kept. Returns the description and the cost of the change; None,
-    without a change, if there is no such axis or the stride exceeds `_MAX_STRIDE`.
+    The axis is the first whose stride the platform lacks, else the first of
+    `_find_large_strided_axes`. Its phases become channels if `_get_phase_length` allows it;
+    otherwise an unsupported stride is computed with stride 1 and every s-th result kept. Returns
+    the description and the cost of the change; None, without a change, if there is no such axis, or
+    an unsupported stride exceeds `_MAX_STRIDE`.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -65,10 +66,10 @@ def replace_unsupported_stride(
 
 
 def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int]:
-    """Return the axes with a stride above 1 whose kernel exceeds the limit.
+    """Return the axes with a stride above 1 whose kernel exceeds `max_kernel`.
 
-    Empty if the sum of smaller kernels fits in shared memory: if twice the input and output
-    elements of a sample do not exceed it, or it is unknown.
+    Empty if a sum of smaller kernels fits in shared memory (twice the input and output elements of
+    a sample are at most its bytes), or the target states no shared memory.
     """
     assert target.conv_limits is not None
     in_size, out_size = (
@@ -193,9 +194,10 @@ def _split_taps_by_phase(
 def _emit_subsampled_conv(
     builder: RewriteBuilder, geometry: ConvGeometry, weight: np.ndarray, axis: int
 ) -> str:
-    """Append a convolution with stride 1 and the selection of every s-th result; describe it.
+    """Append a convolution with stride 1 and the selection of every s-th result.
 
-    Zero taps are added in front of the kernel where the padding would exceed it.
+    Returns a description of the change. Zero taps are added in front of the kernel where the
+    padding would exceed it.
     """
     node = builder.node
     stride, out_size = geometry.strides[axis], int(geometry.result[2 + axis] or 0)
@@ -232,9 +234,9 @@ def _emit_subsampled_conv(
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Pad the kernel of a convolution at its end with zeros to the size of the stride, in place.
 
-    The end padding grows where the last output would be lost otherwise. Only if a limit requires
-    it, without dilation, and within the largest kernel. Returns the description and the cost of the
-    change, or None without a change.
+    The end padding grows where the last output would be lost otherwise. Only if the node breaks a
+    limit that this fixes (`Target.needs_rewrite`), without dilation, and up to `max_kernel` taps
+    per axis. Returns the description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:

@@ -112,11 +112,11 @@ def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
 
 
 def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Split the map into as few tiles as meet all limits (at most `_MAX_PARTS`).
+    """Split the map of a 2-D Conv or pool into as few tiles as meet all limits.
 
-    Tiles are ranges of channels (pools), rows and columns of a Conv with one group or a pool.
-    Returns the description and the cost of the change; None, without a change, if there is no such
-    split.
+    At most `_MAX_PARTS` tiles: ranges of channels (pools only), rows and columns. A Conv must have
+    one group. Does not test whether `node` itself needs a split. Returns the description and the
+    cost of the change; None, without a change, if there is no such split.
     """
     if node.domain or node.op_type not in operators.WINDOWED_OPS - {"ConvTranspose"}:
         return None

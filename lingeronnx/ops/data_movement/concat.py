@@ -1,4 +1,7 @@
-"""Concatenation: iqCat, each input requantized to the output's scale."""
+"""Concatenation: iqCat; a limit returns None if kept, else the offending value.
+
+Each input is requantized to the output's scale.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ def mark_shared_scale_parts(node: ir.Node) -> None:
 
 
 def is_repeated_tensor(value: ir.Value | None) -> bool:
-    """Whether `value` concatenates copies of one tensor, possibly reshaped, at its scale.
+    """Whether `value` is a Concat of one tensor with itself, possibly reshaped afterwards.
 
-    Only Concats that a rewrite has marked (`_PARTS_KEY`) count.
+    Only Concats that a rewrite has marked (`_PARTS_KEY`) count; they keep the tensor's scale.
     """
     node = ir.producer(value)
     while node is not None and node.op_type == "Reshape":
@@ -32,7 +35,7 @@ def is_repeated_tensor(value: ir.Value | None) -> bool:
     return node is not None and _PARTS_KEY in node.metadata_props and len(set(node.inputs)) == 1
 
 
-def check_computed_inputs(node: ir.Node, target: Target) -> object:
+def check_computed_inputs(node: ir.Node, target: Target) -> str | None:
     """every input is computed | let the host concatenate, or feed the constant as an input."""
     if node.op_type != "Concat" or target.get_limits(formats.ADD.name, BinaryOperandLimits) is None:
         return None
@@ -45,10 +48,10 @@ def _computed_input_indices(node: ir.Node) -> list[int]:
 
 
 def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Return the constraints that exclusive inputs share the scale of the output.
+    """Return the constraints that inputs which only this Concat consumes share the output's scale.
 
-    They apply to parts of one tensor, and on chips that cannot shift inputs right; otherwise every
-    input is requantized and there are none.
+    They apply to parts of one tensor (`_PARTS_KEY`), and on chips that cannot shift inputs right;
+    otherwise every input is requantized and the list is empty. Graph inputs are left out.
     """
     arithmetic = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
     shifts_right = arithmetic is None or not arithmetic.zeroes_larger_scales

@@ -1,4 +1,6 @@
-"""Pad: iqPad, or zero padding by depthwise convolutions with a single tap.
+"""Pad: iqPad, or depthwise convolutions; a limit returns None if kept, else the offending value.
+
+The convolutions have a single tap and pad zeros.
 
 A convolution with one tap of 1 among zeros, padded by ``k - 1`` zeros on both sides, shifts the
 tensor and keeps its integers:
@@ -148,7 +150,7 @@ class _TapConv:
         return not CONV2D.find_violations(node, target)
 
 
-def check_pad_form(node: ir.Node, target: Target) -> object:
+def check_pad_form(node: ir.Node, target: Target) -> str | None:
     """padding is by a constant with an iqPad, else by zeros and on no axis too large for a
     convolution of one tap | pad
     in the layer behind.
@@ -181,8 +183,9 @@ def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
     """Plan the iqPads or convolutions that pad the tensor as images, or None if impossible.
 
     Only float Pads of mode "constant" with constant pads and known sizes are planned. A target with
-    iqPad pads with iqPads (if it supports those of images); one with Conv2dInt pads zeros with
-    depthwise convolutions if all fit its limits.
+    iqPad uses iqPads, and None is returned if its iqPad does not support rank 4. Any other target
+    needs Conv2dInt and a pad value of 0; depthwise convolutions pad, and None is returned if one
+    exceeds a limit. An empty list: nothing is padded.
     """
     pads, shape = get_pads(node), ir.get_shape(node.inputs[0]) or ()
     if pads is None or None in shape[1:] or node.domain:
@@ -250,10 +253,10 @@ class Pad(SameRankRule):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit one iqPad if the target runs it as is, otherwise the planned steps and Reshapes.
+        """Emit one iqPad if the target runs it as is (`_lowers_to_iqpad`), otherwise planned steps.
 
-        The steps (`_plan_pad_steps`) are iqPads or depthwise Conv2dInts on images; without a plan,
-        one iqPad is emitted as well.
+        The steps (`_plan_pad_steps`) are iqPads or depthwise Conv2dInts on images, with Reshapes
+        between them; without a plan, one iqPad is emitted as well.
         """
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None

@@ -20,7 +20,10 @@ class SameRankRule(Op):
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if a shape is unknown or rank or batch axis change, else None."""
+        """Return why the node has no integer form, or None if it has one.
+
+        Reasons: an unknown shape, and another rank or batch axis at the output than at the input.
+        """
         source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
         if source is None or result is None or len(source) != len(result):
             return "it adds axes" if source and result else "its shape is not known before the run"
@@ -66,9 +69,10 @@ class Resize(SameRankRule):
     floats = (("", "Resize"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject interpolation, other coordinate transforms, `axes` and fractional factors.
+        """Return why the Resize has no integer form, or None if it has one.
 
-        Accepted is mode "nearest" with known sizes that are multiples of the input's (batch aside).
+        It must have mode "nearest", a transform of COORDINATE_TRANSFORMS, no `axes`, and known
+        sizes that are multiples of the input's (batch aside).
         """
         reason = super().explain_rejection(node)
         if reason is not None:

@@ -1,4 +1,4 @@
-"""Operators that select elements: Slice and Gather. The scale is unchanged.
+"""Slice and Gather at an unchanged scale; a limit returns None if kept, else the offending value.
 
 Chips slice one axis at a time with step 1. A pass replaces Split by slices before lowering. Gather
 selects positions along an axis or, with a constant table, is an embedding whose table is quantized
@@ -26,7 +26,7 @@ __all__ = ["Gather", "Slice"]
 _FULL_SLICES = (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1))
 
 
-def check_slice_step(node: ir.Node, target: Target) -> object:
+def check_slice_step(node: ir.Node, target: Target) -> str | None:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     limits = target.get_limits(formats.SLICE.name, SliceLimits)
     if limits is None:
@@ -133,9 +133,10 @@ class Gather(Op):
         return [] if _is_embedding(node) else [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Accept rows of a float table by a computed int64 index, or a constant index up to rank 1.
+        """Return why the Gather has no integer form, or None if it has one.
 
-        With a constant index, the axis must have a known size and not be the batch axis.
+        A float table must be an embedding (`_explain_table_rejection`). Otherwise the index must be
+        a constant of rank 0 or 1, along an axis of known size that is not the batch axis.
         """
         table, index = (ir.const_value(value) for value in node.inputs)
         if table is not None and table.dtype.kind == "f":

@@ -1,4 +1,6 @@
-"""Reshape, Flatten, Squeeze, Unsqueeze and Transpose. The scale is unchanged.
+"""Reshape and Transpose of integers; a limit returns None if kept, else the offending value.
+
+Also Flatten, Squeeze and Unsqueeze. The scale is unchanged.
 
 Chips run them with batch 1. In the vendor's graphs the axes of Squeeze and Unsqueeze are attributes
 (opset 12).
@@ -25,9 +27,9 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return why axis 0 of the output is not the batch, or None if it is.
+    """Return why axis 0 of the output is not the batch of the input, or None if it is.
 
-    It is if both first sizes are equal; unknown other sizes are a reason, too.
+    Reasons: the sizes of axis 0 differ, or another size of input or output is unknown.
     """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
@@ -152,7 +154,7 @@ class Unsqueeze(_ShapeRule):
         context.emit(formats.UNSQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
 
 
-def check_transpose_rank(node: ir.Node, target: Target) -> object:
+def check_transpose_rank(node: ir.Node, target: Target) -> str | None:
     """transposed tensors have at most {target.transpose.max_rank} axes | merge axes that stay
     together.
     """
@@ -164,10 +166,10 @@ def check_transpose_rank(node: ir.Node, target: Target) -> object:
 def _factor_permutation(
     perm: tuple[int, ...], broken: Collection[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (first, second): Transposes by them in a row permute by `perm`.
+    """Return (first, second): Transposes by first, then second, permute the axes by `perm`.
 
-    Neither is in `broken`, nor the identity. If possible, the second one swaps the last two axes.
-    Raises an InternalError if there is no such pair.
+    Neither is in `broken`, nor the identity. The second one swaps the last two axes if that meets
+    this condition, and keeps axis 0 in any case. Raises an InternalError if there is no such pair.
     """
     rank = len(perm)
     swap = (*range(rank - 2), rank - 1, rank - 2)
@@ -219,8 +221,8 @@ def _emit_permutation(
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
     """Return the operator that permutes the axes of `value`, its inputs and its attributes.
 
-    A Transpose; if `_plan_transpose_parts` splits the tensor, an iqCat of transposed slices, whose
-    nodes are emitted here. `shape` is that of `value`.
+    The caller emits it. It is a Transpose; if `_plan_transpose_parts` splits the tensor, an iqCat
+    of transposed slices, whose nodes are emitted here. `shape` is that of `value`.
     """
     q = low.input_qparams(node, 0)
     split_parts = _plan_transpose_parts(shape, perm, low.target)
@@ -249,10 +251,11 @@ def _emit_permutation(
 def _plan_transpose_parts(
     shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-    """Return the input axis and the ranges of the slices of a large tensor, or None if small.
+    """Return the input axis and the ranges (start, end) of the slices of a large tensor.
 
-    A tensor is large above the target's `max_bytes` per sample. The first axis of the result is
-    preferred, so that the slices are contiguous there.
+    None if the tensor has at most the target's `max_bytes` per sample, no limit or shape is known,
+    or no axis is long enough. The first axis of the result is preferred, so that the slices are
+    contiguous there.
     """
     max_bytes = None if target.transpose is None else target.transpose.max_bytes
     if max_bytes is None or None in shape[1:]:

@@ -32,7 +32,7 @@ __all__ = ["Clip", "Relu", "can_compose_clip", "get_clip_bounds", "is_relu_like"
 def get_clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return the bounds (low, high) of a Clip, or None if one is computed at run time.
 
-    An absent bound is infinite.
+    An absent bound is infinite, and so is one beyond +-3e38.
 
     Raises
     ------
@@ -164,9 +164,9 @@ class Clip(Op):
         return "its bounds are computed at run time" if get_clip_bounds(node) is None else None
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return a violation for bounds other than (0, b), 0 < b, on a target without Clip.
+        """Return a violation for bounds other than (0, finite b > 0), on a target without Clip.
 
-        Bounds that are not constant give no violation.
+        An empty list on targets with Clip, and for bounds that are not constant.
         """
         bounds = get_clip_bounds(node)
         if target.can_run(self.name) or bounds is None:

@@ -54,8 +54,8 @@ def masked_row_length(node: ir.Node) -> int | None:
 def is_masked_at_run_time(value: ir.Value | None) -> bool:
     """Whether `value` is masked by a sum or selection whose mask is computed at run time.
 
-    Its producer is a Where, or an Add without constants, one of whose inputs is mask-like; a Where
-    is tested itself.
+    True if its producer is an Add without constants that has a mask-like input (`_is_mask_like`),
+    or a Where whose result is mask-like.
     """
     node = ir.producer(value)
     if node is None or node.domain:
@@ -69,8 +69,8 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
 def _is_mask_like(value: ir.Value | None) -> bool:
     """Whether `value` results from a large negative constant, possibly reshaped afterwards.
 
-    Its producer, found through operators that pass values on, is one of `_MASK_OPS` but not a Div,
-    and has a mask value as constant input.
+    The operators of `_PASS_THROUGH_OPS` above it are skipped. The next one must be in `_MASK_OPS`,
+    not be a Div, and have a constant input for which `_has_mask_value`.
     """
     node = ir.producer(value)
     while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:

@@ -82,9 +82,10 @@ class GatedActivation(Op):
         return SIGMOID.is_available(target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit iqTable if the target has it; otherwise the composition that the target supports.
+        """Emit iqTable if the target has it; otherwise a composition.
 
-        It is x times an iqSigmoid if that is exact there, otherwise LinearInt and GluInt.
+        It is x times an iqSigmoid if the target computes that exactly, otherwise LinearInt and
+        GluInt.
         """
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)

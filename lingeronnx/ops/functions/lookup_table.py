@@ -130,9 +130,10 @@ class Table(Op):
         return [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject two computed operands, and constants of several values or of a higher rank.
+        """Return why the node has no table, or None if it has one.
 
-        A node of one input is accepted.
+        It needs one computed operand; constants beside it must have a single value and no higher
+        rank. A node of one input is accepted.
         """
         if len(node.inputs) < 2:
             return None
@@ -145,9 +146,10 @@ class Table(Op):
         return None
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Explain that the target lacks the operator.
+        """Return a text that the target lacks the operator.
 
-        For affine functions of a computed operand, the remedy (a BatchNormalization) is added.
+        For sums, products and the like with a constant (AFFINE_OPS), the remedy is added: a
+        BatchNormalization between layers.
         """
         reason = f"{target.name} has no operator for {ir.display_op_type(node)}"
         is_reciprocal = node.op_type == "Div" and ir.const_value(node.inputs[0]) is not None

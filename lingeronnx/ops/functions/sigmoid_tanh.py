@@ -1,4 +1,6 @@
-"""Sigmoid and tanh by the tables of chips, iqSigmoid and iqTanh, with 7 fractional output bits.
+"""Sigmoid and tanh by the tables of chips; a limit returns None if kept, else the offending value.
+
+These are iqSigmoid and iqTanh, with 7 fractional output bits.
 
 A table with input rule `RIGHT_SHIFT_ONLY` needs int16: a Requant by 2^8 precedes it, or a
 LinearInt with a 16-bit output. If iqSigmoid is not computed correctly, GluInt multiplies a half of
@@ -33,7 +35,7 @@ __all__ = ["SIGMOID", "TANH", "check_glu_axis"]
 _MAX_ONES_EXPONENT = 6
 
 
-def check_glu_axis(node: ir.Node, target: Target) -> object:
+def check_glu_axis(node: ir.Node, target: Target) -> str | None:
     """where GluInt stands in for a table, the last of two or three axes is at most
     {target.sigmoid_limits.max_length}
     long |
@@ -51,7 +53,8 @@ def check_glu_axis(node: ir.Node, target: Target) -> object:
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
     """Return the input fraction bits of a table that needs int16 inputs, else None.
 
-    It needs them if `form` is computed correctly and its input is only shifted right.
+    It needs them if the target computes `form` correctly and only shifts its input right
+    (RIGHT_SHIFT_ONLY).
     """
     if not target.is_computed_correctly(form.name):
         return None
@@ -158,9 +161,9 @@ class Sigmoid(Op):
     ) -> tuple[ir.Value, float]:
         """Return `value` in the bit width that the table needs, and its scale.
 
-        Only if the chip's table input is shifted right only (RIGHT_SHIFT_ONLY), an 8-bit `value`
-        becomes 16 bits wide by a Requant, after another Requant to scale 2^3 if its scale is
-        smaller.
+        `value` and its own scale, unless the chip only shifts the table's input right
+        (RIGHT_SHIFT_ONLY) and it has at most 8 bits. Then a Requant makes it 16 bits wide with 2^8
+        times the scale, after another Requant to scale 2^3 if its scale is smaller.
         """
         arithmetic = low.target.get_arithmetic(self.name, LutArithmetic)
         if arithmetic is None or arithmetic.input_rule is not TableInputRule.RIGHT_SHIFT_ONLY:
@@ -186,7 +189,7 @@ class Sigmoid(Op):
         """Prepend ones on the last axis by an exact LinearInt; return the result and its scale.
 
         The result has twice the last size of `value`: ones, then the values. Its scale is that of
-        `x`, limited to 1 to 2^6.
+        `x`, but at least 1 and at most 2^_MAX_ONES_EXPONENT.
         """
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)

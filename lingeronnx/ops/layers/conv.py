@@ -179,10 +179,10 @@ class Conv1d(Conv2d):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return no violations if Conv1dInt or Conv2dInt is possible, else those of one of them.
+        """Return the violated limits of a Conv2dInt of height 1, or else those of Conv1dInt.
 
-        They are those of Conv1dInt if the target has it, otherwise those of the Conv2dInt of height
-        1.
+        Those of Conv1dInt are returned if the target has it and the Conv2dInt violates limits.
+        Empty if either is possible.
         """
         violations_2d = CONV2D.find_violations(node, target)
         if violations_2d and target.can_run(self.name):

@@ -1,4 +1,6 @@
-"""Layer normalization over the last axis or axes: LayerNormInt.
+"""Layer normalization: LayerNormInt; a limit returns None if kept, else the offending value.
+
+It normalizes over the last axis or axes.
 
 ``y = sat(rescale(n * gamma + beta))``, where n is the normalized row with 10 fractional bits; gamma
 is int8 (int16 on some chips), beta int32 at 2^10 * scale_w. The result depends on the input's scale
@@ -25,7 +27,7 @@ from ..scale_constraints import ExponentLookup, Scaling, share_no_scales
 __all__ = ["LayerNorm", "has_short_rows", "needs_rank3_rows"]
 
 
-def check_row_length(node: ir.Node, target: Target) -> object:
+def check_row_length(node: ir.Node, target: Target) -> str | None:
     """a normalised row has at most {target.layer_norm_limits.max_length} elements, more overflow 32
     bits | normalise
     shorter
@@ -37,7 +39,7 @@ def check_row_length(node: ir.Node, target: Target) -> object:
     return f"{count} elements" if count > target.layer_norm_limits.max_length else None
 
 
-def check_epsilon(node: ir.Node, target: Target) -> object:
+def check_epsilon(node: ir.Node, target: Target) -> str | None:
     """epsilon is {target.layer_norm_limits.epsilon} or less (less shows only in rows that deviate
     by less than 0.01) |
     export the
@@ -49,7 +51,7 @@ def check_epsilon(node: ir.Node, target: Target) -> object:
     return f"{epsilon:g}" if epsilon > 2 * target.layer_norm_limits.epsilon else None
 
 
-def check_axis_count(node: ir.Node, target: Target) -> object:
+def check_axis_count(node: ir.Node, target: Target) -> str | None:
     """a normalised row is the last axis or the last two | flatten the axes before."""
     if target.layer_norm_limits is None:
         return None
@@ -80,9 +82,11 @@ class LayerNorm(Op):
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Reject computed parameters, used mean or deviation, unknown shapes, rows across samples.
+        """Return why the normalization has no integer form, or None if it has one.
 
-        Scale and bias must have one value per element of a row.
+        Reasons: scale or bias computed at run time or without one value per element of a row, a
+        mean or deviation output that is used, unknown dimensions, and rows that include the batch
+        axis.
         """
         gamma = ir.const_value(node.inputs[1])
         beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -217,7 +221,10 @@ def _row_repeats(size: int, target: Target) -> int:
 
 
 def has_short_rows(node: ir.Node, target: Target) -> bool:
-    """Whether the rows of `node` are shorter than `target` supports, so that they are repeated."""
+    """Whether the rows of `node` are so short that `target` needs them repeated side by side.
+
+    False if the shape of the scale is unknown.
+    """
     gamma = ir.get_shape(node.inputs[1])
     if gamma is None:
         return False

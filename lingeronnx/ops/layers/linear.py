@@ -39,8 +39,9 @@ class Linear(WeightLayer):
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit LinearInt, without scale_o if the output is float.
 
-        A bias of zeros is omitted. The factors of per-group weight scales are the last input. Chips
-        accept two or three axes; of more, all axes before the last are merged.
+        A bias of zeros is omitted. The factors of per-group weight scales are the last input. If
+        the output has more axes than the target's limit, all axes before the last are merged
+        (`_emit_rows`).
         """
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if context.has_float_output(node) else context.output_qparams(node)

@@ -1,4 +1,7 @@
-"""Product of two activations: BmmInt, ``y = sat(rescale(x @ y))`` over the last two axes."""
+"""Product of two activations: BmmInt; a limit returns None if kept, else the offending value.
+
+``y = sat(rescale(x @ y))`` over the last two axes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from ..scale_constraints import Scaling, product_max_exponent, share_no_scales
 __all__ = ["Bmm"]
 
 
-def check_matrix_rank(node: ir.Node, target: Target) -> object:
+def check_matrix_rank(node: ir.Node, target: Target) -> str | None:
     """both factors have three axes, or four with equal heads | put the heads of an attention into
     the batch.
     """

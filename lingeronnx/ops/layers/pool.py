@@ -1,4 +1,4 @@
-"""Pooling: MaxPool on integers and AvgPool2dInt.
+"""Pooling: MaxPool and AvgPool2dInt; a limit returns None if kept, else the offending value.
 
 Average pooling sums a window, including padded zeros, and divides by its area. Chips ignore or
 mishandle a change of scale, so input and output share one scale; `generic` requantizes in one step.
@@ -34,7 +34,7 @@ _MAX_WEIGHT_EXPONENT = 16  # largest exponent at which weights were measured
 _MAX_MEAN_ELEMENTS = 1 << 16  # elements; largest LinearInt of many rows that was measured
 
 
-def check_global_average(node: ir.Node, target: Target) -> object:
+def check_global_average(node: ir.Node, target: Target) -> str | None:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a
     map of other sides.
     """
@@ -105,9 +105,10 @@ def _describe_inexact_average(
 def _step_fits_limits(
     step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target
 ) -> bool:
-    """Whether a step (is convolution, height, width) over an input of `size` is within limits.
+    """Whether a step (is convolution, height, width) over an input of `size` violates no limit.
 
-    A convolution is depthwise; the stride is the kernel size.
+    `size` is (height, width). A convolution is depthwise; the stride is the kernel size, or 1 if
+    the kernel covers the input.
     """
     is_convolution, *kernel = step
     inputs = [make_detached_value([1, channels, *size])]
@@ -129,10 +130,10 @@ def _step_fits_limits(
 def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
     """Split a global average into one or two steps that `target` computes correctly.
 
-    A power-of-two area within the kernel limits becomes a depthwise convolution with ones, which
-    shifts the same sum by the same amount. Otherwise a first step averages smaller windows, which
-    is correct for any area. Of all splits, the one with the most equal areas rounds half up least
-    often.
+    A single step is planned first (`_plan_last_step`): an average pool, or a depthwise convolution
+    with ones for a power-of-two area, which shifts the same sum by the same amount. Otherwise a
+    first step averages smaller windows, which is correct for any area. Of all splits, the one with
+    the most equal areas rounds half up least often.
 
     Returns
     -------
@@ -171,10 +172,10 @@ def _divisors(number: int) -> list[int]:
 def _plan_last_step(
     height: int, width: int, channels: int, target: Target
 ) -> tuple[bool, int, int] | None:
-    """Return the step (is convolution, height, width) that averages a whole input, if possible.
+    """Return the step (is convolution, height, width) that averages an input of this size.
 
-    It is an average pool if exact, otherwise a convolution if the area is a power of two and the
-    kernel within the limit; else None.
+    It is an average pool if the executor computes that correctly, otherwise a convolution if the
+    area is a power of two and the kernel within the limit; else None.
     """
     if _is_exact_global_average(height, width, channels, target):
         return False, height, width
@@ -232,9 +233,10 @@ def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _explain_pool_rejection(node: ir.Node) -> str | None:
-    """Return why the pool has no integer form, or None.
+    """Return why the pool has no integer form, or None if it has one.
 
-    The reasons are `auto_pad`, a window that is not 2-D, dilations and `ceil_mode`.
+    Reasons: `auto_pad` other than NOTSET, a window that is not 2-D, dilations other than 1, and
+    `ceil_mode`.
     """
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return "its padding depends on an input size that is not known"

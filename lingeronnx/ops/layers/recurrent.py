@@ -1,4 +1,6 @@
-"""Recurrent layers of one direction: LSTMInt and GRUInt.
+"""Recurrent layers: LSTMInt and GRUInt; a limit returns None if kept, else the offending value.
+
+A layer has one direction.
 
 Weights are [G*H, I] and [G*H, H] in the gate order i, f, g, o or r, z, n. Biases are int32 at
 scale_x*scale_iw and scale_o*scale_hw; the recurrent state has the scale of the output.
@@ -58,9 +60,10 @@ def get_directions(node: ir.Node) -> list[str]:
 
 
 def optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return the indices of the optional inputs (lengths, h, c) that a float layer has, by key.
+    """Return the indices of the optional inputs that a recurrent layer has, by key.
 
-    A function layer lists them in its attribute `given`, and they follow its four inputs.
+    Keys are those of OPTIONAL_INPUTS: lengths, h, c. A function layer lists them in its attribute
+    `given`, and they follow its four inputs; an ONNX layer has them from index 4 on.
     """
     if node.domain == ir.FUNCTION_DOMAIN:
         return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
@@ -79,10 +82,10 @@ def has_full_length_sequences(node: ir.Node) -> bool:
 
 
 def explain_unsupported(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, or None.
+    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, else None.
 
-    Required are a known number of steps and features, constant weights and biases, no peepholes,
-    and supported attributes.
+    Reasons: an unknown number of steps or features, weights or biases computed at run time,
+    peepholes other than 0, and attributes (`_explain_unsupported_attribute`).
     """
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
@@ -128,7 +131,7 @@ def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
     return target.get_limits(form.name, RecurrentLimits) is not None
 
 
-def check_square_input(node: ir.Node, target: Target) -> object:
+def check_square_input(node: ir.Node, target: Target) -> str | None:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the
     shorter axis.
     """
@@ -141,7 +144,7 @@ def check_square_input(node: ir.Node, target: Target) -> object:
     return f"{shape[1]} steps of {shape[2]} elements"
 
 
-def check_full_sequences(node: ir.Node, target: Target) -> object:
+def check_full_sequences(node: ir.Node, target: Target) -> str | None:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens
     out.
     """
@@ -152,7 +155,7 @@ def check_full_sequences(node: ir.Node, target: Target) -> object:
     return "sequence_lens is given, and some may be shorter"
 
 
-def check_zero_initial_state(node: ir.Node, target: Target) -> object:
+def check_zero_initial_state(node: ir.Node, target: Target) -> str | None:
     """states start at zero, as in every run of a chip: up to 64 steps are written out instead |
     leave them out.
     """
@@ -164,7 +167,7 @@ def check_zero_initial_state(node: ir.Node, target: Target) -> object:
     return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given"
 
 
-def check_cell_unread(node: ir.Node, target: Target) -> object:
+def check_cell_unread(node: ir.Node, target: Target) -> str | None:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the
     last state.
     """
@@ -179,7 +182,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
     return value is not None and bool(value.uses() or value.is_graph_output())
 
 
-def check_gru_support(node: ir.Node, target: Target) -> object:
+def check_gru_support(node: ir.Node, target: Target) -> str | None:
     """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out
     | use an LSTM.
     """
@@ -367,10 +370,10 @@ class _RecurrentRule(Op):
     def _emit_optional_inputs(
         self, node: ir.Node, low: LoweringContext, o: Affine
     ) -> list[ir.Value | None]:
-        """Return the inputs lengths, state and cell, None for absent ones.
+        """Return the inputs lengths, state and (LSTM only) cell in order, None for absent ones.
 
-        `o` are the state's qparams. Absent ones at the end are left out; the cell is an input of an
-        LSTM only.
+        `o` are the state's qparams. Absent ones at the end are left out, so that the list may be
+        empty.
         """
         indices = optional_input_indices(node)
         inputs: list[ir.Value | None] = []
@@ -398,12 +401,10 @@ class _RecurrentRule(Op):
     def _emit_state(
         node: ir.Node, low: LoweringContext, index: int, qparams: Affine | None
     ) -> ir.Value:
-        """Return an initial state with `qparams`, or an initial cell if they are None.
+        """Return initial state or cell, input `index`, as integers.
 
-        The cell has `_CELL_QPARAMS`.
-
-
-        Constants are quantized, tensors requantized where they have other qparams.
+        The parameters are `qparams`, or `_CELL_QPARAMS` if that is None. Constants are quantized,
+        tensors requantized if they have other parameters.
         """
         if ir.const_value(node.inputs[index]) is not None:
             return low.add_quantized_constant(node, index, qparams or _CELL_QPARAMS)

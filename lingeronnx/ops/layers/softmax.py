@@ -1,4 +1,6 @@
-"""Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
+"""Softmax and log-softmax over rows; a limit returns None if kept, else the offending value.
+
+The operators are SoftmaxInt and LogSoftmaxInt.
 
 The input is converted to Q25; the result of the integer algorithm has 15 fractional bits and is
 rounded once to the output's scale. A Softmax along another axis than the last gets a Transpose
@@ -19,7 +21,7 @@ from ..scale_constraints import Scaling, share_no_scales
 __all__ = ["LogSoftmax", "Softmax"]
 
 
-def check_row_length(node: ir.Node, target: Target) -> object:
+def check_row_length(node: ir.Node, target: Target) -> str | None:
     """rows have at most {target.softmax_limits.max_length} elements | split the row."""
     if target.softmax_limits is None:
         return None

@@ -27,10 +27,10 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_attention_masks(model: ir.Model) -> PassResult:
-    """Convert the masks of `model`.
+    """Convert the masks of `model`, in place.
 
-    Constant masks before a Softmax become sums; a Where after it that guards against NaN is
-    removed, and one that selects zeros becomes a product.
+    Constant masks before a Softmax become sums, or are skipped with a reason; a Where after it that
+    guards against NaN is removed, and one that selects zeros becomes a product.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -50,9 +50,9 @@ def canonicalize_attention_masks(model: ir.Model) -> PassResult:
 def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | SkipReason:
     """Convert the mask before `softmax` to a sum with 0 and `MASK_VALUE`, in place; return 1.
 
-    Returns 0 if there is no mask that only `softmax` reads, or if it has this form already, and a
-    reason if the mask broadcasts the scores, is not float32, differs between samples, or masks all
-    of a row.
+    Returns 0 if there is no constant mask that only `softmax` reads, or if it has this form
+    already, and a reason if the mask broadcasts the scores, is not float32, differs between
+    samples, or masks a complete row.
     """
     node = ir.producer(softmax.inputs[0])
     mask = _match_mask(node)
@@ -130,8 +130,8 @@ def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
 def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
     """Return the computed operand of a Where, and its constant one as a mask to add, or None.
 
-    The mask is 0 where the operand is selected; the constant must be low enough for a mask
-    everywhere else.
+    The mask is 0 where the operand is selected. None unless condition and one operand are constant,
+    and the constant is at most `LIKELY_MASK_THRESHOLD` everywhere else.
     """
     choice = _match_constant_choice(node)
     if choice is None:
@@ -146,9 +146,10 @@ def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
 
 
 def _match_constant_choice(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
-    """Match a Where with a constant condition and one constant operand.
+    """Match a Where with a constant condition and exactly one constant operand.
 
-    Returns (computed operand, constant operand, where the computed one is selected), or None.
+    Returns (computed operand, constant operand, boolean array: where the computed one is selected),
+    or None.
     """
     condition = ir.const_value(node.inputs[0])
     arrays = [ir.const_value(value) for value in node.inputs[1:]]

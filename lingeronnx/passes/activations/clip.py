@@ -17,10 +17,11 @@ from .._pass import PassResult, SkipReason
 
 
 def simplify_clip(model: ir.Model) -> PassResult:
-    """Simplify the Clip nodes of `model`.
+    """Simplify the Clip nodes of `model`, in place.
 
     A Clip is merged with a Clip or Relu before it. Without upper bound it becomes Relu for a lower
-    bound of 0, and is removed for one of 0 or below behind a non-negative input.
+    bound of 0, and is removed for one of 0 or below behind a non-negative input. Clips of integers
+    and with bounds that are not constant or not ordered are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     used_names = ir.get_tensor_names(model)

@@ -13,10 +13,11 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_softmax(model: ir.Model) -> PassResult:
-    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model`.
+    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model` to one axis >= 0, in place.
 
-    All get a non-negative axis. Before opset 13 an axis other than the last one stands for all axes
-    from it on; these are flattened around the node, unless they contain the batch.
+    Before opset 13 an axis other than the last one stands for all axes from it on; these are
+    flattened around the node. Skipped with a reason if they contain the batch or their sizes are
+    unknown.
     """
     is_single_axis = ir.get_opset(model) >= 13
     changes, skipped = 0, list[SkipReason]()

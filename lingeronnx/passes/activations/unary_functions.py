@@ -58,9 +58,10 @@ def fuse_known_activations(model: ir.Model) -> PassResult:
 
 
 def _fuse_regions(model: ir.Model, rule: _FusionRule) -> PassResult:
-    """Fuse the regions of `model` that `rule` accepts, from the outputs upstream.
+    """Fuse the regions of `model` that `rule` accepts, in place, from the outputs upstream.
 
-    A region computes a unary function of one tensor and becomes one function call.
+    A region computes a unary function of one tensor and becomes one call of a model-local function.
+    Products of a tensor and a gate that are not fused are skipped with a reason.
     """
     changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
     finder, declarations = _RegionFinder(model.graph, rule), _FunctionDeclarations(model)
@@ -81,10 +82,10 @@ def _fuse_regions(model: ir.Model, rule: _FusionRule) -> PassResult:
 
 
 def _explain_unfused_gate(node: ir.Node, rule: _FusionRule) -> SkipReason | None:
-    """Return why a product of a tensor with a function of it is not fused, else None.
+    """Return why a product of a tensor with a function of it is not fused.
 
-    The function (gate) is one of the rule's `gate_ops`; it is another function, or used elsewhere
-    too.
+    The function (gate) is one of the rule's `gate_ops`; the reason is that it is read elsewhere
+    too, or that the product is no function of the rule. None for other nodes.
     """
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
@@ -193,7 +194,11 @@ class _UnaryRegion:
             self._enter_if_interior(value)
 
     def _enter_if_interior(self, value: ir.Value) -> None:
-        """Schedule the elementwise producer of a source that only members read."""
+        """Let `extend` add the producer of a source later, if it can be a member.
+
+        It can if only members read the source, the source is no graph output, and the producer is
+        an elementwise node (`_computed_operands`).
+        """
         if self._outside_uses[id(value)] or value.is_graph_output():
             return
         producer = ir.require_producer(value)
@@ -253,7 +258,7 @@ class _RegionFinder:
         self._limited_ids: set[int] = set()
 
     def find_region(self, end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
-        """Find the largest fusible set of nodes that computes the output of `end`.
+        """Find the largest set of nodes ending at `end` that computes a function the rule accepts.
 
         Returns (nodes in graph order, the tensor from which they compute it), or None.
         """
@@ -273,7 +278,7 @@ class _RegionFinder:
         return (self._sort_nodes(region.members[:size]), source) if size else None
 
     def _is_fusible(self, region: _UnaryRegion, source: ir.Value) -> bool:
-        """Whether the rule accepts the region."""
+        """Whether the rule accepts the region as a function of `source`."""
         if self._rule.matches_any_size(region):
             return True
         if len(region.members) > self._rule.max_nodes or not self._rule.may_match(region):
@@ -281,7 +286,11 @@ class _RegionFinder:
         return self._rule.matches(self._sort_nodes(region.members), source)
 
     def _exclude_members(self, region: _UnaryRegion) -> None:
-        """Record what a region that cannot be extended excludes for its members."""
+        """Record what a region that cannot be extended excludes for regions that end at a member.
+
+        No such region is tried if the rule's `may_match` is false here; else it is extended only up
+        to the rule's `max_nodes`, unless the rule accepts regions of any size.
+        """
         member_ids = map(id, region.members)
         if not self._rule.may_match(region):
             self._unfusible_ids.update(member_ids)

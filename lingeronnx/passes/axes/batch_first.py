@@ -175,7 +175,10 @@ class _BatchFirstRewriter:
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
     def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the outputs of `node`, empty if it is not part of a subgraph."""
+        """Return the views of the outputs of `node`; an empty list if it belongs to no subgraph.
+
+        A Split has one view per output, another node one for its only output.
+        """
         if node.op_type == "Split":
             return self._infer_split_views(node)
         view = self._infer_view(node) if len(node.outputs) == 1 else None
@@ -184,7 +187,8 @@ class _BatchFirstRewriter:
     def _infer_view(self, node: ir.Node) -> FactoredView | None:
         """Return the view of the only output of `node`, or None.
 
-        None if the input has no view, or if the rule of the operator does not support the node.
+        None if no input has a view and no subgraph starts here, or if the rule of the operator does
+        not support the node.
         """
         op_type = node.op_type
         if op_type in operators.AFFINE_OPS:
@@ -477,8 +481,9 @@ class _BatchFirstRewriter:
     ) -> FactoredView | None:
         """Return the view of an elementwise operator on `view` and a constant operand.
 
-        None if the second operand is no constant, or has as many axes as the view after dropping a
-        leading 1, or if the batch cannot be separated from its axes.
+        `constant_index` is the constant's input index. None if that input is computed, has as many
+        axes as the view after dropping a leading 1, or if the batch cannot be separated from its
+        axes.
         """
         constant = ir.require_input(node, constant_index)
         array = original = ir.const_value(constant)
@@ -502,9 +507,10 @@ class _BatchFirstRewriter:
     # ---- creating nodes ----
 
     def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> None:
-        """Create the tensor that `view` describes and let the consumers of `value` read it.
+        """Create the tensor that `view` describes, and let the consumers of `value` read it.
 
-        The new tensor takes over the name of `value`; a graph output gets an Identity if needed.
+        The new tensor takes over the name of `value`; a graph output gets an Identity of it instead
+        if the tensor has a name already. New nodes are inserted before `node`.
         """
         new_value = self._materialize_view(view, view.axes, node)
         if value.is_graph_output() and new_value not in self._unnamed_values:

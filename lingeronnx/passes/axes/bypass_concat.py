@@ -19,9 +19,10 @@ __all__ = ["bypass_concat"]
 
 
 def bypass_concat(model: ir.Model) -> PassResult:
-    """Let consumers of single parts of a Concat read these, counted by removed nodes.
+    """Let the consumers of a node that restores one operand of a Concat read that operand.
 
-    The consumers are Slice, Gather and Squeeze nodes that restore a part exactly.
+    In place. The node is a Slice or Gather that selects exactly one operand, or a Squeeze after an
+    Unsqueeze; it is removed and counts as a change. Skipped with a reason if both names are needed.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -41,7 +42,8 @@ def bypass_concat(model: ir.Model) -> PassResult:
 def _find_concat_part(node: ir.Node) -> ir.Value | None:
     """Return the tensor before a Concat or Unsqueeze that `node` restores, or None.
 
-    `node` is a Squeeze, a Slice or a Gather that selects exactly one input of the Concat.
+    `node` is a Slice that selects exactly one input of the Concat, a Gather of a position that an
+    Unsqueeze added, or the Squeeze of an Unsqueeze.
     """
     producer = ir.producer(node.inputs[0]) if node.inputs else None
     if producer is None:

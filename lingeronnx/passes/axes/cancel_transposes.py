@@ -22,9 +22,10 @@ _Perm = tuple[int, ...]
 
 
 def cancel_transposes(model: ir.Model) -> PassResult:
-    """Cancel Transposes of `model`, counted by changed nodes.
+    """Cancel Transposes of `model`, in place; counted by changed nodes.
 
-    They are moved down the graph on a copy first, and in `model` only if that leaves fewer.
+    They are moved down the graph on a copy first, and in `model` only if that leaves fewer. The
+    remaining ones are skipped with a reason.
     """
     changes = _drop_transposes_before_reshape(model)
     count = len(_find_remaining_transposes(model))
@@ -95,9 +96,9 @@ def _sink_transposes(model: ir.Model) -> int:
 
 
 def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
-    """Merge the Transpose `node` with one before it; return the number of changes.
+    """Merge the Transpose `node` with one before it; return 1, or 0 without a change.
 
-    If both cancel, `node` is removed, unless it computes a graph output.
+    If both cancel, `node` is bypassed; nothing happens if it then computes a graph output.
     """
     producer = ir.producer(node.inputs[0])
     first, second = _get_permutation(producer), _get_permutation(node)
@@ -116,10 +117,11 @@ def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
 
 
 def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
-    """Move equal Transposes of all inputs of `node` to its outputs; return the changes.
+    """Move equal Transposes of all inputs of `node` to its outputs; return 1, or 0 without one.
 
     Axis attributes and constants of `node` are permuted. Nothing changes if the permutations
-    differ, a constant has more axes, or the operator's rule does not allow it.
+    differ, a constant has more axes, or the operator's rule (`_find_attribute_rewrite`) does not
+    allow it.
     """
     if not _can_sink_through(node):
         return 0

@@ -28,9 +28,10 @@ _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
-    """Convert the channel selections of `model` that pass through the batch axis.
+    """Convert the channel selections of `model` that pass through the batch axis, in place.
 
-    A chain of data movements that selects complete channels of a sample becomes one Gather.
+    A chain of data movements that selects complete channels of a sample becomes one Gather; others
+    are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -125,9 +126,10 @@ def _trace_element_order(
 
 
 def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, channels: np.ndarray) -> None:
-    """Replace `node` by a Gather of `channels` (axis 1 of `source`), and a Reshape if needed.
+    """Replace `node` by a Gather of `channels` (axis 1 of `source`) and a Reshape.
 
-    There is no Gather if all channels are selected in order, and a Reshape if the shape differs.
+    There is no Gather if `channels` are all in order, and a Reshape only if the shape differs or
+    there is no Gather.
     """
     shape = list(source.shape or ())
     result_shape = [int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:]]

@@ -23,7 +23,8 @@ __all__ = ["replace_concat_with_constants", "rewrite_concat_as_pad_add"]
 def replace_concat_with_constants(model: ir.Model) -> PassResult:
     """Rewrite each Concat of one computed tensor and constants of batch size 1 as Pad and Add.
 
-    Only those whose batch size is unknown are rewritten.
+    In place. Only those whose batch size is unknown are rewritten; other ones with a constant are
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

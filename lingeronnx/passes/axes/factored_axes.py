@@ -112,7 +112,7 @@ def _substitute_in_axes(
 def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView | None:
     """Return `view` with the factors of its leading axes replaced by those of `axes`.
 
-    None if the factors have other sizes.
+    The number of leading axes is that of `axes`. None if their factors differ in number or size.
     """
     factors: dict[AxisFactor, AxisFactor] = {}
     for axis, target_axis in zip(view.axes, axes, strict=False):

@@ -16,10 +16,11 @@ from .._pass import PassResult, SkipReason
 
 
 def fold_transpose_into_linear(model: ir.Model) -> PassResult:
-    """Fold Transposes of `model` into weights of linear layers.
+    """Fold Transposes of `model` into weights of linear layers, in place.
 
-    The Transpose is before a flattening Reshape, with only nodes in between that do not depend on
-    the order; the columns of the weight are permuted instead.
+    The Transpose is before a flattening Reshape, with only elementwise nodes between that and the
+    layer; the columns of the weight are permuted instead. Those that cannot be folded are skipped
+    with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -31,10 +31,10 @@ class _Part(NamedTuple):
 
 
 def slice_before_transpose(model: ir.Model) -> PassResult:
-    """Rewrite the parts of transposed tensors of `model`, counted by removed Transposes.
+    """Rewrite the parts of transposed tensors of `model`, in place; counted by removed Transposes.
 
     The parts are selected one by one from an axis that the Transpose moves to the front; they are
-    sliced before it instead.
+    sliced before it instead. Other Transposes of this form are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -99,7 +99,7 @@ def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
     """Return the parts that all consumers of a Transpose select from its first axis, by consumer.
 
     `reshape` computes the input of `node`. None if a consumer is not a Gather or Split that selects
-    single elements of that axis.
+    single elements of that axis. Not all elements need be selected.
     """
     axis = ir.get_attr(node, "perm")[0]
     count = int(ir.require_shape(reshape.outputs[0])[axis] or 1)

@@ -84,9 +84,9 @@ def _sample_size(shape: tuple[int | None, ...]) -> int:
 def _match_layer_chain(fold: ir.Node, first: ir.Node) -> list[ir.Node] | None:
     """Match the layers from `first` on between the Reshape `fold` and the one that reverts it.
 
-    Returns the layers and the last Reshape. None if a node in between is no layer or elementwise
-    operator, has not exactly one consumer or does not pass the tensor on by input 0, if there is
-    none, or if the Reshape does not restore the batch.
+    Returns the layers and that Reshape as the last node. None if a node in between is no layer or
+    elementwise operator, has not exactly one consumer or does not pass the tensor on by input 0, if
+    there is no node in between, or if the Reshape does not restore the batch.
     """
     source_shape = ir.require_shape(fold.inputs[0])
     steps = _sample_size(source_shape) // int(ir.require_shape(fold.outputs[0])[-1] or 1)

@@ -41,11 +41,12 @@ _TOLERANCE = 1e-3  # relative to the largest output value, as for the complete n
 
 
 def make_batch_dynamic(model: ir.Model) -> PassResult:
-    """Make the batch axis of `model` dynamic; one change if it was fixed before.
+    """Make the batch axis of `model` dynamic, in place; one change if it was fixed before.
 
     Tries the constants that contain the batch size, then a batch found by trial runs. A model for
-    one sample that cannot be changed is skipped with a reason; raises ModelError for one that is
-    made for several samples.
+    one sample that cannot be changed is skipped with a reason, as is one whose inputs have
+    different batch sizes; raises ModelError for one that is made for several samples and cannot be
+    changed.
     """
     has_user_axes = BATCH_AXES_KEY in model.metadata_props
     store_inferred_batch_axes(model)
@@ -90,7 +91,11 @@ def _try_dynamic_batch(
 
 
 def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
-    """Whether all inputs have known shapes, numeric or boolean type, and small samples."""
+    """Whether a trial run is possible for all inputs.
+
+    Their shapes must be known, the type numeric or boolean, and a batch have at most
+    `_MAX_INPUT_ELEMENTS` elements.
+    """
     for spec in specs:
         if spec.shape is None or None in spec.shape or spec.dtype.kind not in "fiub":
             return False
@@ -146,7 +151,7 @@ def _common_batch_size(specs: Sequence[InputSpec]) -> int | None:
 def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
     """Return input name -> size of the batch axis, for inputs that have a batch axis.
 
-    None if the size or the shape is not fixed.
+    The size is None if it, or the shape, is not fixed.
     """
     return {
         spec.name: spec.shape[spec.axis] if spec.shape else None
@@ -156,9 +161,9 @@ def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
 
 
 def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> list[SkipReason]:
-    """Return a reason for each input if only some have a fixed batch size, or different ones.
+    """Return a reason for each batched input if their batch sizes differ; empty if all agree.
 
-    Empty if all agree.
+    A dynamic size differs from a fixed one.
     """
     sizes = _batch_sizes(specs)
     if len(set(sizes.values())) < 2:
@@ -195,9 +200,9 @@ def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool
 
 
 def _has_small_samples(spec: InputSpec) -> bool:
-    """Whether all dimensions but the batch are known, with at most `_MAX_INPUT_ELEMENTS`.
+    """Whether all dimensions but the batch are known, with at most `_MAX_INPUT_ELEMENTS` elements.
 
-    The batch counts with its size; an unknown one counts as 1.
+    The batch counts with its size; an unknown one counts as 1. An unknown shape counts as [].
     """
     shape = spec.shape or ()
     if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):

@@ -36,10 +36,11 @@ READABLE_OPSET = Condition(f"opset {TARGET_OPSET} or a newer one", _find_old_ops
 
 
 def convert_opset(model: ir.Model) -> PassResult:
-    """Convert `model` to opset `TARGET_OPSET` if it is older; counts rewritten nodes plus one.
+    """Convert an older `model` to opset `TARGET_OPSET`, in place; counts rewritten nodes plus one.
 
-    Opsets from the target up to `MAX_OPSET` stay; a newer one is relabelled if no operator changed
-    since. Raises ModelError below `MIN_OPSET`.
+    Opsets from the target up to `MAX_OPSET` stay; a newer one becomes `MAX_OPSET` if no operator
+    changed since, else it is skipped with a reason. The IR version is lowered to `MAX_IR_VERSION`.
+    Raises ModelError below `MIN_OPSET`, and for operators and attributes that the target lacks.
     """
     version = model.opset_imports.get("")
     if (model.ir_version or 0) > MAX_IR_VERSION:  # onnxruntime reports features it cannot read
@@ -209,9 +210,9 @@ def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
 
 
 def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
-    """Remove the attributes `axis` and `broadcast`, and align operand 1 at that axis.
+    """Remove the attributes `axis` and `broadcast`, and align operand 1 at that axis; return 1.
 
-    Returns the number of changes.
+    Without `broadcast`, `axis` has no effect.
     """
     axis = ir.get_attr(node, "axis") if ir.get_attr(node, "broadcast", 0) else None
     for name in ("axis", "broadcast"):

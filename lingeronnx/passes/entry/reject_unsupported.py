@@ -35,10 +35,10 @@ _MAX_INFERENCE_BYTES = 1 << 28  # maximum size of the constants for which shapes
 
 
 def reject_unsupported(model: ir.Model) -> int:
-    """Raise ModelError if `model` cannot be quantized in any way.
+    """Raise ModelError if `model` cannot be quantized in any way; else return 0.
 
     For operators that `_check_operator` rejects, inputs and outputs that are no tensors, have a
-    size of 0 or are text, and tensors of invalid size. Changes nothing and returns 0.
+    size of 0 or are text, and tensors of invalid size (`_check_sizes`). Changes nothing.
     """
     for node in iter_all_nodes(model):
         _check_operator(node)

@@ -15,9 +15,10 @@ from .._pass import PassResult, SkipReason
 
 
 def replace_sequences(model: ir.Model) -> PassResult:
-    """Replace the sequences of `model` that have a static structure.
+    """Replace the sequences of `model` that are created in place and read at constant indices.
 
-    They become Split, Concat or the selected element; remaining ones are skipped with a reason.
+    They become Split, Concat or the selected element, in place; remaining ones are skipped with a
+    reason.
     """
     rewrites = {
         "SplitToSequence": _replace_split_to_sequence,

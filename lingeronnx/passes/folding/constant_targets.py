@@ -29,9 +29,10 @@ def has_computed_target(node: ir.Node) -> bool:
 
 
 def make_targets_constant(model: ir.Model) -> PassResult:
-    """Make the targets of `model` constant if the shapes allow it.
+    """Make the targets of `model` constant if the shapes allow it, in place.
 
-    Targets are the computed shapes and sizes that Reshape, Resize and others read.
+    Targets are the computed shapes and sizes that Reshape, Expand and Resize read; those that
+    remain computed are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in model.graph:

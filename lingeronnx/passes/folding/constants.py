@@ -21,7 +21,7 @@ MAX_FOLDED_ELEMENTS = 1 << 24
 
 
 def fold_constants(model: ir.Model) -> PassResult:
-    """Replace constant nodes of `model` by initializers.
+    """Replace nodes of `model` that depend on constants only by initializers, in place.
 
     Skipped with a reason are graph outputs, results of more than `MAX_FOLDED_ELEMENTS` elements,
     and nodes with a consumer that is not folded.
@@ -53,7 +53,7 @@ def fold_constants(model: ir.Model) -> PassResult:
 def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
     """Return the nodes whose inputs are constants or outputs of such nodes, in graph order.
 
-    Omits nodes without inputs, with subgraphs, and random operators.
+    Leaves out nodes without inputs, with subgraphs, and random operators.
     """
     constant_names: set[str] = set()
     nodes = []

@@ -25,10 +25,10 @@ __all__ = ["find_trip_count"]
 
 
 def inline_static_control_flow(model: ir.Model) -> PassResult:
-    """Inline the static If and Loop nodes of `model`'s main graph.
+    """Inline the static If and Loop nodes of `model`'s main graph, in place.
 
-    Static are an If on a constant and a Loop of known trip count; other nodes with subgraphs are
-    skipped with a reason.
+    Static are an If on a constant and a Loop for which `find_trip_count` returns a number; other
+    nodes with subgraphs are skipped with a reason.
     """
     changes = 0
     for node in list(model.graph):
@@ -54,7 +54,7 @@ def reject_control_flow(model: ir.Model) -> int:
 
 
 def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
-    """Return why `node`, which has subgraphs, cannot be inlined, and the remedy.
+    """Return why `node`, which has subgraphs, cannot be inlined, and the remedy, as two texts.
 
     If the condition or trip count depends on one scalar input, the remedy is to fix that input.
     """

@@ -21,10 +21,10 @@ from .._pass import PassResult, SkipReason
 
 
 def drop_identity(model: ir.Model) -> PassResult:
-    """Remove the nodes of `model` that return their input unchanged.
+    """Remove the nodes of `model` that return their input unchanged, in place.
 
-    Skipped with a reason are nodes with another output that is used, and those between a named
-    input and output of the graph.
+    Skipped with a reason are nodes with another output that is used, and those whose input and
+    output must both keep their names, as between a graph input and output.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

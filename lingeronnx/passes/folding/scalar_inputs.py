@@ -99,9 +99,10 @@ class _Suggestion(NamedTuple):
 
 
 def _choose_suggestion(value: ir.Value) -> _Suggestion:
-    """Return the first suggestion for `value`; one without effect is the last choice.
+    """Return the first suggestion of a value for the scalar input `value`.
 
-    An integer input takes whole numbers only. Without any the suggestion has no number.
+    One without effect is chosen only if there is no other; an integer input takes whole numbers
+    only. Without any, the suggestion has the number None and says "number" or "whole number".
     """
     is_integer = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
     fallback = _Suggestion(None, "whole number" if is_integer else "number")
@@ -121,10 +122,10 @@ def _format_number(number: float) -> str:
 
 
 def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
-    """Yield (number, reason) from the consumers of the scalar `value`.
+    """Yield (number, reason) for fixing the scalar input `value`, from its consumers in order.
 
-    The number is one to fix a scalar input to: a bound that passes, a neutral operand, a default of
-    NonMaxSuppression, or 1 for a condition.
+    The number is a bound that all constants pass, a neutral operand, a default of
+    NonMaxSuppression, or 1 for a condition. Yields nothing for other consumers.
     """
     for use in value.uses():
         node, index = use.node, use.idx

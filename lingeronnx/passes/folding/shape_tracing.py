@@ -29,8 +29,8 @@ _Shapes = dict[str, tuple[int, ...]]
 def trace_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> None:
     """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample).
 
-    A run on two samples tells the batch axis, which becomes symbolic; an axis that mixes the batch
-    with other sizes is marked as folded. Known types stay.
+    A run on two samples tells the batch axis: a size that differs on axis 0 becomes the symbol N,
+    on other axes None. Axis 0 is marked as folded if its sizes are not 1 and 2. Known types stay.
     """
     traced = _run_traces(model, feed)
     for value in ir.iter_values(model):

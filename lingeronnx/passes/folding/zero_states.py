@@ -14,7 +14,7 @@ _VALUE_PRESERVING_OPS = (
 
 
 def drop_zero_states(model: ir.Model) -> PassResult:
-    """Remove the zero states of LSTM, GRU and RNN nodes of `model`.
+    """Remove the zero states (inputs 5 and 6) of LSTM, GRU and RNN nodes of `model`, in place.
 
     States that are not known to be zero are skipped with a reason.
     """

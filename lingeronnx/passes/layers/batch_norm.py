@@ -18,9 +18,10 @@ from .weight_layers import is_weight_layer, scale_layer_outputs
 
 
 def fold_batch_norm(model: ir.Model) -> PassResult:
-    """Fold the batch normalizations of `model` into the layers before them.
+    """Fold the batch normalizations of `model` into the layers before them, in place.
 
-    Skipped with a reason if there is no such layer, or if weight or bias are computed at run time.
+    Skipped with a reason if there is no such layer that only it consumes, if weight, bias or its
+    parameters are computed at run time, and in training mode.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -20,10 +20,11 @@ _FLATTENING_OPS = ("Flatten", "Reshape")
 
 
 def fold_affine(model: ir.Model) -> PassResult:
-    """Fold per-channel arithmetic of `model`: Add, Sub, Mul, Div with a constant, and Neg.
+    """Fold Add, Sub, Mul and Div with a constant per channel, and Neg, of `model`, in place.
 
-    It goes into weight and bias of the layer before, or becomes a BatchNormalization on a
-    four-dimensional tensor, or at least Mul or Add; else the node is skipped with a reason.
+    The node goes into weight and bias of the layer before; otherwise it becomes a
+    BatchNormalization on a four-dimensional tensor, or a Div or Sub becomes Mul or Add. Else it is
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -102,9 +103,10 @@ def _is_positive(array: np.ndarray) -> bool:
 
 
 def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert Div by several constants to Mul, and Sub to Add; return the number of changes.
+    """Convert Div by several constants to Mul, and Sub to Add, in place; return 1, else 0.
 
-    The constant is the second operand, in floating point; a divisor without zeros.
+    The constant must be the second operand, in floating point, with several elements; a divisor
+    without zeros.
     """
     array = operand.array
     if operand.is_first or array.size < 2 or array.dtype.kind != "f":
@@ -128,8 +130,8 @@ def _move_constant_before(
     """Return the constant that has the effect of `array` on the input of `node`, not its output.
 
     `is_positive_factor` says that it multiplies by positive numbers; then `node` may also be
-    positively homogeneous. Otherwise only Transpose, Squeeze and Unsqueeze commute; None for
-    others.
+    positively homogeneous, or flatten axes if `array` is one number. Otherwise only Transpose,
+    Squeeze and Unsqueeze commute; None for others.
     """
     rank = len(ir.get_shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:

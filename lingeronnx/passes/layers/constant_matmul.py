@@ -17,10 +17,10 @@ __all__ = ["canonicalize_constant_matmul"]
 
 
 def canonicalize_constant_matmul(model: ir.Model) -> PassResult:
-    """Convert the products of `model` with a constant on the left, or with more than two axes.
+    """Make the constant of a product a matrix on the right, for all MatMuls of `model`, in place.
 
-    The constant becomes a matrix on the right; skipped if it is no matrix in effect, or if a size
-    of the other operand is unknown.
+    Concerned are constants on the left, or with more than two axes. Skipped with a reason if a
+    leading axis of the constant has not size 1, or if a size of the other operand is unknown.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

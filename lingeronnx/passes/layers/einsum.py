@@ -31,9 +31,10 @@ __all__ = ["decompose_einsum"]
 
 
 def decompose_einsum(model: ir.Model) -> PassResult:
-    """Decompose each Einsum of `model` that is a single product.
+    """Decompose each Einsum of `model` that is a single product, in place.
 
     It becomes a MatMul if letters are summed, else a Mul, with Transposes and Reshapes as needed.
+    Others are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

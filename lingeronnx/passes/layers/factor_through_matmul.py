@@ -21,8 +21,8 @@ _MOVE_OPS = operators.RESHAPING_OPS | {"Transpose"}
 def fold_factor_through_matmul(model: ir.Model) -> PassResult:
     """Move the positive scalar factors of `model` into layers upstream, through matrix products.
 
-    A factor moves if the tensors on the way have one consumer, and weight and bias of the layer are
-    constant.
+    In place. A factor moves if the tensors on the way have one consumer, and weight and bias of the
+    layer are constant; otherwise it is skipped with a reason if it follows a MatMul.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -21,9 +21,10 @@ from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 
 
 def fold_factor_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold the scalar factors of `model` into the layers that read the product.
+    """Fold the scalar factors of `model` into the layers that read the product, in place.
 
-    A factor is folded if a layer with constant weight is the only consumer.
+    A factor is folded if a layer with constant weight is the only consumer. If layers read the
+    product otherwise, it is skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -122,7 +123,8 @@ def _fold_into_layer(
 ) -> bool:
     """Change the weights of `layer` so that it reads ``factor * x + offset``, [C] each.
 
-    Returns False, without a change, if the layer cannot absorb this.
+    Returns False, without a change, if its weight is not constant, a Linear has an input of more
+    than two axes, or a Conv has `auto_pad` or pads (unless the offset is 0).
     """
     if _get_constant_weight(layer) is None:
         return False

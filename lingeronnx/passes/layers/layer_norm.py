@@ -73,9 +73,10 @@ class _Probe(NamedTuple):
 
 
 def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Fuse the decomposed layer normalizations of `model`.
+    """Fuse the decomposed layer normalizations of `model`, in place.
 
-    Around each square root, a region is run on random inputs and compared with the formula.
+    Around each square root, a region is run on random inputs and compared with the formula. Square
+    roots without a match are skipped with a reason.
     """
     changes, unmatched_roots = 0, list[ir.Node]()
     for root in list(model.graph):
@@ -129,7 +130,8 @@ def _match_regions(
     """Return the largest of `regions`, nearest first, that is a normalization of `source`.
 
     A region larger than one that matched may only add affine operators; the search ends at the
-    first one that adds others. None if no region matches or there are no probe inputs.
+    first one that adds others. None if no region matches, or they do not run on random values of
+    `source`.
     """
     results = {str(region.result.name) for region in regions}
     fallback = FloatFallback(model, regions[-1].nodes, results)
@@ -291,9 +293,10 @@ def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
 
 
 def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
-    """Run a region on random inputs; the result is empty if it does not run on `source` alone.
+    """Run a region on `_PROBE_COUNT` random inputs of the shape of `source`, unknown sizes 2.
 
-    There are `_PROBE_COUNT` inputs, repeatable, of the shape of `source`; open sizes are 2.
+    The inputs are the same in every call. Both lists of the result are empty if the region reads
+    other tensors than `source` or a run fails.
     """
     if fallback.inputs != (str(source.name),):
         return _Probe([], [])

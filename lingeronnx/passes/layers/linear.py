@@ -25,9 +25,9 @@ class _LinearMatch(NamedTuple):
 
 
 def fuse_linear(model: ir.Model) -> PassResult:
-    """Convert the fully connected layers of `model`: Gemm and MatMul, with an Add of a bias.
+    """Convert Gemm and MatMul, with an Add of a bias, of `model` to fully connected layers.
 
-    They become calls of ``lingeronnx.Linear``; others are skipped with a reason.
+    They become calls of ``lingeronnx.Linear``, in place; others are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -51,7 +51,7 @@ def is_batch_first(node: ir.Node) -> bool:
 def convert_to_time_first(model: ir.Model) -> int:
     """Convert the LSTM, GRU and RNN nodes of `model` with layout 1 to layout 0; return how many.
 
-    Transposes are inserted around each node, for its inputs, states and outputs.
+    In place: Transposes are inserted around each node, for its input, states and outputs.
     """
     changes = 0
     for node in list(model.graph):
@@ -111,7 +111,7 @@ def _insert_transpose_after(
 def convert_recurrent_layers(model: ir.Model) -> PassResult:
     """Convert the LSTM and GRU nodes of `model` to our functions, in place.
 
-    Nodes that have no such form are listed as skipped, with the reason.
+    Nodes for which `explain_unsupported` gives a reason are skipped with it.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -232,8 +232,9 @@ class _RecurrentRewriter:
     def _batch_first_input(self) -> ir.Value:
         """Return the input of the node as [N, T, I].
 
-        A Transpose that swaps batch and time is bypassed, or moved up through operators on the last
-        axis; else one is added.
+        A Transpose that swaps batch and time is bypassed. Between a graph input and the node it is
+        inserted before the operators on the last axis, if there are only such; else before the
+        node.
         """
         source = ir.require_input(self._node)
         chain = _collect_last_axis_chain(source)
@@ -422,7 +423,8 @@ class _RecurrentRewriter:
     def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
         """Let the consumers of `old` read `new`, transposed by `perm`.
 
-        A consumer that reverts this Transpose reads `new` itself.
+        A consumer that reverts this Transpose reads `new` itself. The producer of `old` is removed,
+        unless it is the recurrent node. The Transpose takes over the name of `old`.
         """
         model = self._model
         if tuple(perm) == _BATCH_TIME_PERM:

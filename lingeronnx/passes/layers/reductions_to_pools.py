@@ -33,9 +33,10 @@ _POOL_BY_OP = {
 
 
 def convert_reductions_to_pools(model: ir.Model) -> PassResult:
-    """Convert the reductions of `model` that other passes do not convert to pools.
+    """Convert the reductions of `model` that other passes do not convert (`_is_handled_elsewhere`).
 
-    The axes must be adjacent within a sample, and the sizes known.
+    In place, to pools. The axes must be adjacent within a sample, and the sizes known; other nodes
+    are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -19,9 +19,10 @@ _WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}
 
 
 def resolve_padding(model: ir.Model) -> PassResult:
-    """Resolve auto_pad and merge Pad nodes of `model` into the windowed operators behind them.
+    """Resolve auto_pad, and merge Pads of `model` into the windowed operators after them.
 
-    auto_pad becomes explicit pads where the sizes are known; other nodes are skipped with a reason.
+    In place. auto_pad becomes explicit pads where the sizes are known; nodes with auto_pad left and
+    Pads that cannot be merged are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -178,9 +179,10 @@ def _pads_with_zeros(pad: ir.Node) -> bool:
 
 
 def _can_merge_into_pool(node: ir.Node, pad: ir.Node, current: list[int], added: list[int]) -> bool:
-    """Whether a pool with `added` pads is the pool of a tensor padded with zeros.
+    """Whether a pool with `added` pads computes the same as the pool of a tensor padded with zeros.
 
-    Pads must be smaller than the kernel. Sets count_include_pad of an average.
+    False if it has pads (`current`) or ceil_mode, a pad is as large as the kernel, or the input of
+    a MaxPool may be negative. Sets count_include_pad of an AveragePool, in place, if True.
     """
     kernel = ir.get_attr(node, "kernel_shape")
     if any(count >= taps for count, taps in zip(added, [*kernel, *kernel], strict=True)):

@@ -25,8 +25,8 @@ _OPPOSITE_DIRECTION = {"forward": "reverse", "reverse": "forward"}
 def fold_sequence_reversal(model: ir.Model) -> PassResult:
     """Reverse the direction of the recurrent layers of `model` that read reversed sequences.
 
-    The reversal before the layer is dropped, and those after it as well; skipped if the output is
-    used in other ways than reversed or one step at a time.
+    In place. The reversal before the layer is dropped, and those after it as well; skipped with a
+    reason if the output is used in other ways than reversed or one step at a time.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -33,7 +33,8 @@ _POOL_BY_OP = {
 def convert_sequence_pools(model: ir.Model) -> PassResult:
     """Convert the pools of sequences in `model`, and means and maxima over one of their axes.
 
-    They become pools over images of height 1; a sequence of unknown length is skipped.
+    In place. They become pools over images of height 1; a reduction with unknown sizes is skipped
+    with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -19,10 +19,11 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_spatial_pools(model: ir.Model) -> PassResult:
-    """Convert spatial means and maxima of `model` to AveragePool and MaxPool.
+    """Convert spatial means and maxima of `model` to AveragePool and MaxPool, in place.
 
-    The input has four axes with known spatial sizes. Also drops ceil_mode without an effect, and
-    makes the windows of pools full.
+    Only of an input with four axes and known spatial sizes. Also drops ceil_mode without an effect,
+    and pads pools so that all windows are full. Other reductions and remaining ceil_mode are
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -79,7 +80,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
     """Whether a float32 mean or maximum over axes 2 and 3 keeps them as size 1 (`keepdims`).
 
-    True for global pools. None for other operators, types and axes.
+    True for global pools. None for other operators, types and axes, which are no such reduction.
     """
     source = node.inputs[0] if node.inputs else None
     if source is None or source.dtype is None or source.dtype.name != "FLOAT":

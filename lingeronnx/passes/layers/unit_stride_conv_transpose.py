@@ -21,9 +21,10 @@ __all__ = ["convert_unit_stride_conv_transpose"]
 
 
 def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
-    """Convert the transposed convolutions of `model` that have stride 1 to Conv.
+    """Convert the transposed convolutions of `model` that have stride 1 to Conv, in place.
 
-    The weight must be constant, and the resulting padding not negative.
+    Only those that platforms support better as Conv (`_is_beneficial`). The weight must be constant
+    and the resulting padding not negative; others are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

@@ -24,6 +24,8 @@ def scale_layer_outputs(
 ) -> bool:
     """Change weight and bias so that `node` computes ``factor * y + offset`` per output channel.
 
+    In place; a missing bias is added.
+
     Parameters
     ----------
     model
@@ -36,7 +38,8 @@ def scale_layer_outputs(
     Returns
     -------
     bool
-        False, without a change, if the layer has no constant weight or bias.
+        False, without a change, if `node` is no Conv or Linear, its weight or bias is computed at
+        run time, or `factor` has another length.
     """
     if not is_weight_layer(node):
         return False
@@ -66,7 +69,7 @@ def fold_affine_into_layer_inputs(
 ) -> bool:
     """Change weight and bias so that `node` reads ``factor * x + offset`` per input channel.
 
-    The layer must not pad unless the offset is 0.
+    In place; a missing bias is added if needed. The layer must not pad unless the offset is 0.
 
     Parameters
     ----------
@@ -80,7 +83,7 @@ def fold_affine_into_layer_inputs(
     Returns
     -------
     bool
-        False, without a change, if the layer has no constant weight or bias.
+        False, without a change, if the weight, or a bias that it has, is not constant.
     """
     weight = ir.const_value(node.inputs[1])
     bias_value = node.inputs[2] if len(node.inputs) > 2 else None

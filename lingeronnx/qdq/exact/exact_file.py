@@ -89,8 +89,8 @@ class ExactFile:
     def _format_operators(self) -> list[str]:
         """Return lines on tie offsets, functions (count by name), and operators that are not exact.
 
-        A line per operator and reason of inexactness, with the first tensor; each topic is omitted
-        if it has no entries.
+        A line per operator and reason of inexactness, with the first tensor, and then a hint to
+        `--functions` if these are not used. Empty if all operators are exact without either.
         """
         written, lines = self.written, []
         if written.tie_offsets:

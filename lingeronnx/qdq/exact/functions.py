@@ -31,6 +31,8 @@ def build_kernel_function(
 ) -> ir.Function:
     """Build a function that computes the same integers as a kernel.
 
+    Its inputs are named x0, x1, ..., its outputs y0, y1, ...
+
     Parameters
     ----------
     kernel

@@ -198,7 +198,8 @@ def make_batch_dynamic(
     Returns
     -------
     ir.Model or str
-        The graph for any batch size, or the reason why the batch must be 1; "" if it is not 1.
+        A copy for any batch size, or the reason why the batch must be 1; "" if no input has a
+        batch of 1.
     """
     is_batch_one = [(ir.get_shape(value) or (0,))[0] == 1 for value in standard.graph.inputs]
     if not any(is_batch_one):

@@ -91,6 +91,12 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
     functions
         Whether operators without an exact float form become functions of integer operators.
 
+    Returns
+    -------
+    ExactGraph
+        The graph, its tie offsets and functions by tensor, and the tensors that are not exact, with
+        the reason.
+
     Raises
     ------
     ModelError
@@ -166,9 +172,11 @@ class ExactWriter(QdqWriter):
         out: Affine | None,
         bits: int,
     ) -> list[ir.Value]:
-        """Write the float operator with offsets that make it exact; NotExactError if none do.
+        """Write the float operator with offsets that make it exact; return its outputs.
 
-        `out` and `bits` are the quantization parameters and the width of the output.
+        `out` and `bits` are the quantization parameters and the width of the output. Offsets other
+        than 0 are recorded in `tie_offsets`. NotExactError if no offset makes it exact, or an input
+        or the output has a zero point.
         """
         operand_indices = op_format.kernel_inputs(writer.node)
         if isinstance(kernel, FloatLinear):
@@ -282,7 +290,8 @@ class ExactWriter(QdqWriter):
     def _write_quant_floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
         """Round the float input of a Quant as the simulator does: floor(x * scale + 1/2) / scale.
 
-        Quantization rules that have no such form return the input, and are recorded as inexact.
+        Returns the rounded float values. Quantization rules that have no such form return the
+        input, and are recorded in `inexact`.
         """
         x = writer.raw_input(0)
         assert isinstance(kernel, k.Quant)

@@ -176,9 +176,11 @@ def _find_row_readable_entries(
     names: Collection[str],
     by_row: Collection[str],
 ) -> dict[str, _Entry]:
-    """Return the arrays that can be read row by row together; empty if one of them cannot.
+    """Return the arrays that can be read row by row together, with equal numbers of rows.
 
-    labels : name of the array with labels. names, by_row : as for `iter_file_items`.
+    They are the labels and the inputs in `by_row`, or all arrays if the model has one input and the
+    archive one array besides labels. Empty if one of them cannot be read that way. labels : name of
+    the array with labels. names, by_row : as for `iter_file_items`.
     """
     # The only array of a file may have any name.
     is_only_array = len(by_row) == len(names) == 1 and len(entries) - (labels is not None) == 1
@@ -263,7 +265,7 @@ def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
 
 
 def _load_npy(file: IO[bytes], size: int) -> np.ndarray:
-    """Return the array of an .npy file of `size` bytes.
+    """Return the array of an .npy file of `size` bytes, which begins at the start of `file`.
 
     ValueError if the file is too short for the shape and dtype in its header.
     """

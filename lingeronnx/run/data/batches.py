@@ -130,10 +130,14 @@ class Data:
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield checked batches of at most `size` samples.
 
+        Held-out samples are not among them; a batch does not span items. The iteration ends at
+        `limit`.
+
         Raises
         ------
         DataError
-            If there are no samples, or an item does not match the inputs.
+            If there are no samples, an item does not match the inputs, a generator is read a second
+            time, or a source of unknown length exceeds `max_samples`.
         """
         if self._used and not self.is_rereadable:
             raise DataError(
@@ -179,7 +183,7 @@ class Data:
     def _check_max_samples(self, count: int) -> None:
         """Raise DataError if `count` exceeds the maximum of a source of unknown length.
 
-        There is no maximum if a limit is set.
+        Only for such sources (`is_open_ended`), and not if a limit is set.
         """
         if self._max_samples is None or count <= self._max_samples:
             return
@@ -190,7 +194,11 @@ class Data:
             )
 
     def held_out_batches(self) -> list[dict[str, np.ndarray]]:
-        """Return the held-out samples in small batches; empty if there are too few samples."""
+        """Return the held-out samples in small batches; empty if there are too few samples.
+
+        Reads the source if that has not been done; a generator that was read in part is not read
+        again.
+        """
         if self.hold_out and not self._complete and (self.is_rereadable or not self._used):
             for _ in self.batches(_PERIOD):
                 pass
@@ -229,7 +237,8 @@ class Data:
         """Yield one batch of at most `size` samples, from the first items that can be concatenated.
 
         Its labels are None; held-out samples are left out. Generators are not consumed; their first
-        items stay in memory. Raises DataError without samples.
+        items stay in memory. Raises DataError without samples. If an input fixes the number of
+        samples, the batch has the samples of one item.
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
@@ -293,7 +302,7 @@ class Data:
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
         """Return the first samples as one batch of at most `size`, without consuming a generator.
 
-        Small batches are cached, so that files are not read repeatedly.
+        Batches of at most `_MAX_CACHED_BYTES` are cached, so that files are not read repeatedly.
         """
         cached_size, cached = self._head
         if size > cached_size:
@@ -306,12 +315,13 @@ class Data:
     def _iter_checked(
         self, items: Iterator[Item]
     ) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
-        """Yield (feeds, labels, number of samples) of `items`.
+        """Yield (feeds, labels, number of samples) of `items`, checked by `_check_item`.
 
         Raises
         ------
         DataError
-            If an item does not match the inputs, or too many items in a row are empty.
+            If an item does not match the inputs, or more than `_MAX_EMPTY_ITEMS` items in a row are
+            empty.
         """
         empty_count = 0
         for index, (raw_feeds, labels) in enumerate(items):
@@ -412,7 +422,7 @@ class Data:
         return "" if self.advice is None or not missing else self.advice(missing)
 
     def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
-        """Drop former inputs that are constants of the model now.
+        """Return `feeds` without former inputs that are constants of the model now.
 
         Raises
         ------
@@ -463,9 +473,9 @@ class Data:
         return {required[0]: value}
 
     def _fit_or_raise(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Check an array and convert it to the type of its input; DataError if it does not fit.
+        """Check an array and convert it to the type of its input; DataError if it does not match.
 
-        An array that exceeds memory is a DataError, too.
+        An array whose conversion exceeds memory is a DataError, too.
         """
         try:
             self._check_shape(array, spec, where)
@@ -556,7 +566,7 @@ def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
 
 
 def _format_array(array: np.ndarray) -> str:
-    """Return a scalar as text, or a list of at most four elements, "..." for more."""
+    """Return a single value as text, or a list of at most four elements and "..." for more."""
     values = array.reshape(-1)[:4].tolist()
     if array.size == 1:
         return str(values[0])

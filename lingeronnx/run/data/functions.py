@@ -17,6 +17,8 @@ __all__ = ["import_function", "load_function"]
 def load_function(text: str, label: str) -> Callable[..., Any]:
     """Load the function that ``module:function`` or ``file.py:function`` names.
 
+    Executes the module.
+
     Parameters
     ----------
     text
@@ -27,7 +29,7 @@ def load_function(text: str, label: str) -> Callable[..., Any]:
     Raises
     ------
     DataError
-        If there is no such function.
+        If there is no such function, or the module fails.
     """
     module, separator, name = text.rpartition(":")
     if not (separator and module and name.isidentifier()):
@@ -39,12 +41,12 @@ def load_function(text: str, label: str) -> Callable[..., Any]:
 
 
 def import_function(module: str, name: str, label: str) -> Callable[..., Any]:
-    """Return the function `name` of a module, or of a file that ends in .py.
+    """Return the function `name` of a module, or of a file that ends in .py, which is executed.
 
     Raises
     ------
     DataError
-        If there is no such function. `label` describes its role in messages.
+        If there is no such function, or the module fails. `label` describes its role in messages.
     """
     with wrap_user_errors(f"{label}: importing {module} failed", DataError):
         if module.endswith(".py"):

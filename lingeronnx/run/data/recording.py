@@ -113,9 +113,10 @@ class RecordedItems:
         return True
 
     def _store(self, value: object) -> object:
-        """Return a copy of an array or of a mapping of arrays; other objects are returned as is.
+        """Return the recorded form of an array or of a mapping of arrays.
 
-        Large arrays are written to the file instead, and represented by `_SpilledArray`.
+        It is a copy; arrays that exceed the remaining memory are written to the file instead and
+        represented by `_SpilledArray`. Other objects are returned as is.
         """
         if isinstance(value, Mapping):
             return {name: self._store(entry) for name, entry in value.items()}
@@ -151,7 +152,7 @@ class RecordedItems:
         return spilled
 
     def _load(self, value: object) -> object:
-        """Return what `_store` stored, with the arrays of the file read back.
+        """Return the value that `_store` was passed, with the arrays of the file read back.
 
         DataError if the file ended early.
         """

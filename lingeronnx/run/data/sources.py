@@ -99,7 +99,7 @@ class ItemSource:
 def open_items(
     source: object, label: str, names: Collection[str] = (), by_row: Collection[str] = ()
 ) -> ItemSource:
-    """Open a source of any supported form.
+    """Open a source of any supported form; items are read when they are iterated over.
 
     Parameters
     ----------
@@ -219,7 +219,8 @@ def _iter_files(
 def resolve_source_path(source: object) -> object:
     """Make the path in a source absolute, so that other processes find the file.
 
-    This also applies to file.py in "file.py:function". Other sources are returned unchanged.
+    Applies to existing files and folders, and to file.py in "file.py:function". Other sources are
+    returned unchanged.
     """
     if not isinstance(source, str | os.PathLike):
         return source

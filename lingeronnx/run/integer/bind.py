@@ -100,10 +100,11 @@ class Binder:
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
-        """Convert some nodes, or all; fill `steps`, `specs`, `held` and `integer_names`.
+        """Convert `nodes`, or all; fill `steps`, `specs`, `held` and `integer_names`.
 
         Float nodes are collected into one step until an integer node depends on them. Nodes whose
-        outputs are fed are skipped. Raises ModelError for nodes that are not supported.
+        outputs all have specs already are skipped. Raises ModelError for nodes that are not
+        supported.
         """
         for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
@@ -148,9 +149,9 @@ class Binder:
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         """Append the steps of an integer node, and the qparams of its outputs.
 
-        Constant inputs become steps; an output that is real is written as integers under a new name
-        and then dequantized. ModelError for missing inputs, or scales that differ from the
-        producers'.
+        Constant inputs become steps. An output of the kernel that is float in the graph is written
+        as integers under a new name and then dequantized. ModelError for missing inputs, or scales
+        that differ from the producers'.
         """
         attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
@@ -281,9 +282,10 @@ class Binder:
         self.specs.update(zip(step.outputs, results, strict=False))
 
     def _append_float_fallback(self) -> None:
-        """Append the pending float nodes as one step, unless their results are not used.
+        """Append the pending float nodes as one step, and clear them.
 
-        Inner tensors in `keep` (with None, all) are outputs too, if they have a batch axis.
+        No step is appended if no output is used. Inner tensors in `keep` (with None, all) are
+        outputs too, if they have a batch axis (axis 0 of size 1 or unknown).
         """
         if not self._pending:
             return

@@ -45,6 +45,8 @@ class ArithmeticSide:
     def resolve(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
         """Return the arithmetic called `name`, or the default of the graph's dialect if it is None.
 
+        The default is that of the training side for dialect 3, else the executor's.
+
         Raises
         ------
         ConfigError
@@ -58,12 +60,12 @@ class ArithmeticSide:
         return cls(target, dialect if is_training else 0)
 
     def arithmetic(self, op_format: Format, node: ir.Node) -> Arithmetic:
-        """Return the arithmetic of an operator.
+        """Return the arithmetic of an operator of this side on the target.
 
         Raises
         ------
         ModelError
-            If it is not known.
+            If the target does not have the operator on this side.
         """
         training = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
         if self.dialect:

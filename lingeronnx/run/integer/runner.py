@@ -117,7 +117,8 @@ class IntegerRunner:
         names
             Tensors to yield; None for all.
         force
-            Tensors to replace by these integers (or reals); they must be in `names`.
+            Arrays that the consumers of these tensors get instead; they must be in `names`. The
+            arrays that their nodes computed are yielded.
 
         Raises
         ------
@@ -182,7 +183,7 @@ class IntegerRunner:
     def walk(
         self, feed: Mapping[str, np.ndarray], outputs: Collection[str] | None = None
     ) -> GraphWalk:
-        """Return a `GraphWalk` over one batch of real inputs.
+        """Return a `GraphWalk` over one batch of real inputs; nothing is computed yet.
 
         outputs : tensors to compute, with all tensors upstream; None for all.
         """
@@ -204,7 +205,8 @@ class IntegerRunner:
     ) -> Binder:
         """Make a binder for feeds of `specs` (input name -> shape and type of one sample).
 
-        `keep` are the tensors to keep besides outputs, as for `Binder`.
+        `keep` are inner tensors of float nodes to keep besides outputs, None for all, as for
+        `Binder`.
         """
         return Binder(
             self.model,
@@ -300,8 +302,8 @@ class IntegerRunner:
     ) -> tuple[Program, dict[str, Affine]]:
         """Compile a program for feeds of `specs`; return it with the qparams of integer tensors.
 
-        keep : tensors to yield besides the outputs, None for all. quantized : inputs that are fed
-        integers. ModelError if the simulator does not support a step.
+        names : tensors to yield, None for all. quantized : inputs that are fed integers. ModelError
+        if the simulator does not support a step.
         """
         from simulator import program
 
@@ -319,10 +321,10 @@ class IntegerRunner:
 
 
 def _select_outputs(binder: Binder, names: Collection[str] | None) -> list[str] | None:
-    """Return the outputs of a program: the tensors of `keep` that it has; None for all tensors.
+    """Return the outputs of a program: those of `names` that it has.
 
-    Without `keep`, tensors that the graph does not have (integers before a dequantization) are left
-    out.
+    Without `names`, all tensors that the graph has (not the integers before a dequantization that
+    the graph lacks); None if these are all.
     """
     if names is not None:
         return [name for name in names if name in binder.specs]
@@ -447,9 +449,9 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    """Return the graph inputs of Quants to more bits than the target's Quant can write, up to 32.
+    """Return the graph inputs of Quants to more bits than the target's Quant can write.
 
-    Without a limit of the target, none.
+    Up to 32 bits; empty if the target has no limit. They are fed as int32.
     """
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
     max_bits = 32 if arithmetic is None else arithmetic.max_bits

@@ -53,9 +53,9 @@ class GraphWalk:
         self._current: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
-        """Compute and yield one step after the other.
+        """Compute and yield one step after the other, on the complete batch.
 
-        A step's inputs are released after it, if no later step reads them.
+        A step's inputs are released when the next one is requested, if no later step reads them.
         """
         for index, step in enumerate(self._binder.steps):
             self._step = step

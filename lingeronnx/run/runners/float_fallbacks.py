@@ -257,7 +257,7 @@ class FloatFallback(NumpyKernel):
         )
 
     def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
-        """Return a session on `proto`, from the cache if an equal model was opened before."""
+        """Return a session of one thread on `proto`, which is cached by the model's contents."""
         key = _hash_model(proto)
         if key not in self._fallback_sessions:
             self._fallback_sessions[key] = open_ort_session(
@@ -352,12 +352,12 @@ class FloatFallback(NumpyKernel):
         return True
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs of a batch.
+        """Compute the outputs of a batch; arrays are in the order of `inputs` and `outputs`.
 
         Raises
         ------
         ModelError
-            If their shapes are not those that `infer` returned.
+            If their shapes are not those that `infer` returned, or onnxruntime fails.
         """
         results = self._compute(arrays)
         for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
@@ -425,8 +425,9 @@ class FloatFallback(NumpyKernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the types of the outputs for inputs of `specs`, by running on zeros.
 
-        The types of inputs in the file are replaced by those of `specs`. ModelError if the node
-        does not run on zeros, as when shapes depend on the values of inputs.
+        It also chooses the batching of later runs, and replaces the types of inputs in the file by
+        those of `specs`. ModelError if the node does not run on zeros, as when shapes depend on the
+        values of inputs.
         """
         for value, spec in zip(self.proto.graph.input, specs, strict=True):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)

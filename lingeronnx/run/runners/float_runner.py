@@ -134,7 +134,8 @@ class FloatRunner:
     def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
         """Split the model into stages, and open a session for each.
 
-        There is one stage unless the tensors are too large to be in memory at once.
+        There is one stage unless the tensors are too large to be in memory at once
+        (`group_tensors_by_size`). `outputs` are the tensors that `run` can yield, None for all.
         """
         proto, self._external_constants = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
@@ -222,7 +223,8 @@ class FloatRunner:
     def _run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
         """Run all stages that are needed, and yield (name, array, None) of the tensors `outputs`.
 
-        Arrays are released as soon as no later stage reads them. ModelError if onnxruntime fails.
+        Graph inputs come first, then the other tensors stage by stage. Arrays are released as soon
+        as no later stage reads them. ModelError if onnxruntime fails.
         """
         yield from ((name, inputs[name], None) for name in outputs if name in inputs)
         arrays: dict[str, Any] = dict(inputs)

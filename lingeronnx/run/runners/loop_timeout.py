@@ -28,9 +28,10 @@ def contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
 def with_loop_timeout(
     run: Callable[..., Any], make_options: Callable[[], Any]
 ) -> Callable[..., Any]:
-    """Return onnxruntime's `run` with a timeout, after which it raises ModelError.
+    """Return a function that calls onnxruntime's `run` and stops it after a timeout.
 
-    The timeout is LINGERONNX_LOOP_SECONDS. `make_options` creates onnxruntime's options of a run.
+    It then raises ModelError. The timeout is LINGERONNX_LOOP_SECONDS, read at each call.
+    `make_options` creates onnxruntime's options of a run.
     """
 
     def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime

@@ -36,10 +36,10 @@ class ModelStage:
 
 
 def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[str]]:
-    """Group consecutive tensors of at most `MAX_STAGE_BYTES` bytes (4 per element) per sample.
+    """Group consecutive tensors that have together at most `MAX_STAGE_BYTES` bytes per sample.
 
-    The order is that of `names`; a larger tensor is a group of its own. There is one group if
-    shapes or types are not known, or nodes have subgraphs.
+    An element counts as 4 bytes. The order is that of `names`; a larger tensor is in a group of its
+    own. There is one group if shapes or types are not known, or nodes have subgraphs.
     """
     values = {str(value.name): value for value in ir.iter_values(model)}
     has_subgraphs = any(ir.has_subgraphs(node) for node in model.graph)
@@ -65,9 +65,10 @@ def _is_size_known(value: ir.Value) -> bool:
 def split_into_stages(
     proto: onnx.ModelProto, groups: Sequence[Sequence[str]], types: Mapping[str, int]
 ) -> list[ModelStage]:
-    """Split a model after the last node of each group of requested tensors.
+    """Split a model into one stage per group of requested tensors.
 
-    Nodes that no requested tensor depends on are removed.
+    A stage ends after the last node of its group. Nodes that no requested tensor depends on are
+    removed. `proto` is not modified.
 
     Parameters
     ----------

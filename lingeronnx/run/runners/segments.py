@@ -135,10 +135,10 @@ def _is_constant(node: ir.Node) -> bool:
 def _group_nodes(
     nodes: Sequence[ir.Node], visible: Collection[str], separate: Collection[str]
 ) -> list[list[ir.Node]]:
-    """Merge the group of each node with a single consumer into that of the consumer.
+    """Group nodes into segments; each ends with the only node whose outputs are used outside.
 
-    Nodes with outputs in `visible` are not merged, and stay last in their group; a group contains
-    at most one node of `separate`. Groups are in the order of their last nodes.
+    A node with a single consumer joins the group of the consumer, unless an output is in `visible`
+    or the group would have two nodes of `separate`. Groups are in the order of their last nodes.
     """
     consumers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:

@@ -155,9 +155,10 @@ def open_default_ort_session(content: bytes) -> OrtSession:
 def run_session(
     session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """Run a session and return its outputs, for `to_array`.
+    """Run a session and return its outputs `names`, for `to_array`.
 
-    They are OrtValues if possible, so that not all arrays are in memory twice at once.
+    They are OrtValues if all inputs and outputs are numeric, so that not all arrays are in memory
+    twice at once; else arrays. Inputs may be either.
     """
     import onnxruntime as ort
 

@@ -1,4 +1,4 @@
-"""Limits of convolutions.
+"""Limits of convolutions: None if the node is within the limit, else the offending value.
 
 The docstring of each limit is the rule that users read; see `limit_tables`.
 """
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-def kernel_side(node: ir.Node, target: Target) -> object:
+def kernel_side(node: ir.Node, target: Target) -> str | None:
     """kernel height and width must not exceed {own.packing.conv.max_kernel} | split the kernel and
     add the partial results.
     """
@@ -56,7 +56,7 @@ def kernel_side(node: ir.Node, target: Target) -> object:
     return format_sides(window.kernel) if exceeds else None
 
 
-def kernel_dilated(node: ir.Node, target: Target) -> object:
+def kernel_dilated(node: ir.Node, target: Target) -> str | None:
     """the kernel size along a dilated axis must not exceed {own.packing.conv.max_kernel_dilated} |
     split the kernel and add the partial results.
     """
@@ -68,7 +68,7 @@ def kernel_dilated(node: ir.Node, target: Target) -> object:
     return format_sides(window.kernel) if exceeds else None
 
 
-def kernel_length_1d(node: ir.Node, target: Target) -> object:
+def kernel_length_1d(node: ir.Node, target: Target) -> int | None:
     """1-D kernels must not be longer than {own.packing.conv.max_kernel_1d} | split the kernel and
     add the partial results.
     """
@@ -82,18 +82,18 @@ def kernel_length_1d(node: ir.Node, target: Target) -> object:
     )
 
 
-def dilation_1d(node: ir.Node, target: Target) -> object:
+def dilation_1d(node: ir.Node, target: Target) -> int | None:
     """1-D convolutions do not support dilation | expand the kernel with zeros."""
     window = PackerWindow.from_node(node)
     return window.dilations[1] if window is not None and window.dilations[1] != 1 else None
 
 
-def conv1d_dilation(node: ir.Node, target: Target) -> object:
+def conv1d_dilation(node: ir.Node, target: Target) -> int | None:
     """convolutions with a 3-D weight do not support dilation | expand the kernel with zeros."""
     return dilation_1d(node, target) if len(ir.get_shape(node.inputs[1]) or ()) == 3 else None
 
 
-def grouped_hoisted_padding(node: ir.Node, target: Target) -> object:
+def grouped_hoisted_padding(node: ir.Node, target: Target) -> str | None:
     """a grouped convolution must have at least as many channels per group as kernel rows, and at
     least as many input rows as kernel columns, because the packer hoists its padding otherwise |
     convolve each group separately.
@@ -113,7 +113,7 @@ def grouped_hoisted_padding(node: ir.Node, target: Target) -> object:
     return f"{geometry.group} groups of {channels} channels under {format_sides(geometry.kernel)}"
 
 
-def group_count_1d(node: ir.Node, target: Target) -> object:
+def group_count_1d(node: ir.Node, target: Target) -> str | None:
     """1-D convolutions do not support groups | write it as a 2-D convolution over a map of height
     1.
     """
@@ -123,7 +123,7 @@ def group_count_1d(node: ir.Node, target: Target) -> object:
     return f"{window.group} groups"
 
 
-def stride_values(node: ir.Node, target: Target) -> object:
+def stride_values(node: ir.Node, target: Target) -> int | None:
     """strides must be one of {own.packing.conv.strides} | use a stride of
     {own.packing.conv.stride_text}.
     """
@@ -135,7 +135,7 @@ def stride_values(node: ir.Node, target: Target) -> object:
     )
 
 
-def stride_within_kernel(node: ir.Node, target: Target) -> object:
+def stride_within_kernel(node: ir.Node, target: Target) -> str | None:
     """the stride must not exceed the kernel size | pad the kernel with zeros (--fit does this)."""
     window = PackerWindow.from_node(node)
     if window is None:
@@ -150,7 +150,7 @@ def stride_within_kernel(node: ir.Node, target: Target) -> object:
     )
 
 
-def pad_side(node: ir.Node, target: Target) -> object:
+def pad_side(node: ir.Node, target: Target) -> str | None:
     """padding must not exceed {own.packing.conv.max_pad} or the kernel size | insert an explicit
     Pad before the layer.
     """
@@ -162,7 +162,7 @@ def pad_side(node: ir.Node, target: Target) -> object:
     return f"pads {list(window.pads)}" if exceeds else None
 
 
-def dilation_values(node: ir.Node, target: Target) -> object:
+def dilation_values(node: ir.Node, target: Target) -> int | None:
     """dilations must be one of {own.packing.conv.dilations} | use an undilated kernel."""
     window = PackerWindow.from_node(node)
     if window is None:
@@ -172,7 +172,7 @@ def dilation_values(node: ir.Node, target: Target) -> object:
     )
 
 
-def depthwise_multiplier(node: ir.Node, target: Target) -> object:
+def depthwise_multiplier(node: ir.Node, target: Target) -> str | None:
     """depthwise convolutions require a channel multiplier of 1 | use several depthwise convolutions
     and concatenate.
     """
@@ -191,7 +191,7 @@ def depthwise_multiplier(node: ir.Node, target: Target) -> object:
     )
 
 
-def group_outputs(node: ir.Node, target: Target) -> object:
+def group_outputs(node: ir.Node, target: Target) -> str | None:
     """a grouped convolution with one output per group must have one input per group | slice the
     input and convolve each part.
     """
@@ -201,7 +201,7 @@ def group_outputs(node: ir.Node, target: Target) -> object:
     return f"{window.group} groups of {window.channels} channels" if window.outputs == 1 else None
 
 
-def transposed_group_count(node: ir.Node, target: Target) -> object:
+def transposed_group_count(node: ir.Node, target: Target) -> str | None:
     """transposed convolutions do not support groups | upsample the input and convolve each group
     separately.
     """
@@ -209,7 +209,7 @@ def transposed_group_count(node: ir.Node, target: Target) -> object:
     return f"{group} groups" if group != 1 else None
 
 
-def transposed_dilation(node: ir.Node, target: Target) -> object:
+def transposed_dilation(node: ir.Node, target: Target) -> str | None:
     """transposed convolutions do not support dilation | expand the kernel with zeros."""
     window = PackerWindow.from_node(node)
     if window is None or max(window.dilations) == 1:
@@ -217,7 +217,7 @@ def transposed_dilation(node: ir.Node, target: Target) -> object:
     return f"dilations {list(window.dilations)}"
 
 
-def conv_line_buffer(node: ir.Node, target: Target) -> object:
+def conv_line_buffer(node: ir.Node, target: Target) -> str | None:
     """the line buffer (input rows under the kernel) must fit in
     {own.packing.conv.line_buffer_bytes} bytes ({own.packing.conv.depthwise_line_buffer_bytes} for
     depthwise) along at least one axis | reduce the channels or the input width.
@@ -239,7 +239,7 @@ def _get_line_buffer_limit(window: PackerWindow, limits: ConvPackerLimits) -> in
     return limits.depthwise_line_buffer_bytes if window.depthwise else limits.line_buffer_bytes
 
 
-def conv_line_buffer_swapped(node: ir.Node, target: Target) -> object:
+def conv_line_buffer_swapped(node: ir.Node, target: Target) -> str | None:
     """with a stride above 1, the line buffer (input rows under the kernel) must fit in
     {own.packing.conv.line_buffer_bytes} bytes without swapping the axes | reduce the channels or
     the input width.
@@ -253,7 +253,7 @@ def conv_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     return f"{required_bytes} bytes" if exceeds else None
 
 
-def conv_line_buffer_inner(node: ir.Node, target: Target) -> object:
+def conv_line_buffer_inner(node: ir.Node, target: Target) -> str | None:
     """the line buffer (input rows under the kernel), with channels rounded up to 8, must fit in
     {own.packing.conv.second_line_buffer_bytes} bytes | reduce the channels or the input width.
     """
@@ -268,7 +268,7 @@ def conv_line_buffer_inner(node: ir.Node, target: Target) -> object:
     return f"{required_bytes} bytes" if exceeds else None
 
 
-def conv_input_bytes(node: ir.Node, target: Target) -> object:
+def conv_input_bytes(node: ir.Node, target: Target) -> str | None:
     """the input, with channels and width rounded up to 8, must fit in
     {own.packing.conv.max_input_bytes} bytes, and input and output together in
     {own.packing.conv.max_input_output_bytes} | split the map into row tiles.
@@ -287,7 +287,7 @@ def conv_input_bytes(node: ir.Node, target: Target) -> object:
     return None
 
 
-def weight_slice_bytes(node: ir.Node, target: Target) -> object:
+def weight_slice_bytes(node: ir.Node, target: Target) -> str | None:
     """the weights of {own.packing.conv.weight_slice_outputs} outputs, with channels rounded up to
     8, must fit in {own.packing.conv.weight_slice_bytes} bytes | use fewer channels or a smaller
     kernel.
@@ -304,7 +304,7 @@ def weight_slice_bytes(node: ir.Node, target: Target) -> object:
     "weights with the largest number of slices that was run are correct; with three times as many "
     "the executor crashes, at least on the host"
 )
-def weight_slice_count(node: ir.Node, target: Target) -> object:
+def weight_slice_count(node: ir.Node, target: Target) -> str | None:
     """the weights must fit in {own.packing.conv.max_weight_slices} slices of
     {own.packing.conv.weight_slice_bytes} bytes | split the layer by output channels.
     """
@@ -321,7 +321,7 @@ def weight_slice_count(node: ir.Node, target: Target) -> object:
     return f"{slice_count} slices" if exceeds else None
 
 
-def depthwise_weights(node: ir.Node, target: Target) -> object:
+def depthwise_weights(node: ir.Node, target: Target) -> str | None:
     """the weights of a depthwise convolution, with channels rounded up to 8, must fit in
     {own.packing.conv.max_depthwise_weight_bytes} bytes | split the channels into several
     convolutions.
@@ -334,7 +334,7 @@ def depthwise_weights(node: ir.Node, target: Target) -> object:
     return f"{required_bytes} bytes" if required_bytes > limit_bytes else None
 
 
-def input_smaller_than_kernel(node: ir.Node, target: Target) -> object:
+def input_smaller_than_kernel(node: ir.Node, target: Target) -> str | None:
     """the input must not be smaller than the kernel (the packer adds the padding of rows to columns
     and vice versa) | insert an explicit Pad before the layer, or reduce the kernel.
     """
@@ -362,7 +362,7 @@ def _reads_graph_input(node: ir.Node) -> bool:
     return producer is None or producer.op_type == QUANT.name
 
 
-def input_output_bytes(node: ir.Node, target: Target) -> object:
+def input_output_bytes(node: ir.Node, target: Target) -> str | None:
     """input and output together must fit in {target.shared_memory} bytes
     ({own.packing.conv.max_depthwise_input_output_bytes} for depthwise) | use smaller maps.
     """

@@ -1,4 +1,4 @@
-"""Limits of pools.
+"""Limits of pools: None if the node is within the limit, else a text with the offending value.
 
 The docstring of each limit is the rule that users read; see `limit_tables`.
 """
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def window_axes(node: ir.Node, target: Target) -> object:
+def window_axes(node: ir.Node, target: Target) -> str | None:
     """the pooling window must be 1-D or 2-D and match the spatial rank of the input | export the
     model again.
     """
@@ -40,12 +40,12 @@ def window_axes(node: ir.Node, target: Target) -> object:
     return f"a {len(kernel)}-D window, an input of rank {len(shape)}"
 
 
-def pool_strides(node: ir.Node, target: Target) -> object:
+def pool_strides(node: ir.Node, target: Target) -> str | None:
     """the pooling stride must not exceed the window size | subsample after pooling."""
     return stride_within_kernel(node, target)
 
 
-def pool_pads(node: ir.Node, target: Target) -> object:
+def pool_pads(node: ir.Node, target: Target) -> str | None:
     """pooling pads must not exceed the window size, or {own.packing.pool.max_pad} for max pooling |
     insert an explicit Pad before the pool.
     """
@@ -62,7 +62,7 @@ def pool_pads(node: ir.Node, target: Target) -> object:
     return f"pads {list(window.pads)}" if exceeds else None
 
 
-def max_pool_side(node: ir.Node, target: Target) -> object:
+def max_pool_side(node: ir.Node, target: Target) -> str | None:
     """height and width of a max pooling window must not exceed {own.packing.pool.max_kernel} unless
     the window spans the input along one axis | pool in two steps.
     """
@@ -83,7 +83,7 @@ def _has_platform_attribute(node: ir.Node) -> bool:
     return ir.get_attr(node, "platform") is not None
 
 
-def pool_line_buffer(node: ir.Node, target: Target) -> object:
+def pool_line_buffer(node: ir.Node, target: Target) -> str | None:
     """the line buffer of a pool (input rows under the window) must fit in
     {own.packing.pool.line_buffer_bytes} bytes along at least one axis, unless a window side exceeds
     {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a smaller window.
@@ -94,7 +94,7 @@ def pool_line_buffer(node: ir.Node, target: Target) -> object:
     return _find_line_buffer_excess(window, target)
 
 
-def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> str | None:
     """the line buffer of a pool (input rows under the window) must fit in
     {own.packing.pool.line_buffer_bytes} bytes along at least one axis | use fewer channels, a
     narrower map or a smaller window.
@@ -121,7 +121,7 @@ def _find_line_buffer_excess(window: PackerWindow, target: Target) -> str | None
 @unmeasured(
     "a stride above 1 gives wrong results if the axes of a pool are swapped, as for a convolution"
 )
-def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_swapped(node: ir.Node, target: Target) -> str | None:
     """with a stride above 1, the line buffer of a pool (input rows under the window) must fit in
     {own.packing.pool.line_buffer_bytes} bytes without swapping the axes, unless a window side
     exceeds {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a smaller
@@ -134,7 +134,7 @@ def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
     return f"{required_bytes} bytes" if required_bytes > limits.line_buffer_bytes else None
 
 
-def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_max(node: ir.Node, target: Target) -> str | None:
     """the line buffer of a max pool (input rows under the window), with channels rounded up to 8,
     must fit in {own.packing.pool.max_pool_line_buffer_bytes} bytes | use fewer channels, a narrower
     map or a smaller window.
@@ -155,7 +155,7 @@ def _find_padded_line_buffer_excess(node: ir.Node, limit_bytes: int | None) -> s
     return f"{required_bytes} bytes" if required_bytes > limit_bytes else None
 
 
-def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
+def pool_line_buffer_average(node: ir.Node, target: Target) -> str | None:
     """the line buffer of an average pool (input rows under the window), with channels rounded up to
     8, must fit in {own.packing.pool.average_pool_line_buffer_bytes} bytes | use fewer channels, a
     narrower map or a smaller window.
@@ -164,7 +164,7 @@ def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
     return _find_padded_line_buffer_excess(node, limit_bytes)
 
 
-def average_pool_input_bytes(node: ir.Node, target: Target) -> object:
+def average_pool_input_bytes(node: ir.Node, target: Target) -> str | None:
     """the input of an average pool, with channels and width rounded up to 8, must fit in
     {own.packing.pool.max_average_input_bytes} bytes | split the map into row tiles.
     """
@@ -182,7 +182,7 @@ def _find_map_excess(window: PackerWindow | None, limit_bytes: int | None) -> st
     return f"{window.get_map_bytes()} bytes"
 
 
-def odd_kernel_input_bytes(node: ir.Node, target: Target) -> object:
+def odd_kernel_input_bytes(node: ir.Node, target: Target) -> str | None:
     """the input under a pooling window with an odd side, with channels and width rounded up to 8,
     must fit in {own.packing.pool.max_odd_kernel_input_bytes} bytes | split the map into row tiles,
     or use an even window.
@@ -193,7 +193,7 @@ def odd_kernel_input_bytes(node: ir.Node, target: Target) -> object:
     return _find_map_excess(window, get_packer_profile(target).pool.max_odd_kernel_input_bytes)
 
 
-def pool_ceil_mode(node: ir.Node, target: Target) -> object:
+def pool_ceil_mode(node: ir.Node, target: Target) -> str | None:
     """ceil_mode=1 is not supported if the last window extends past the input | pad the input."""
     if not ir.get_attr(node, "ceil_mode", 0):
         return None
@@ -207,7 +207,7 @@ def pool_ceil_mode(node: ir.Node, target: Target) -> object:
     return "ceil_mode 1" if any(remainders) else None
 
 
-def average_area(node: ir.Node, target: Target) -> object:
+def average_area(node: ir.Node, target: Target) -> str | None:
     """an average pooling window must not have more than {own.packing.pool.max_average_area}
     elements | pool in two steps.
     """
@@ -217,7 +217,7 @@ def average_area(node: ir.Node, target: Target) -> object:
     return f"{window.area} elements"
 
 
-def global_average_area(node: ir.Node, target: Target) -> object:
+def global_average_area(node: ir.Node, target: Target) -> str | None:
     """the number of elements of a global average pool must be a power of two or at most
     {own.packing.pool.max_global_area_per_channel} times the number of channels | pool in two steps.
     """

@@ -1,4 +1,4 @@
-"""Limits of operators other than convolutions and pools.
+"""Limits of other operators: None if the node is within the limit, else a text with the value.
 
 The docstring of each limit is the rule that users read; see `limit_tables`.
 """
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 
-def linear_rank(node: ir.Node, target: Target) -> object:
+def linear_rank(node: ir.Node, target: Target) -> str | None:
     """fully connected layers require a rank-2 or rank-3 input | merge the leading axes."""
     shape = static_shape(node.inputs[0])
     return f"{len(shape)} axes" if shape is not None and len(shape) not in (2, 3) else None
 
 
-def bmm_rank(node: ir.Node, target: Target) -> object:
+def bmm_rank(node: ir.Node, target: Target) -> str | None:
     """both matmul operands must have rank 2 or 3 | fold the attention heads into the batch axis."""
     shapes = [static_shape(value) for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes if shape is not None]
@@ -44,7 +44,7 @@ def bmm_rank(node: ir.Node, target: Target) -> object:
     return " and ".join(f"{rank} axes" for rank in ranks)
 
 
-def broadcast_add(node: ir.Node, target: Target) -> object:
+def broadcast_add(node: ir.Node, target: Target) -> str | None:
     """both operands must have the same shape | expand the smaller one, or fold it into a layer."""
     left, right = (static_shape(v) for v in node.inputs[:2])
     if left is None or right is None or left == right:
@@ -52,7 +52,7 @@ def broadcast_add(node: ir.Node, target: Target) -> object:
     return f"{format_shape(left)} and {format_shape(right)}"
 
 
-def broadcast_mul(node: ir.Node, target: Target) -> object:
+def broadcast_mul(node: ir.Node, target: Target) -> str | None:
     """the operands must have the same shape, or the second must be [1, C, 1, 1] | expand the
     smaller one.
     """
@@ -63,12 +63,12 @@ def broadcast_mul(node: ir.Node, target: Target) -> object:
     return None if is_per_channel else f"{format_shape(left)} and {format_shape(right)}"
 
 
-def concat_input_count(node: ir.Node, target: Target) -> object:
+def concat_input_count(node: ir.Node, target: Target) -> str | None:
     """Concat requires at least two inputs | remove the node."""
     return f"{len(node.inputs)}" if len(node.inputs) < 2 else None
 
 
-def softmax_row(node: ir.Node, target: Target) -> object:
+def softmax_row(node: ir.Node, target: Target) -> str | None:
     """softmax rows must not have more than {target.softmax_limits.max_length} elements | split the
     row.
     """
@@ -79,7 +79,7 @@ def softmax_row(node: ir.Node, target: Target) -> object:
     return f"{length} elements" if length > target.softmax_limits.max_length else None
 
 
-def softmax_axis(node: ir.Node, target: Target) -> object:
+def softmax_axis(node: ir.Node, target: Target) -> str | None:
     """the softmax axis must be the last, written as -1, or the one after the batch | move the axis
     to the end.
     """
@@ -97,7 +97,7 @@ def _get_softmax_axis(node: ir.Node) -> int:
     return int(ir.get_attr(node, "dim", -1) if axis is None else axis)
 
 
-def transpose_rotation_bytes(node: ir.Node, target: Target) -> object:
+def transpose_rotation_bytes(node: ir.Node, target: Target) -> str | None:
     """a Transpose with a perm of {own.packing.transpose.rotations} must not have more than
     {own.packing.transpose.max_rotation_bytes} bytes | split the tensor.
     """
@@ -110,7 +110,7 @@ def transpose_rotation_bytes(node: ir.Node, target: Target) -> object:
     return f"{required_bytes} bytes" if exceeds else None
 
 
-def transpose_crashing_perm(node: ir.Node, target: Target) -> object:
+def transpose_crashing_perm(node: ir.Node, target: Target) -> str | None:
     """the perm of a Transpose must not be one of {own.packing.transpose.crashing_perms} | use two
     other transposes in a row (the quantizer does).
     """
@@ -120,7 +120,7 @@ def transpose_crashing_perm(node: ir.Node, target: Target) -> object:
     return f"{list(perm)}" if perm in get_packer_profile(target).transpose.crashing_perms else None
 
 
-def slice_axis_count(node: ir.Node, target: Target) -> object:
+def slice_axis_count(node: ir.Node, target: Target) -> str | None:
     """Slice supports one axis per node | use one Slice per axis."""
     axes = _get_int_list(node, "axes", 3)
     if is_float_node(node) or axes is None:
@@ -128,7 +128,7 @@ def slice_axis_count(node: ir.Node, target: Target) -> object:
     return f"{len(axes)} axes" if len(axes) > 1 else None
 
 
-def slice_step(node: ir.Node, target: Target) -> object:
+def slice_step(node: ir.Node, target: Target) -> str | None:
     """Slice supports step 1 only | slice earlier in the graph or use a strided layer."""
     steps = _get_int_list(node, "steps", 4)
     if steps is None:
