@@ -35,6 +35,10 @@ REASONS = {
     "lingeronnx/passes/folding/scalar_inputs.py:_COMPARISON_SIDES": (
         "which operand of each is larger"
     ),
+    "lingeronnx/graph/weight_values.py:_ROLES": "which inputs each operator multiplies and adds",
+    "lingeronnx/graph/weight_values.py:_TRANSPARENT_OPS": (
+        "which inputs of each operator reach its output element by element"
+    ),
     "lingeronnx/ops/macs.py:_MAC_COUNTERS": "a way to count for each operator",
     "lingeronnx/ops/macs.py:_ZERO_MAC_OPS": "operators of other domains",
     "lingeronnx/ops/functions/lookup_table.py:Table.floats": (

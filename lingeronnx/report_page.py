@@ -88,7 +88,9 @@ def report(
     platform = quantized.platform if isinstance(quantized, QuantizedModel) else None
     file = ir.as_model_proto(quantized)  # the rules of the packer apply to the unmodified file
     graph = (
-        ir.as_model(quantized) if file is None else ir.from_proto(file, ir.model_label(quantized))
+        ir.as_model(quantized)
+        if file is None
+        else ir.convert_user_model(file, ir.model_label(quantized))
     )
     if not is_integer_graph(graph):
         raise ConfigError(

@@ -125,7 +125,7 @@ def quantize_static(
             f"calibration_providers = {calibration_providers}: calibration runs on the CPU; omit it"
         )
     if isinstance(model_input, onnx.ModelProto):
-        model = ir.from_proto(model_input)
+        model = ir.convert_user_model(model_input)
     else:
         model = ir.load(model_input)
     data_hint = "quantize_static calibrates a float model: pass calibration_data_reader"

@@ -24,6 +24,7 @@ from ..errors import InternalError, ModelError
 from ..files import temporary_folder
 from . import onnx_file
 from ._deferred_import import defer_imports
+from .weight_values import check_weight_values
 
 # onnx_ir needs sympy only for symbolic dimension arithmetic, and it takes half of the import time.
 with defer_imports("sympy", "onnx_ir._symbolic_shapes"):
@@ -98,16 +99,33 @@ node = oir.node
 tensor = oir.tensor
 
 
-def load(path: str | os.PathLike[str]) -> Model:
+def load(path: str | os.PathLike[str], label: str = "") -> Model:
     """Read the ONNX file at `path`, including its external data.
+
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        Name of the model in error messages; default the path.
 
     Raises
     ------
     ModelError
-        The file is missing, truncated or unreadable, its graph is malformed, or external data are
-        outside the folder of the model.
+        The file is missing, truncated or unreadable, its graph is malformed, external data are
+        outside the folder of the model, or a weight is NaN or infinite.
     """
-    return from_proto(onnx_file.read_model(path), str(path))
+    return convert_user_model(onnx_file.read_model(path), label or str(path))
+
+
+def convert_user_model(proto: onnx.ModelProto, label: str = "the model") -> Model:
+    """Convert a protobuf model of the user and check its weights.
+
+    Parameters and errors are those of `from_proto`; ModelError also if a weight is NaN or infinite.
+    """
+    model = from_proto(proto, label)
+    check_weight_values(proto, label)
+    return model
 
 
 class HasGraph(Protocol):
@@ -141,7 +159,7 @@ def as_model(model: ModelLike) -> Model:
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
         onnx_file.check_no_external_data(proto)
-        return from_proto(proto)
+        return convert_user_model(proto)
     graph = getattr(model, "graph", None)
     if isinstance(graph, Model):
         return graph
@@ -167,9 +185,15 @@ def model_label(model: ModelLike) -> str:
 
 
 def as_owned_model(model: ModelLike) -> Model:
-    """Return a graph that the caller may change: `model` cloned if it is a graph, else loaded."""
+    """Return a graph that the caller may change: `model` cloned if it is a graph, else loaded.
+
+    Raises ModelError as `load`, also if a weight of a graph is NaN or infinite.
+    """
     graph = as_model(model)
-    return graph if isinstance(model, str | os.PathLike | onnx.ModelProto) else clone(graph)
+    if isinstance(model, str | os.PathLike | onnx.ModelProto):
+        return graph
+    check_weight_values(to_proto(graph))
+    return clone(graph)
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:

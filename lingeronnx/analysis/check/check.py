@@ -97,7 +97,7 @@ def check(
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        graph = ir.from_proto(file, ir.model_label(model))
+        graph = ir.convert_user_model(file, ir.model_label(model))
         file = None  # the graph contains its constants now
     target = latency_options.apply_to(get_target(platform or QuantConfig().platform))
     graph, notes = normalize_model(graph, target, calib, input_shape or {}, fix or {})

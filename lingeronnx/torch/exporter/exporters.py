@@ -190,7 +190,7 @@ def _export_dynamo(
             "torch's dynamo exporter cannot write the model: "
             f"{_get_first_line(_get_root_cause(error))}; try --exporter torchscript"
         ) from error
-    graph = ir.from_proto(proto, "the result of torch's dynamo exporter")
+    graph = ir.convert_user_model(proto, "the result of torch's dynamo exporter")
     for node in ir.iter_nodes_recursive(graph.graph):
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         path = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator
@@ -313,7 +313,7 @@ def _export_torchscript(
                 f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; "
                 "try --exporter dynamo"
             ) from error
-        graph = ir.load(path)
+        graph = ir.load(path, "the result of torch's torchscript exporter")
     dump_text("\n".join(f"{node.op_type} {node.name}" for node in graph.graph) + "\n")
     paths = [name for name, _ in model.named_modules()]
     for node in ir.iter_nodes_recursive(graph.graph):

@@ -668,3 +668,14 @@ def test_quantize(exporter, model, shape):
     ]
     assert layers
     assert all(name.lstrip("/").rpartition("/")[0] in known for name in layers)
+
+
+@each
+def test_a_weight_that_is_nan(exporter, tmp_path):
+    """A diverged module is not exported: the error names the weight and the position."""
+    module = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        module[0].weight[2, 1] = float("nan")
+    with pytest.raises(ModelError, match=rf"torch's {exporter} exporter: .* is nan at \["):
+        lo.export(module, torch.ones(2, 4), tmp_path / "m.onnx", exporter=exporter)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,215 @@
+"""Refuse models whose weights contain NaN or infinity.
+
+A constant that a layer multiplies with its input must be finite: every sum with NaN or infinity is
+NaN or infinite, for each input, and no integer represents it. A constant that is added (a bias, the
+operand of an Add) must not be NaN, but may be infinite: minus infinity hides a class or an element
+from a Softmax. Other constants may have any value: masks, bounds of Clip, values of Pad, operands
+of Where, Max and Min.
+
+A constant counts as a weight also if it reaches the layer through operators that move or convert
+data, or through DequantizeLinear, whose scale must be finite too.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ..errors import ModelError
+
+__all__ = ["check_weight_values"]
+
+_CONTRIB = "com.microsoft"
+
+
+class _Roles(NamedTuple):
+    """Indices of the inputs of an operator that it multiplies with others, and that it adds."""
+
+    multiplied: tuple[int, ...]
+    added: tuple[int, ...] = ()
+
+
+_WEIGHT_AND_BIAS = _Roles((1,), (2,))
+_PRODUCT = _Roles((0, 1))
+_SCALED_PRODUCT = _Roles((0, 1), (2,))
+_RECURRENT = _Roles((1, 2), (3, 5, 6))
+_SUM = _Roles((), (0, 1))
+
+#: (domain, operator) -> roles of its inputs.
+_ROLES: Mapping[tuple[str, str], _Roles] = {
+    ("", "Conv"): _WEIGHT_AND_BIAS,
+    ("", "ConvTranspose"): _WEIGHT_AND_BIAS,
+    ("", "DeformConv"): _Roles((1,), (3,)),
+    ("", "MatMul"): _PRODUCT,
+    ("", "Gemm"): _SCALED_PRODUCT,
+    ("", "Einsum"): _Roles(tuple(range(8))),
+    ("", "LSTM"): _Roles((1, 2, 7), (3, 5, 6)),
+    ("", "GRU"): _RECURRENT,
+    ("", "RNN"): _RECURRENT,
+    ("", "BatchNormalization"): _Roles((1, 4), (2, 3)),
+    ("", "InstanceNormalization"): _WEIGHT_AND_BIAS,
+    ("", "GroupNormalization"): _WEIGHT_AND_BIAS,
+    ("", "LayerNormalization"): _WEIGHT_AND_BIAS,
+    ("", "RMSNormalization"): _Roles((1,)),
+    ("", "SimplifiedLayerNormalization"): _Roles((1,)),
+    ("", "Mul"): _SUM,  # a mask may be infinite
+    ("", "Div"): _SUM,
+    ("", "Add"): _SUM,
+    ("", "Sub"): _SUM,
+    ("", "QLinearConv"): _Roles((1, 4, 6)),
+    ("", "QLinearMatMul"): _Roles((1, 4, 6)),
+    ("", "QuantizeLinear"): _Roles((1,)),
+    ("", "DequantizeLinear"): _Roles((1,)),
+    (_CONTRIB, "FusedConv"): _WEIGHT_AND_BIAS,
+    (_CONTRIB, "FusedMatMul"): _PRODUCT,
+    (_CONTRIB, "FusedGemm"): _SCALED_PRODUCT,
+    (_CONTRIB, "Attention"): _WEIGHT_AND_BIAS,
+    (_CONTRIB, "SkipLayerNormalization"): _Roles((2,), (3, 4)),
+    (_CONTRIB, "QuantizeLinear"): _Roles((1,)),
+    (_CONTRIB, "DequantizeLinear"): _Roles((1,)),
+}
+
+#: Operators through which all elements of a constant reach a layer: input indices to follow.
+_TRANSPARENT_OPS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze"), (0,)),
+    **dict.fromkeys(("Transpose", "Unsqueeze"), (0,)),
+    "DequantizeLinear": (0, 1),
+    "QuantizeLinear": (0, 1),
+}
+
+
+#: Element types of floating-point constants.
+_FLOAT_TYPES = frozenset(
+    number
+    for name, number in onnx.TensorProto.DataType.items()
+    if "FLOAT" in name or "DOUBLE" in name
+)
+
+#: Tensor -> its initializer, or the node that computes it; of a graph and those around it.
+_Sources = MutableMapping[str, onnx.TensorProto | onnx.NodeProto]
+
+
+def check_weight_values(proto: onnx.ModelProto, label: str = "the model") -> None:
+    """Check that the weights of a model are finite, and that nothing that it adds is NaN.
+
+    Parameters
+    ----------
+    proto
+        The model; nodes in subgraphs and functions are checked too.
+    label
+        Its name in the message.
+
+    Raises
+    ------
+    ModelError
+        With the first tensor, node, position and value at fault.
+    """
+    checker = _WeightChecker(label)
+    checker.check_graph(proto.graph, ChainMap())
+    for function in proto.functions:
+        checker.check_nodes(function.node, ChainMap())
+
+
+class _WeightChecker:
+    """Checks the constants of a model's nodes, each once for each role."""
+
+    def __init__(self, label: str) -> None:
+        """`label` is the name of the model in messages."""
+        self._label = label
+        #: The constants are kept, so that no other one gets the id of one that was checked.
+        self._checked: dict[tuple[int, bool], onnx.TensorProto | onnx.NodeProto] = {}
+
+    def check_graph(self, graph: onnx.GraphProto, outer: ChainMap) -> None:
+        """Check a graph, whose nodes may read tensors of `outer` graphs."""
+        sources = outer.new_child()
+        sources.update({tensor.name: tensor for tensor in graph.initializer})
+        self.check_nodes(graph.node, sources)
+
+    def check_nodes(self, nodes: Sequence[onnx.NodeProto], sources: ChainMap) -> None:
+        """Check `nodes` and their subgraphs; `sources` are their initializers."""
+        for node in nodes:
+            sources.update(dict.fromkeys(node.output, node))
+        for node in nodes:
+            roles = _ROLES.get((_get_domain(node), node.op_type))
+            if roles is not None:
+                self._check_inputs(node, roles.multiplied, False, sources)
+                self._check_inputs(node, roles.added, True, sources)
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    self.check_graph(graph, sources)
+
+    def _check_inputs(
+        self, node: onnx.NodeProto, indices: Sequence[int], may_be_infinite: bool, sources: _Sources
+    ) -> None:
+        """Check the constants that reach some inputs of `node`.
+
+        Raises ModelError for NaN, and for infinity unless `may_be_infinite`.
+        """
+        for index in indices:
+            name = node.input[index] if index < len(node.input) else ""
+            for constant_name, constant in _iter_constants(name, sources):
+                key = id(constant), may_be_infinite
+                if key not in self._checked:
+                    self._checked[key] = constant
+                    array = _read_floats(constant)
+                    if array is not None:
+                        self._check_array(array, constant_name, node, may_be_infinite)
+
+    def _check_array(
+        self, array: np.ndarray, name: str, node: onnx.NodeProto, may_be_infinite: bool
+    ) -> None:
+        """Check the elements of a constant; raise ModelError for the first that is not allowed."""
+        is_wrong = np.isnan(array) if may_be_infinite else ~np.isfinite(array)
+        if not is_wrong.any():
+            return
+        position = tuple(map(int, np.argwhere(is_wrong)[0]))
+        location = f" at {list(position)}" if position else ""
+        count = int(np.count_nonzero(is_wrong))
+        limit = "must not be NaN" if may_be_infinite else "must be finite"
+        raise ModelError(
+            f"cannot use {self._label}: constant '{name}' of {node.op_type} "
+            f"'{node.name or node.output[0]}' {limit}, but is {float(array[position])}{location} "
+            f"({count} of {array.size} elements); export a checkpoint without such values"
+        )
+
+
+def _get_domain(node: onnx.NodeProto) -> str:
+    """Return the domain of a node; empty for both spellings of the standard domain."""
+    return "" if node.domain == "ai.onnx" else str(node.domain)
+
+
+def _iter_constants(
+    name: str, sources: _Sources
+) -> Iterator[tuple[str, onnx.TensorProto | onnx.NodeProto]]:
+    """Yield the initializers and Constant nodes from which a tensor is moved or converted."""
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        source = sources.get(current)
+        if source is None:
+            continue
+        if isinstance(source, onnx.TensorProto) or source.op_type == "Constant":
+            yield current, source
+        elif not _get_domain(source):
+            indices = _TRANSPARENT_OPS.get(source.op_type, ())
+            pending += [source.input[index] for index in indices if index < len(source.input)]
+
+
+def _read_floats(constant: onnx.TensorProto | onnx.NodeProto) -> np.ndarray | None:
+    """Return the values of an initializer or a Constant node; None if they are not floats."""
+    if isinstance(constant, onnx.NodeProto):
+        for attribute in constant.attribute:
+            if attribute.name == "value":
+                return _read_floats(attribute.t)
+            if attribute.name in ("value_float", "value_floats"):
+                values = attribute.floats if attribute.name == "value_floats" else attribute.f
+                return np.array(values, np.float32)
+        return None
+    if constant.data_type not in _FLOAT_TYPES:
+        return None
+    return numpy_helper.to_array(constant)
