@@ -96,7 +96,9 @@ def convert(
     exact: bool = False,
     functions: bool = False,
 ) -> ConversionResult:
-    """Convert the integer graph `model` to another dialect; `model` is not modified.
+    """Convert the integer graph `model` to another dialect or to standard ONNX, as a new graph.
+
+    A graph that has the dialect already is copied, with a note.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ def convert(
     Raises
     ------
     ConfigError
-        For an unknown dialect.
+        As `check_conversion_target`.
     ModelError
         For a float graph, and for operators without counterpart, all of which are listed.
     """

@@ -21,9 +21,10 @@ __all__ = ["show_result"]
 def show_result(
     model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None
 ) -> None:
-    """Print the report on `model` and the written files; with `as_json` also a JSON object.
+    """Print the report on `model` and the written files; with `as_json` a JSON object on stdout.
 
-    Text then goes to stderr. `deployed` is the folder for a board, if one was written.
+    Text then goes to stderr. Options are only suggested without a search. `deployed` is the folder
+    for a board, if one was written.
     """
     command_line = "" if written.report.search is not None else current_command_line()
     show_report(console_for(as_json), model, written, command_line)

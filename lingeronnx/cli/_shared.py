@@ -154,7 +154,7 @@ class _CallCountType(click.ParamType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        """Return the number, or "all"; fail for other text."""
+        """Return a positive integer, or "all"; fail with a usage error for other text."""
         text = str(value)
         if text == "all":
             return text
@@ -267,6 +267,7 @@ def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
             settings[key] = _parse_numbers(f"--{key}", settings[key])
 
     def load(data: str | None) -> object:
+        """Return `Pictures` for a folder, and any other `data` unchanged."""
         if data is None or not Path(data).is_dir():
             return data
         from ..run.data.pictures import Pictures

@@ -137,7 +137,10 @@ def _print_cost_table(console: EscapingConsole, report: Report, max_rows: int) -
 
 
 def _print_files(console: EscapingConsole, written: WrittenFiles) -> None:
-    """Print the packer's command lines, if there are any, and the written files with sizes."""
+    """Print the packer's command lines, and the written files with sizes.
+
+    There is one command line if the graph is chip-ready, or one for each part that the chip runs.
+    """
     report = written.report
     if report.packer and report.chip_ready:
         print_line(console, _PACK_LABEL, report.packer)
@@ -157,7 +160,7 @@ def _print_files(console: EscapingConsole, written: WrittenFiles) -> None:
 def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
     """Return the rows that say whether the graph is chip-ready, and what prevents it.
 
-    Also layers that are too slow, and merges of parts; at most `max_lines` reasons and merges.
+    Also if a call is too slow, and merges of parts; at most `max_lines` reasons and merges.
     """
     rows: list[_Row] = []
     if report.program.runs_correctly:

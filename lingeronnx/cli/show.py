@@ -295,7 +295,7 @@ def _format_first_element(first: TensorDifference) -> str:
 
 
 def show_platforms(console: EscapingConsole, targets: Sequence[Target]) -> None:
-    """Print one line per platform."""
+    """Print one line per platform, and how to print the details of one."""
     rows = []
     for target in targets:
         modes, count = ", ".join(target.modes), str(len(target.ops))

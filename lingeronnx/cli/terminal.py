@@ -43,7 +43,10 @@ def echo_text(text: str, err: bool = False) -> None:
 
 
 def console_for(as_json: bool) -> EscapingConsole:
-    """Return the console for tables: stderr if stdout is reserved for JSON."""
+    """Return the console for tables, on stdout, or on stderr if `as_json` (stdout has the JSON).
+
+    Without a terminal and COLUMNS it is _PIPE_COLUMNS wide.
+    """
     from .rich_console import EscapingConsole
 
     stream = sys.stderr if as_json else sys.stdout
@@ -78,6 +81,7 @@ def progress_bar() -> Iterator[Update | None]:
         current, start = "", time.monotonic()
 
         def update(activity: str, completed: int, total: int | None) -> None:
+            """Draw the progress of `activity`; its rate is measured from its first call."""
             nonlocal current, start
             if activity != current:
                 current, start = activity, time.monotonic()
@@ -93,7 +97,10 @@ _Draw = Callable[[str, int, int | None, str], None]
 
 @contextlib.contextmanager
 def _rich_progress_bar() -> Iterator[_Draw]:
-    """Show a bar that is redrawn in place by control sequences, and removed at the end."""
+    """Show a bar that is redrawn in place by control sequences and removed at the end.
+
+    Yields a function (activity, completed items, total or None, text) that draws it.
+    """
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -116,10 +123,14 @@ def _rich_progress_bar() -> Iterator[_Draw]:
 
 @contextlib.contextmanager
 def _plain_progress_line() -> Iterator[_Draw]:
-    """Show a line that carriage returns overwrite, and that is blank at the end."""
+    """Show a line that carriage returns overwrite and that is blank at the end.
+
+    Yields a function (activity, completed items, total or None, text) that draws it.
+    """
     width, next_time = 0, 0.0
 
     def draw(activity: str, completed: int, total: int | None, text: str) -> None:
+        """Overwrite the line with activity and text, at most once per _REDRAW_SECONDS."""
         nonlocal width, next_time
         if time.monotonic() < next_time:
             return

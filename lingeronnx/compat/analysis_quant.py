@@ -68,10 +68,11 @@ class AnalysisQuant:
         num_histogram_plots: int = 10,
         ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        """Check the arguments, and find the .onnx file of `model_dir`.
+        """Check the arguments, and find the .onnx file of `model_dir`, a file or a folder with one.
 
-        Raises ConfigError for file names of a model of two files, an `eval_function` that cannot be
-        called, or a negative `num_histogram_plots`.
+        Nothing is run or written. Raises ConfigError for `model_filename` or `params_filename` (of
+        a format of two files), a folder without exactly one .onnx file, an `eval_function` that
+        cannot be called, or a negative `num_histogram_plots`.
         """
         filenames = {"model_filename": model_filename, "params_filename": params_filename}
         for name, filename in filenames.items():
@@ -93,7 +94,10 @@ class AnalysisQuant:
         self._eval, self._calib, self._config = eval_function, data_loader, ptq_config
 
     def analysis(self) -> Sensitivity:
-        """Quantize each layer alone, rank the layers, and write the files.
+        """Quantize each layer alone, rank the layers, and write the files to `save_dir`.
+
+        The files are those of `sensitivity`, the text RANKING_FILE, and the journal, from which an
+        earlier run is resumed.
 
         Returns
         -------

@@ -40,7 +40,7 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
     Parameters
     ----------
     example
-        Inputs that the module is called with during the export.
+        Inputs that the module is called with during the export; not used for an ONNX model.
     path
         File that is written.
     """

@@ -110,7 +110,7 @@ class Dumper:
     def save_out_analyse_log(
         self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log"
     ) -> list[OutlierRow]:
-        """Write the table of statistics and return its rows.
+        """Write the table of the statistics of all recorded models to a file, and return its rows.
 
         Raises
         ------
@@ -154,7 +154,10 @@ class ModelProfiler:
     """
 
     def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
-        """Profile a session, quantized model or torch module; a path is opened as a session."""
+        """Keep the model to profile: a session, quantized model, torch module, or path of a model.
+
+        Recording begins with the `with` block; files are written to `out_dir`.
+        """
         self.model: Any = Session(model) if isinstance(model, str | os.PathLike) else model
         self.out_dir = Path(out_dir)
         self._recorder: Recorder | None = None
@@ -195,7 +198,7 @@ class ModelProfiler:
 
     @property
     def get_info_manager(self) -> InfoManager:
-        """The recorded profile; raises ConfigError if recording has not begun.
+        """Return access to the recorded profile; raises ConfigError if recording has not begun.
 
         For a torch module it begins with its first call, otherwise on entering the block.
         """

@@ -203,7 +203,8 @@ class QuantAnalysis:
     ) -> None:
         """Take the tensors of both models from folders written by `ModelProfiler`.
 
-        `run` is not needed in this case.
+        `run` is not needed in this case. Raises ConfigError for the analysis type "fake_quant";
+        whether the folders contain profiles is checked by `compare_per_layer`.
         """
         if self._type != "quantized":
             raise ConfigError(
@@ -348,7 +349,11 @@ class QuantAnalysis:
         return self._exported
 
     def _export_baseline(self) -> Session:
-        """Return a session on the export of a torch module: from its profile, or a new export."""
+        """Return a session on the export of a torch module.
+
+        It is the one in its profile, if `set_model_profiler_dir` was called and it is there, else a
+        new export with the bad case to `out_dir`/baseline.onnx.
+        """
         if self._profiles is not None:
             exported_path = self._profiles[0] / EXPORTED_FILE
             if exported_path.exists():

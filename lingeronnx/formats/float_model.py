@@ -70,6 +70,23 @@ class FloatNodeBuilder:
         used_names: set[str],
         stores_uint8: bool = False,
     ) -> None:
+        """Prepare the float nodes of the integer node of `info`; `nodes` gets them in order.
+
+        Parameters
+        ----------
+        model
+            Model that gets the constants; the nodes are not inserted.
+        info
+            Properties of the node.
+        values
+            Float value of each input, None where there is none.
+        qparams
+            Parameters of each input, None if unknown.
+        used_names
+            Names in use; modified.
+        stores_uint8
+            Whether 8-bit constants are stored as uint8 plus 128.
+        """
         self.info, self.node, self.attrs = info, info.node, info.attributes
         self.nodes: list[ir.Node] = []
         self.opset, self.stores_uint8 = MIN_OPSET, stores_uint8

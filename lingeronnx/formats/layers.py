@@ -251,7 +251,7 @@ class ConvTranspose2d(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a float ConvTranspose."""
+        """Emit a float ConvTranspose with the window attributes of the node."""
         names = [spec.name for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES]
         window = {name: builder.attrs[name] for name in names}
         inputs = self.dequantize_inputs(builder, get_int(builder.attrs, "group"))
@@ -302,7 +302,10 @@ class FloatLinear(NumpyKernel):
         return (TensorSpec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Accumulate in int64, divide in float64."""
+        """Compute (x - zero) @ weight^T + bias in int64, and divide by the scale in float64.
+
+        Returns the float32 output.
+        """
         total = (arrays[0].astype(np.int64) - self.zero) @ self.scaled_weight.T.astype(np.int64)
         if self.bias is not None:
             total = total + self.bias

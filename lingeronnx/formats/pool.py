@@ -59,7 +59,7 @@ class MaxPool(Format):
     attributes = (*_WINDOW_ATTRIBUTES, Attr("dilations", "ints", None))
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the MaxPool kernel with the window of the node."""
+        """Return the MaxPool kernel with the window of the node (`_get_window`, ceil_mode)."""
         from simulator.kernels import MaxPool as Kernel
 
         ceil_mode = bool(info.attributes["ceil_mode"])

@@ -182,6 +182,7 @@ def infer_like_standard(
     """
 
     def infer(ctx: InferenceContext) -> None:
+        """Infer the outputs as those of the standard operator, with the type of `element_type`."""
         schema = defs.get_schema(standard, STANDARD_OPSET, "")
         names, types, data = _collect_inputs(ctx, schema)
         if not names or not names[0]:

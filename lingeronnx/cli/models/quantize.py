@@ -435,7 +435,10 @@ def _write_deployment(
 def _write_report(
     folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any
 ) -> None:
-    """Write the HTML report to `folder`; nothing if it is None."""
+    """Write the HTML report on `data` to `folder`; nothing if `folder` is None.
+
+    `settings` are passed to `api.report`.
+    """
     from ... import api
 
     if folder is not None:
@@ -443,7 +446,7 @@ def _write_report(
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
-    """Write the attempts of a search, if there was one, to two files: HTML page and SVG."""
+    """Write the attempts of a search, if there was one, to the two files `pages`: HTML and SVG."""
     if result.report.search is not None:
         from ...search.page import write_search_page
 
