@@ -45,7 +45,7 @@ def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
 
 
 def _start_digest(base: Candidate) -> dict[str, object]:
-    """Return digests of the float model and of the plan, keyed by the names used in messages."""
+    """Return digests of the float model and of the plan: {name as used in messages: digest}."""
     return {
         "model": hash_concatenation([ir.to_bytes(base.planned.original)]),
         "plan (calibration data, settings)": hash_concatenation([base.planned.plan.content]),
@@ -102,9 +102,10 @@ class AttemptRunner:
         self._best = attempt, candidate
 
     def build_candidate(self, attempt: Attempt) -> Candidate:
-        """Quantize the model with the options of an attempt.
+        """Return the model quantized with the options of an attempt.
 
-        The best attempt comes from the cache, unless its result was read from the journal.
+        The best attempt comes from the cache, unless its result was read from the journal. The
+        methods of `try_best_effort` are applied if the recipe of the effort has them.
         """
         if self._best[0] == attempt:
             return self._best[1]
@@ -233,10 +234,10 @@ class AttemptPrefetcher:
     def record(
         self, attempt: Attempt, likely_next: Iterable[Attempt], float_value: float | None
     ) -> Record | None:
-        """Return the record of an attempt, or None without a cluster.
+        """Return the record of an attempt, waiting for the cluster; None without a cluster.
 
-        If the attempt is not pending, the pending ones are cancelled, and the attempt and those of
-        `likely_next` are submitted instead.
+        If the attempt is neither complete nor pending, the pending ones are cancelled, and it is
+        submitted with those of `likely_next`. Complete records are kept for later calls.
         """
         if self._job is None:
             return None

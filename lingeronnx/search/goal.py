@@ -100,7 +100,7 @@ class Goal:
         return not self.is_empty and self.max_drop is None and self.min_sqnr is None
 
     def limit_usage(self, cost: AttemptCost | None) -> list[tuple[float, str]]:
-        """Return (used fraction, description) for each cost limit that is set.
+        """Return (used fraction, description) for each cost limit that is set: flash, then time.
 
         Parameters
         ----------
@@ -110,7 +110,8 @@ class Goal:
         Returns
         -------
         list of (float, str)
-            Cost divided by its limit, infinite if the cost is unknown, and the cost as text.
+            Cost divided by its limit, infinite if the cost is unknown, and the cost as text. The
+            limit of time is left out if no clock is set.
         """
         usage = []
         if self.max_flash is not None:
@@ -215,10 +216,11 @@ class Goal:
     def measure(
         self, result: QuantizedModel, float_value: float | None, progress: Progress | None = None
     ) -> Measurement:
-        """Measure the accuracy of `result`.
+        """Measure the accuracy of `result`: its value, and its shortfall from the accuracy target.
 
-        The value is the worst output SQNR of the report, or the metric on the evaluation data.
-        `float_value` is the metric of the float model if it is known; otherwise it is measured.
+        With `max_drop` the value is the metric on the evaluation data, otherwise the worst output
+        SQNR of the report in dB (infinite without outputs). `float_value` is the metric of the
+        float model if it is known; otherwise it is measured too.
         """
         if self.max_drop is None:
             output_sqnrs = [values["sqnr"] for values in result.report.outputs.values()]
@@ -240,7 +242,8 @@ class Goal:
     def format_sample_size_warning(self, samples: int) -> str:
         """Return a warning if `max_drop` allows too few of `samples` labelled samples, else "".
 
-        With fewer than 10 allowed samples chance decides which attempt meets the goal.
+        With fewer than `_MIN_ALLOWED_SAMPLES` allowed samples chance decides which attempt meets
+        the goal. "" also without `max_drop` and for metrics that are not percentages.
         """
         if self.max_drop is None or self.unit != "%":
             return ""
@@ -256,8 +259,8 @@ class Goal:
     def create_measurement(self, value: float, float_value: float | None) -> Measurement:
         """Make the measurement of a `value`, with its shortfall from the accuracy target.
 
-        The target is `max_drop` below `float_value`, which it requires, else `min_sqnr`; without
-        any the shortfall is 0.
+        The shortfall is negative beyond the target. The target is `max_drop` below `float_value`,
+        which it requires, else `min_sqnr`; without any the shortfall is 0.
         """
         if self.max_drop is None:
             return Measurement(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)

@@ -284,10 +284,11 @@ def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
 def _measure_gains(
     planned: PlannedModel, operators: Sequence[RoundedOperator], rounded_sets: Sequence[RoundedSet]
 ) -> list[float]:
-    """Return how much of the relative output error each rounded set causes, on calibration samples.
+    """Return how much of the relative output error each rounded set causes; may be negative.
 
     The gain of a set is the error with everything rounded minus the error with everything but this
-    set rounded: squared error over squared output, summed over the outputs.
+    set rounded: squared error over squared output, summed over the float outputs, on up to
+    `_MAX_SAMPLES` calibration samples.
     """
     output_names = [str(value.name) for value in planned.original.graph.outputs]
     engine = build_roundable_model(planned, operators, output_names).create_engine()
@@ -326,8 +327,10 @@ def _squared_norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
 def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]:
     """Yield the rungs of the ladder: lists of attempts, each more expensive than the previous one.
 
-    Each rung extends the last attempt of the rung before it: wide graph outputs, wider layers
-    (one rung per supported width), then float layers.
+    Each rung extends the last attempt of the rung before it: wide graph outputs, wider layers (one
+    rung per supported width), then float layers. Rungs that do not apply are left out, but the last
+    one, which may be empty: layers are put in float up to `MAX_FLOAT_MAC_FRACTION` of the
+    multiply-accumulates. Gains are measured on the calibration samples after the first rung.
 
     Parameters
     ----------

@@ -48,6 +48,9 @@ def search_mixes(
 ) -> bool:
     """Evaluate mixes of narrow and wide weights close to the limits.
 
+    No layer and all layers widened are evaluated first; if only the former is within the limits, up
+    to `MAX_MIXES` mixes between them follow, chosen by interpolation of the used fractions.
+
     Parameters
     ----------
     layers

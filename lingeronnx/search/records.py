@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def make_record(measurement: Measurement, cost: AttemptCost, ready: bool) -> Record:
-    """Return the measurement and cost of an attempt as JSON-ready values.
+    """Return the measurement and cost of an attempt as JSON-ready values, without the attempt.
 
     `ready` tells whether the result is fit for the chip; True if the platform is not a chip.
     """

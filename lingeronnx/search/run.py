@@ -379,7 +379,7 @@ class _Search:
         """Try mixes of weight widths within the limits; return why the search ended.
 
         A mix widens some of the narrow layers to the bits of the data; none and all are tried in
-        any case. The result is "met", or a sentence on the closest attempt.
+        any case. The result is "met" if any mix keeps the limits, else a sentence on the best one.
 
         Raises
         ------
@@ -433,9 +433,10 @@ class _Search:
     def _run_attempt(self, attempt: Attempt, likely_next: Iterable[Attempt] = ()) -> AttemptResult:
         """Return the result of an attempt: from memory, from the journal, or by running it.
 
-        Before it runs, the budget is checked, which may end the search. The result is added to
-        `trials`, a new one to the journal too, and the candidate is kept if it is the best so far.
-        A cluster computes the attempts of `likely_next` in parallel.
+        Before it runs, the budget is checked, which may end the search (_SearchStopped). The result
+        is added to `trials`, a new one to the journal too, and the candidate is kept if it was
+        built here and is the best so far. A cluster computes the attempts of `likely_next` in
+        parallel.
         """
         if attempt in self.trials:
             return self.trials[attempt]
@@ -459,7 +460,10 @@ class _Search:
         return result
 
     def _float_value(self) -> float | None:
-        """Return the metric of the float model, or None if no attempt was measured yet."""
+        """Return the metric of the float model, or None if it is not known.
+
+        It is known after the first measured attempt, if the goal has `max_drop`.
+        """
         for trial in self.trials.values():
             if trial.measurement is not None:
                 return trial.measurement.float_value

@@ -63,7 +63,10 @@ class LatencyOptions:
     def estimate_call(
         self, target: Target, verdicts: Iterable[Verdict], has_host_parts: bool = False
     ) -> CallLatency:
-        """Estimate the latency of one call of a model.
+        """Estimate the latency of one call of a model, the sum of its parts on the chip.
+
+        The result has no latency (None) without `verdicts` or if one of them has none; its
+        `unknown_reason` says why the chip has no timing, and is empty if it has one.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ def get_objective(graph: ir.Model | onnx.ModelProto) -> str:
 
 
 def can_keep_constants_resident(graph: ir.Model | onnx.ModelProto) -> bool:
-    """Whether a graph may keep its constants in shared memory.
+    """Whether a graph may keep its constants in shared memory; never with the objective MEMORY.
 
     Of several parts, which share this memory, only those with a region of their own may.
     """

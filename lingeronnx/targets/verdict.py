@@ -119,7 +119,7 @@ class GraphCost:
     def format_table(
         self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None
     ) -> list[str]:
-        """Format one line per layer, and the total.
+        """Format a header, one line per layer in execution order, and the total.
 
         Parameters
         ----------
@@ -127,9 +127,9 @@ class GraphCost:
             Maximum number of layers; those with most cycles are kept, or with most MACs and
             activations if the latency is not known.
         with_totals
-            Append the memory peaks, and the number of omitted layers.
+            Append the memory peaks, and the number of omitted layers if any are.
         latency
-            Latency of the same graph, if it is known.
+            Latency of the same graph, if it is known; without it there is no column of cycles.
         """
         cycles = [0.0] * len(self.layers)
         if latency is not None:
@@ -285,7 +285,7 @@ class Verdict:
     def assumption_summary(self) -> str:
         """The unmeasured facts that the verdict depends on, as one line; empty without any.
 
-        At most three findings are listed; the rest is counted.
+        It has the rule of the first one and at most three nodes with values; the rest is counted.
         """
         if not self.assumptions:
             return ""
@@ -308,7 +308,13 @@ class Verdict:
 
 
 def require_latency(verdict: Verdict) -> Latency:
-    """Return the latency of a verdict; raises ConfigError if the graph does not pack."""
+    """Return the latency of a verdict.
+
+    Raises
+    ------
+    ConfigError
+        If it has none because the graph does not pack; with the first finding that prevents it.
+    """
     if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
         raise ConfigError(

@@ -85,7 +85,7 @@ def make_common_ops(
 
     Parameters
     ----------
-    kind : PackerProfile
+    profile : PackerProfile
         Packer profile of the chip.
     zeroes_larger_scales : bool
         Whether iqCat returns zeros for inputs of a larger scale than its output's.

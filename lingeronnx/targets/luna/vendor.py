@@ -99,7 +99,7 @@ class LunaVendor(PackerVendor):
     ) -> PackerArguments:
         """Evaluate the graph under `argv`, or under the fastest packer arguments if it is None.
 
-        Returns arguments and verdict.
+        Returns the arguments used and the verdict on them.
         """
         from .arguments.selection import select_fastest_arguments
         from .evaluation import evaluate_graph
@@ -132,7 +132,8 @@ class LunaVendor(PackerVendor):
     ) -> BoardProfile:
         """Match the executor's profile lines with the graphs' nodes and calibrate their costs.
 
-        `graphs` are the parts on the chip, evaluated under `argv`; `clock_mhz` is None if unknown.
+        `graphs` are the parts on the chip, evaluated under `argv` (each under its fastest arguments
+        if None); parts without a detailed verdict are left out. `clock_mhz` is None if unknown.
         """
         from .board_log import analyze_board_log
         from .evaluation import DetailedVerdict

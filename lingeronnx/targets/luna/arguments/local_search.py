@@ -62,10 +62,10 @@ _MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
-    """Return the rank of a verdict: 0 for correct without warnings, else one of RANK_*.
+    """Return the rank of a verdict, lower is better: 0 if correct without warnings, else RANK_*.
 
-    RANK_REFUSED if it is not packed, RANK_WRONG if incorrect, RANK_ASSUMED with unmeasured facts,
-    RANK_OVERRUN with overruns.
+    RANK_REFUSED if it is not packed, RANK_WRONG if incorrect, RANK_ASSUMED if it depends on
+    unmeasured facts, RANK_OVERRUN if nodes write past their memory. The first that applies counts.
     """
     if not verdict.is_chip_ready:
         return RANK_WRONG if verdict.is_packable else RANK_REFUSED
@@ -113,9 +113,12 @@ def _spill_one_tensor(
     thorough: bool,
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
-    """Move one more tensor of `candidate` to PSRAM: a smaller plan without more findings.
+    """Return `candidate` with one more tensor in PSRAM and its verdict; None if none helps.
 
-    Each trial consumes an item of `trials`. Returns None if the plan fits or no tensor helps.
+    A move helps if the plan needs less memory and has no more findings; None also if the plan fits
+    already. Tensors are tried in order, and each consumes an item of `trials`. The first that helps
+    is taken; with `thorough` the one that needs the least memory, and if a move causes findings,
+    the outputs of the nodes concerned are moved along.
     """
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None

@@ -55,8 +55,11 @@ def place_large_tensors_in_psram(
 def move_back_to_shared(
     prepared: PreparedGraph, target: Target, base: PackerOptions, prefetch: bool
 ) -> EvaluatedCandidate:
-    """Place the large tensors in PSRAM and return those of nodes with findings, round by round.
+    """Place large tensors in PSRAM, then move those of nodes with findings to shared memory.
 
+    Tensors are large if `_SMALL_TENSOR_DIVISOR` times their size exceeds the shared memory. They
+    are moved back in up to `_MAX_ROUNDS` rounds, each followed by an evaluation, until no node with
+    findings has one in PSRAM; the last candidate is returned with its verdict, whatever that is.
     `prepared` must have a graph (`prepared.net`).
     """
     net = prepared.net

@@ -195,10 +195,11 @@ def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[Applie
 
 
 def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Rotate convolutions over a row whose weights the packer splits.
+    """Rotate convolutions over a row whose weights the packer splits, in place.
 
-    Their slices would share an input tensor with hoisted padding. The row is read as a column,
-    [1, C, 1, W] as [1, C, W, 1], and the result as a row again; no byte moves.
+    Their slices would share an input tensor with hoisted padding. The row is read as a column, [1,
+    C, 1, W] as [1, C, W, 1], and the result as a row again; no byte moves. Returns one description
+    per node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -331,10 +332,11 @@ def has_hoisted_padding(node: ir.Node) -> bool:
 
 
 def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split every SoftmaxInt by rows, so that its 22 bytes per element fit in the work area.
+    """Split every SoftmaxInt of three or more axes by rows, in place; return what was done.
 
-    An iqCat of five equal tensors plans five bytes per element. The rows are therefore computed in
-    five parts or a few more.
+    Its 22 bytes per element then fit in the work area: an iqCat of five equal tensors plans five
+    bytes per element, and the rows are computed in five parts or a few more. A SoftmaxInt that is
+    too large even for two copies is left as it is.
     """
     rewrites = []
     for node in list(graph.graph):

@@ -64,8 +64,9 @@ class LinearShape(NamedTuple):
 def split_linear_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Split every 8-bit LinearInt by outputs if it needs a larger work area than any node plans.
 
-    With M rows of N inputs and L outputs it writes ``M*(max(N, L) + L)`` bytes and plans M*N; an
-    iqCat of all its outputs plans M*L.
+    In place; returns one description per node. With M rows of N inputs and L outputs it writes
+    ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs plans M*L. Left as they
+    are: one row, a work area that is too large for the iqCat, and more than `_MAX_PARTS` parts.
     """
     linears = _collect_linears(graph)
     area_bytes = _get_largest_planned_area(graph, linears)
@@ -156,8 +157,9 @@ def is_read_by_batch_norm(value: ir.Value) -> bool:
 def convert_mean_linears_to_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Convert every LinearInt with one output over a transposed tensor to a 1x1 convolution.
 
-    A mean over T steps of [1, T, C] is a convolution with T channels and one output over
-    [1, T, 1, C], which needs no Transpose.
+    In place; returns one description per node. A mean over T steps of [1, T, C] is a convolution
+    with T channels and one output over [1, T, 1, C], which needs no Transpose. Only with an 8-bit
+    output, several rows, and where the target supports the convolution.
     """
     rewrites = []
     for node in list(graph.graph):

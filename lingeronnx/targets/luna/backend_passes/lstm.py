@@ -22,9 +22,10 @@ _GATES, _STATE_WEIGHT = 4, 2
 
 
 def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Add a unit with zero weights to every LSTMInt with an odd number of units.
+    """Add a unit with zero weights to every LSTMInt with an odd number of units, in place.
 
-    Its results are sliced off again. No other unit reads its state.
+    Its results are sliced off again. No other unit reads its state. Returns one description per
+    node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -169,11 +170,13 @@ def _insert_identity_linear(
 
 
 def reserve_lstm_state(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split the output of every LSTMInt into two halves and concatenate them again.
+    """Split the output of every LSTMInt into two halves and concatenate them again, in place.
 
     The last state of an LSTMInt with H units takes 4*H bytes, but H are planned. The halves are
-    live together after the LSTMInt, and with four steps or more each is as large as a state: the
-    packer puts the two states into their memory, the largest free blocks.
+    live together after the LSTMInt, and with `_STATE_STEPS` steps or more each is as large as a
+    state: the packer puts the two states into their memory, the largest free blocks. Nodes whose
+    halves have fewer steps, or without state outputs or consumers, are left as they are. Returns
+    one description per node.
     """
     rewrites = []
     for node in list(graph.graph):

@@ -148,9 +148,10 @@ def _get_linear_concat_area(concat: ir.Node) -> int:
 
 
 def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    """Return the demand of each used LayerNormInt, of so many bytes per element of a row.
+    """Return the demand of each LayerNormInt whose output is used: work bytes for one row.
 
-    The dummy is inserted behind the node's output; one row is unverified.
+    These are the scratch bytes of the packer's profile, per element of a row and in addition. The
+    dummy is inserted behind the node's output; a demand is unverified if there is only one row.
     """
     bytes_per_element, extra_bytes = get_packer_profile(target).layer_norm_scratch_bytes
     demands = []
@@ -291,7 +292,7 @@ def _insert_dummy_batch_norm(
 def _split_concat_factor(copies: int) -> list[int]:
     """Return the input counts of chained iqCat that give `copies` copies, or a few more.
 
-    Each is at most `_MAX_CONCAT_INPUTS`; their product is at least `copies`. Empty for one copy.
+    Each is at most `MAX_CONCAT_INPUTS`; their product is at least `copies`. Empty for one copy.
     """
     if copies <= 1:
         return []

@@ -36,7 +36,7 @@ def estimate_latency(
 
     One `LayerLatency` (in cycles) per step. The copies of a step's constants are prefetched in
     parallel to earlier layers as `schedule_layers` arranges them; work without a cost model is in
-    `unmodeled`.
+    `Latency.unpriced`, and such layers are not `priced`.
     """
     step_cycles = [
         _StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps

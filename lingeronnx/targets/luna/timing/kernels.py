@@ -93,9 +93,10 @@ def estimate_kernel_cycles(
 
 
 def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None:
-    """Estimate the cost of one call with the corrections of a calibration.
+    """Estimate the cost of one call with the corrections of a calibration, start and rest apart.
 
-    Returns None if its arguments have no cost model.
+    `call.count` is not applied. A kernel family without a correction keeps its estimate. Returns
+    None if its arguments have no cost model.
     """
     cycles = estimate_kernel_cycles(call, prices)
     if cycles is None:
@@ -171,8 +172,9 @@ def _estimate_vector_cycles(
 ) -> float | None:
     """Estimate a vector kernel on `n` elements: start + the longer of reading and writing.
 
-    None if the start of (in_bits, out_bits) is unknown or if the second operand has other bits
-    (only `mul` may). Half-rate kernels read 8-bit elements for an 8-bit result at half the speed.
+    It reads 64 bits per cycle, 32 in half-rate kernels from 8 to 8 bits, and writes 128. None if
+    the start of (in_bits, out_bits) is unknown or if the second operand has other bits (only `mul`
+    may).
     """
     kernel = prices.vector_kernels[name]
     start = kernel.start_cycles.get((in_bits, out_bits))

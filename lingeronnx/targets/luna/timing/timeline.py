@@ -34,7 +34,10 @@ class LayerSlot(NamedTuple):
 def schedule_layers(
     compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]
 ) -> list[LayerSlot]:
-    """Schedule layers with double-buffered DMA prefetch of their constants.
+    """Schedule layers with double-buffered DMA prefetch of their constants, one slot each.
+
+    A layer without a prefetch starts when the previous one ends. The others also wait for their
+    transfer, which was issued when the last layer with a prefetch began to compute, or at 0.
 
     Parameters
     ----------

@@ -95,9 +95,11 @@ class _GraphScore:
         return sum(work.bytes for work in self.latency.unpriced)
 
     def is_better_than(self, reference: _GraphScore, objective: str) -> bool:
-        """Whether the verdict is at least as good and the graph clearly takes fewer cycles.
+        """Whether the graph takes clearly fewer cycles, and is as good as `reference` otherwise.
 
-        It must not move more bytes by work without a cost model.
+        It must save more than the fraction `_MIN_GRAPH_SAVING` of the cycles. Its rank and the
+        bytes moved by work without a cost model must not be larger, nor, with the objective
+        `MEMORY`, its shared memory.
         """
         if objective == MEMORY and self.shared_bytes > reference.shared_bytes:
             return False
@@ -112,8 +114,9 @@ def apply_cost_rewrites(
     """Rewrite nodes of an integer graph into forms that take fewer cycles.
 
     All rewrites are applied together if the resulting graph is better, or else kind by kind. With
-    the objective `ACCURACY`, the graph is not evaluated if rewrites cannot save enough, and costs
-    of another chip decide nothing.
+    the objective `PLAIN` nothing is done. With `ACCURACY`, the graph is not evaluated if rewrites
+    cannot save enough, and costs of another chip decide nothing. The graph of `view` is not
+    changed.
 
     Returns
     -------
@@ -122,7 +125,8 @@ def apply_cost_rewrites(
     rewrites : list of AppliedRewrite
         Descriptions of the changes.
     savings : CycleSavings or None
-        Cycles before and after, or None if the graph was not evaluated.
+        Cycles before and after, or None if the graph was not evaluated (or, with `ACCURACY`, not
+        changed).
     """
     graph, target, objective = view.graph, view.target, get_objective(view.graph)
     kernel_costs = get_kernel_costs(target)
