@@ -28,8 +28,8 @@ _DOMAINS = frozenset(
 )
 #: Fields of a tensor that hold values; the others are names and texts.
 _TENSOR_TEXTS = ("name", "doc_string", "metadata_props", "external_data", "segment")
-#: Fields of an attribute that hold numbers.
-_ATTRIBUTE_NUMBERS = ("f", "i", "floats", "ints")
+#: Fields of an attribute that hold numbers and plain words.
+_ATTRIBUTE_VALUES, _ATTRIBUTE_LISTS = ("f", "i", "s"), ("floats", "ints", "strings")
 
 
 def replace_names(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -159,14 +159,12 @@ class _Copier:
         if not _is_attribute(node, attribute.name):
             raise ConstraintError(f"{description} is unknown; remove it")
         _check_plain([attribute.s, *attribute.strings], description)
-        copy = AttributeProto(name=attribute.name, type=attribute.type, s=attribute.s or None)
-        copy.strings.extend(attribute.strings)
-        for field in _ATTRIBUTE_NUMBERS:
-            value = getattr(attribute, field)
-            if field.endswith("s"):
-                getattr(copy, field).extend(value)
-            else:
-                setattr(copy, field, value)
+        copy = AttributeProto(name=attribute.name, type=attribute.type)
+        for field in _ATTRIBUTE_VALUES:
+            if attribute.HasField(field):
+                setattr(copy, field, getattr(attribute, field))
+        for field in _ATTRIBUTE_LISTS:
+            getattr(copy, field).extend(getattr(attribute, field))
         if attribute.HasField("t"):
             copy.t.CopyFrom(self._copy_tensor(attribute.t))
         copy.tensors.extend(map(self._copy_tensor, attribute.tensors))
