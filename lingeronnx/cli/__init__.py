@@ -176,7 +176,10 @@ class CommandGroup(click.Group):
 
 
 def _escape_message(error: Exception) -> None:
-    """Escape control characters in the message of a click exception: it may quote file names."""
+    """Escape control characters in the message of a click exception, in place.
+
+    It may quote file names. Other exceptions are left as they are.
+    """
     if isinstance(error, click.ClickException):
         error.message = escape_lines(error.message)  # type: ignore[misc]  # final to click
 

@@ -96,6 +96,9 @@ class QuantAnalysis:
     ) -> dict[str, np.ndarray]:
         """Find the sample whose first output differs most, store it as the bad case and return it.
 
+        A torch module without a bad case is exported with the first sample, which is the bad case
+        until the worst one is found. A comparison made before is dropped.
+
         Parameters
         ----------
         data_generator
@@ -108,6 +111,7 @@ class QuantAnalysis:
             Ignored.
         custom_metric_func
             Function of the outputs of both models for a batch of one sample: baseline, analysed.
+            Replaces `metric`.
         custom_metric_order_seq
             "ascending" if the smallest value of `custom_metric_func` is the worst, "descending" if
             the largest is. Required with `custom_metric_func`.
@@ -116,6 +120,14 @@ class QuantAnalysis:
         -------
         dict of str to ndarray
             Feeds by input name.
+
+        Raises
+        ------
+        ConfigError
+            If only one of the function and its order is given, if `metric` is "custom" without
+            them, or if another argument is wrong.
+        DataError
+            If the data do not fit the model, or contain no sample.
         """
         custom = {
             "custom_metric_func": custom_metric_func,
@@ -215,7 +227,10 @@ class QuantAnalysis:
         self._comparison = None
 
     def run(self, device: object = None) -> None:
-        """Run both models on the bad case and compare all tensors; `device` is ignored."""
+        """Run both models on the bad case and compare all tensors; `device` is ignored.
+
+        Raises ConfigError if there is no bad case.
+        """
         self._comparison = compare(
             self._baseline_source(), self._analysis_source(), self._require_bad_case()
         )

@@ -138,7 +138,7 @@ def _reinterpret_layout(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray
 
 
 def _describe_layout(order: tuple[int, ...]) -> str:
-    """Describe an axis order, by name if it confuses NHWC and NCHW."""
+    """Describe an axis order as text, by name if it confuses NHWC and NCHW."""
     if order in ((0, 2, 3, 1), (0, 3, 1, 2)):
         return f"channels last (NHWC) and channels first (NCHW) are confused: axes {list(order)}"
     return f"axes are in the order {list(order)}"

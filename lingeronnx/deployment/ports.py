@@ -39,7 +39,7 @@ class Port:
 
     @property
     def bytes(self) -> int:
-        """Size of a buffer in bytes."""
+        """Size in bytes of a buffer for one array of this shape and type."""
         return self.elements * np.dtype(self.dtype).itemsize
 
 

@@ -164,7 +164,7 @@ class QuantConfig(BaseModel):
     @field_validator("weight_bits", mode="before")
     @classmethod
     def _parse_auto_weight_bits(cls, value: object) -> object:
-        """Convert "auto" to `AUTO_WEIGHT_BITS`."""
+        """Convert "auto" to `AUTO_WEIGHT_BITS`; other values are returned unchanged."""
         return AUTO_WEIGHT_BITS if value == "auto" else value
 
     @field_validator("weight_scales")

@@ -47,6 +47,7 @@ class FactorSets(DisjointSets):
     """Sets of tensors that share a factor, some of which are pinned to the factor 1."""
 
     def __init__(self) -> None:
+        """Start without names and pins."""
         super().__init__()
         self.pinned: set[str] = set()
 

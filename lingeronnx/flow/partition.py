@@ -71,7 +71,7 @@ class Partition:
 
     @cached_property
     def integer_node_ids(self) -> frozenset[int]:
-        """The ids of the nodes that become integer."""
+        """The `id()` of each node that becomes integer."""
         return frozenset(id(node) for node, _ in self.integer_nodes)
 
     @property
@@ -164,9 +164,10 @@ class Partition:
         return names
 
     def move_to_float(self, reasons: Mapping[str, str]) -> Partition:
-        """Return the partition with more nodes in float, and those that are idle without them.
+        """Return the partition with the nodes of `reasons`, and then the idle islands, in float.
 
-        See `_find_idle_islands`.
+        Idle islands are the integer nodes of the result without enough work for a part of their
+        own, see `_find_idle_islands`.
 
         Parameters
         ----------

@@ -9,6 +9,7 @@ class DisjointSets:
     """Disjoint sets of names. A name that is not in a set yet becomes a set by itself."""
 
     def __init__(self) -> None:
+        """Start without names."""
         self._parent: dict[str, str] = {}
 
     def find(self, name: str) -> str:

@@ -462,6 +462,6 @@ def _truncate(line: str, max_length: int = 160) -> str:
 
 
 def _format_first_names(names: Sequence[str], max_count: int = 3) -> str:
-    """List the first names and count the others."""
+    """Join the first `max_count` names by ", ", followed by " and N more" if there are others."""
     text = ", ".join(names[:max_count])
     return text + (f" and {len(names) - max_count} more" if len(names) > max_count else "")

@@ -71,6 +71,7 @@ class Suspicion:
     remedy: str
 
     def __str__(self) -> str:
+        """Describe it as "layer: kind: measured; limit; remedy"."""
         return f"{self.layer}: {self.kind}: {self.measured}; {self.limit}; {self.remedy}"
 
 

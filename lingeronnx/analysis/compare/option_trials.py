@@ -287,7 +287,7 @@ class _OptionTrial:
 
     @property
     def graph_is_refined(self) -> bool:
-        """Whether the recorded settings of the graph include refinement of weights."""
+        """Whether the graph's recorded settings include refinement of weights; False without."""
         if self.recorded_settings is None:
             return False
         return refines_weights(self.recorded_settings)

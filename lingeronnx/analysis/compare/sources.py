@@ -74,7 +74,11 @@ class TensorSource(Protocol):
         ...
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch, in graph order."""
+        """Yield every tensor of a batch, in graph order.
+
+        The items are (user's name, array, stored form), the stored form None for the user's float
+        values.
+        """
         ...
 
     def run_isolated(
@@ -113,7 +117,10 @@ class FloatSource:
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch, without values such as sequences."""
+        """Yield every tensor of a batch, without values such as sequences.
+
+        The stored form of each is None.
+        """
         for name, array, _ in self.session.tensors(feeds):
             if isinstance(array, np.ndarray):
                 yield name, array, None

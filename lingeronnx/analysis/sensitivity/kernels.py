@@ -88,6 +88,7 @@ class KernelRunner:
     """Runs integer graphs of operators; sessions are created on the first run."""
 
     def __init__(self, operators: Mapping[str, IntegerOperator]) -> None:
+        """Keep the `operators` by node; sessions of their variants are opened when first run."""
         self._operators = operators
         self._sessions: dict[tuple[str, VariantKey], Session] = {}
 

@@ -38,6 +38,7 @@ class ChannelSums:
     """
 
     def __init__(self) -> None:
+        """Start without batches: the arrays are empty until the first."""
         self.count = 0
         self.raw_min = self.raw_max = np.zeros(0)
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)

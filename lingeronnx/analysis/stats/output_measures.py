@@ -103,6 +103,7 @@ class Measures:
     """Metrics of one output over all batches."""
 
     def __init__(self, factory: MeasureFactory) -> None:
+        """Start without batches; `factory` names the metrics and creates those of labels."""
         self._factory = factory
         self._pair = PairMeasures()
         self._label_metrics = {name: make() for name, make in factory.label_metrics.items()}

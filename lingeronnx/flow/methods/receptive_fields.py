@@ -103,7 +103,10 @@ class ReceptiveFields:
 
     @classmethod
     def for_layer(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
-        """Create the receptive fields of layer `node` with the input `source`."""
+        """Create the receptive fields of layer `node` with the input `source`.
+
+        The input of a Linear, [..., inputs], is reshaped to rows.
+        """
         if node.op_type == "Linear":
             source = source.reshape(-1, source.shape[-1])
         return cls(kernel, source)

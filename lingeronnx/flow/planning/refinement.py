@@ -91,7 +91,10 @@ def refine_weights(
 def select_refinement_samples(
     planned: PlannedModel, max_samples: int = _MAX_SAMPLES
 ) -> dict[str, np.ndarray]:
-    """Return the first calibration samples that fit the memory budget, at most `max_samples`."""
+    """Return the first calibration samples by input name, for refinement.
+
+    As many as fit the memory budget by `walk_bytes_per_sample`, but at most `max_samples`.
+    """
     return planned.data.first(
         choose_batch_size(walk_bytes_per_sample(planned.graph), max_samples, planned.config.budget)
     )

@@ -48,7 +48,7 @@ class FloatOutputCache:
     """
 
     def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
-        """Keep outputs `names` of `source` up to `max_bytes` in all."""
+        """Start an empty cache of the outputs `names` of `source`; it keeps up to `max_bytes`."""
         self._source, self._names, self._free_bytes = source, names, max_bytes
         self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
 

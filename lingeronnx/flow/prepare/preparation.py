@@ -156,7 +156,7 @@ class PreparedModel:
 
     @property
     def without_effort(self) -> PreparedModel:
-        """A copy with the effort of drafts."""
+        """A copy with the effort of drafts, DRAFT_EFFORT."""
         return self.with_settings({"effort": DRAFT_EFFORT})
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:

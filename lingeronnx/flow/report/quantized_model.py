@@ -118,7 +118,7 @@ class QuantizedModel:
 
     @cached_property
     def layers(self) -> Mapping[str, float]:
-        """{tensor: SQNR in dB against the float model} on `samples`; empty without samples."""
+        """{tensor: SQNR in dB against `float_graph`} on `samples`; empty without samples."""
         if not self.samples:
             return {}
         return measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples)
@@ -211,7 +211,7 @@ class QuantizedModel:
         return replace(report, program=report.program.with_packer_calls(commands))
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the integer graph alone; the arguments are those of `write`."""
+        """Write the integer graph to `path`, without part files and plan; `to` is as in `write`."""
         ir.save(self._output_graphs(to).graph, path)
 
     def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:

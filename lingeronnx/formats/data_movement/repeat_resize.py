@@ -44,7 +44,7 @@ class _IndexedIntegerOp(Format):
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return the input position of each output position along `axis`, or -1 for padding.
 
-        `size` is the size of the axis in the input.
+        `size` is the size of the axis in the input. Subclasses must override it.
         """
         raise NotImplementedError
 

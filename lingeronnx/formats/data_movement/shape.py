@@ -40,7 +40,10 @@ class _ShapeIntegerOp(Format):
         return Kernel(tuple(target), is_per_sample=info.has_batch_axis and preserves_batch)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the shape input of an equivalent ONNX Reshape: 0 is unchanged, -1 inferred."""
+        """Return the shape input of an equivalent ONNX Reshape: 0 is unchanged, -1 inferred.
+
+        Subclasses must override it.
+        """
         raise NotImplementedError
 
     def source_shape(self, info: KernelInfo) -> tuple[int, ...]:
