@@ -136,7 +136,8 @@ def _check_arity(form: Format, node: ir.Node) -> None:
     """Raise ModelError for a wrong number of inputs or outputs.
 
     Required inputs must be present; further ones are allowed up to the signature's number, any
-    number if one is repeated. There may be one output, unless the signature has several.
+    number if one is repeated. More than one output is an error if the signature has one; without a
+    signature, any number is allowed.
     """
     inputs, min_count = _signature_inputs(form), min_input_count(form)
     label, count = f"{node.op_type} {node.name}", len(node.inputs)
