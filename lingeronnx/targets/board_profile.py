@@ -79,7 +79,8 @@ class BoardProfile:
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as JSON values.
 
-        `off` are relative errors, `missing` the layers that the log does not have.
+        `off` are errors of the modeled cycles relative to the measured ones, `missing` the layers
+        that the log does not have.
         """
         return {
             "platform": self.platform,

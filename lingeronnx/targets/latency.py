@@ -144,7 +144,7 @@ class Latency:
 
 
 def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
-    """Return the latency of at least one run, each starting when the previous one ends.
+    """Return the latency of at least one run on one platform, each starting when the previous ends.
 
     Start and fetch times of layers are shifted by the totals of the runs before.
     """

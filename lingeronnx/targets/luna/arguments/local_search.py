@@ -270,7 +270,10 @@ def iterate_improvements(
 
     A best-first search: the best candidate that was not expanded yet is expanded, even if it is
     worse than the one it came from, because one move may need another. Reshaped tensors move with
-    their source. It starts with and without prefetching.
+    their source. It starts with and without prefetching and, if `start` has its constants in shared
+    memory, also without that; a start with all tensors in PSRAM begins from only those that must
+    be. It ends when the best one has nothing left to improve, when none is left, or after a number
+    of evaluations. Nothing is yielded if preparing the graph already gave findings.
     """
     assert prepared.net is not None
     if prepared.findings:  # no placement resolves these
