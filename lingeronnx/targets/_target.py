@@ -223,7 +223,7 @@ class Vendor:
 
     @property
     def clock_mhz(self) -> float | None:
-        """The clock in MHz, if a timing calibration contains it."""
+        """The clock in MHz, if a timing calibration contains it; otherwise None."""
         return None
 
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:

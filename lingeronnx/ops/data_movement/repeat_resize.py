@@ -37,7 +37,10 @@ class Tile(SameRankRule):
     floats = (("", "Tile"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the repeats are not constant, else that of the base class."""
+        """Return the reason if the repeats are not constant, else that of the base class.
+
+        None if the node is not rejected.
+        """
         if ir.const_value(node.inputs[1]) is None:
             return "its repeats are computed at run time"
         return super().explain_rejection(node)

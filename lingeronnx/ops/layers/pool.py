@@ -255,7 +255,10 @@ class MaxPool(Op):
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return the reason if the indices are used, else that of `_explain_pool_rejection`."""
+        """Return the reason if the indices are used, else the result of `_explain_pool_rejection`.
+
+        None if the pool is not rejected.
+        """
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
         return _explain_pool_rejection(node)

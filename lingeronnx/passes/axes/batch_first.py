@@ -558,8 +558,8 @@ class _BatchFirstRewriter:
     ) -> ir.Value | None:
         """Return input `index` of a pending node as a tensor, inserting nodes before `position`.
 
-        The input is a pair (view, axes), an array, which becomes an initializer, or a tensor, which
-        is returned unchanged.
+        The input is a pair (view, axes), an array, which becomes an initializer, or a tensor or
+        None (an omitted input), which are returned unchanged.
         """
         source = pending.inputs[index]
         if isinstance(source, tuple):

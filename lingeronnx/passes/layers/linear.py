@@ -83,8 +83,9 @@ def _match_gemm(node: ir.Node) -> _LinearMatch | None:
 
 
 def _match_matmul(node: ir.Node) -> _LinearMatch | None:
-    """Match a MatMul with a constant second operand, and an Add of a bias after it.
+    """Match a MatMul with a constant second operand, and an Add of a bias after it; else None.
 
+    The second operand must be a matrix and the first one a variable of rank 2 or more (or unknown).
     The weight of the match is [outputs, inputs]; the bias is zero without a matching Add.
     """
     weight = ir.const_value(node.inputs[1])

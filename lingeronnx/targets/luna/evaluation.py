@@ -72,7 +72,7 @@ class DetailedVerdict(Verdict):
 
     @cached_property
     def comparison_latency(self) -> Latency | None:
-        """The latency by which forms of a graph are compared.
+        """The latency by which forms of a graph are compared; None without a memory plan.
 
         Equal to `latency`, but with the kernel costs of arcs for a chip whose own are unknown.
         """

@@ -211,10 +211,11 @@ def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
 
 
 def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph | None:
-    """Tile a cascade around `required_node`.
+    """Tile a cascade around `required_node`; None if there is no valid schedule.
 
-    Returns the first schedule that makes the graph ready for the chip, or else the first valid one,
-    which may be one of several that are needed.
+    Cascades start at the node or up to `_MAX_LOOKBACK_NODES` before it. Returns the first schedule
+    that makes the graph ready for the chip, or else the first valid one, which may be one of
+    several that are needed.
     """
     first_valid: _TiledGraph | None = None
     index = list(view.graph.graph).index(required_node)
