@@ -41,7 +41,9 @@ _LOCK = RLock()
 def argument_type(value: Any) -> ArgumentType:
     """Return a hashable representation of an argument's type.
 
-    Arrays must be C-contiguous; they are treated as writeable, whatever their flags say.
+    Arrays must be C-contiguous; they are treated as writeable, whatever their flags say. Arrays
+    give ("array", dtype, ndim), tuples (class, types of the members), numbers and None a text or a
+    dtype.
     """
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
@@ -84,7 +86,8 @@ def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ..
 def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
     """Return the address of a function's code for argument types `kinds`; compile it if not cached.
 
-    One process compiles, under a lock; others wait and then load its code.
+    `kinds` are as `argument_type` returns them. One process compiles, under a lock; others wait and
+    then load its code.
     """
     key = _disk_cache.make_cache_key(
         f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds)

@@ -68,10 +68,12 @@ def make_cache_key(*identifiers: str) -> str:
 
 @cache
 def cache_folder() -> str | None:
-    """Return the folder of the compiled code, created if necessary, or None if it cannot be.
+    """Return the folder of the compiled code, created if necessary, or None if that fails.
 
-    It is in LINGERONNX_CACHE_DIR, else XDG_CACHE_HOME, else ~/.cache. If another user could have
-    written to it, a warning is printed to stderr and a private temporary folder is used instead.
+    It is `lingeronnx-<hash of the sources>` in LINGERONNX_CACHE_DIR, else XDG_CACHE_HOME, else
+    ~/.cache. If another user could have written to it, a warning is printed to stderr and a private
+    temporary folder is used instead: this process sets LINGERONNX_CACHE_DIR to it, for child
+    processes too, and removes it at exit.
     """
     configured = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
@@ -140,7 +142,8 @@ def _file_path(name: str, kind: str) -> Path | None:
 def read_code(name: str, kind: str) -> bytes | None:
     """Return the cached code of a name, or None if there is none or it cannot be trusted.
 
-    Trusted is a regular file of this user that others cannot write, whose checksum is right.
+    Trusted is a regular file of this user that others cannot write, whose checksum is right. `kind`
+    is the extension of the file.
     """
     path = _file_path(name, kind)
     if path is None:
@@ -175,7 +178,8 @@ def _compute_checksum(name: str, code: bytes) -> bytes:
 def write_code(name: str, kind: str, code: bytes) -> None:
     """Cache code under a name; the file appears atomically, never half written.
 
-    Nothing happens without a cache folder, or if the file cannot be written. Stale files go first.
+    Nothing happens without a cache folder, or if the file cannot be written. Stale files (see
+    `_remove_stale_files`) are removed first. `kind` is the extension of the file.
     """
     path = _file_path(name, kind)
     if path is None:

@@ -34,7 +34,11 @@ def _initialize(all_targets: bool) -> None:
 
 
 def _make_target_machine(triple: str, features: Sequence[str], jit: bool) -> Any:
-    """Create LLVM's code generator for a target; an empty `triple` is this machine."""
+    """Create LLVM's code generator for a target, at optimization level 3.
+
+    `triple` is LLVM's name of the target, empty for this machine; `features` are the processor
+    extensions to use. `jit` is whether the code runs in this process.
+    """
     target = binding.Target.from_triple(triple or binding.get_process_triple())
     return target.create_target_machine(
         opt=3, features=",".join(f"+{name}" for name in features), jit=jit

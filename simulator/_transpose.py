@@ -100,8 +100,9 @@ def _overload_transpose_block(x: Any, out: Any, n: Any, a: Any, b: Any) -> Any:
 def transpose_matrices(x: Array, out: Array) -> None:
     """Transpose every matrix of x [N, A, B] into out [N, B, A].
 
-    Matrices are copied in square blocks if both sides are large enough; the last block may overlap
-    its neighbour.
+    x and out are C-contiguous and have the same type. Matrices are copied in square blocks if both
+    sides have at least `_BLOCK_LINE_BYTES` bytes of elements; the last block may overlap its
+    neighbour.
     """
     samples, rows, columns = x.shape
     side = _BLOCK_LINE_BYTES // x.itemsize

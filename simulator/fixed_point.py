@@ -289,7 +289,8 @@ class Rescale:
     def __call__(self, acc: Any) -> np.ndarray:
         """Rescale integers of any shape and magnitude with Python integers; int64 result.
 
-        Exact but slow; for setup and tests.
+        y = saturate((acc * multiplier >> shift, rounded by `rounding`) + zero_point, bits). Exact
+        but slow; for setup and tests.
         """
         product = np.asarray(acc).astype(object) * self.multiplier
         if self.rounding is RoundingMode.HALF_UP:
@@ -356,9 +357,10 @@ class Rescale:
 
 
 def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
-    """Return `form` with int32 operands if all accumulators (|acc| <= `bound`) allow it.
+    """Return a `ScaleForm` with int32 operands, as a `NarrowScaleForm`, if that stays exact.
 
-    Vector registers hold more int32 lanes. Other forms are returned unchanged.
+    It does if `bound`, the largest |acc|, and the limit and multiplier of the form fit int32;
+    vector registers hold more int32 lanes. Otherwise, and for other forms, `form` is returned.
     """
     if (
         bound > INT32_MAX

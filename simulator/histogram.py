@@ -56,7 +56,10 @@ def _count_bins(
 ) -> None:
     """Add the histogram of flat x to `bins` and `odd_bins`, and the sum of squares to squares[0].
 
-    Arguments as for `accumulate_histogram`; lanes, indices : scratch memory.
+    `odd_bins`, of the type and size of `bins`, counts the elements at odd positions of a block, so
+    that two increments are independent; the caller adds both. channel_size : number of consecutive
+    elements of x with the same factor. Other arguments as for `accumulate_histogram`; lanes,
+    indices : scratch memory.
     """
     half = np.int32(len(bins) // 2)
     for row in range(len(x) // channel_size):
@@ -116,9 +119,10 @@ def accumulate_histogram(
 def _channel_statistics(
     x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.ndarray, lanes: np.ndarray
 ) -> None:
-    """Update magnitudes and sums of squares [C] of x [N, C, S]; `bits` is x viewed as int32.
+    """Update the largest magnitudes and sums of squares per channel of float32 x [N, C, S].
 
-    largest : int32 [C], bits of the largest magnitude.
+    `bits` is x viewed as int32. In place: `largest`, int32 [C], the bits of the largest magnitude
+    as float32, and `squares`, float64 [C]. lanes : scratch memory [_LANES].
     """
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):

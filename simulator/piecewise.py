@@ -202,7 +202,7 @@ def load_piecewise(function: str, chip: str) -> Piecewise:
     function
         "sigmoid" or "tanh"; on venusA also "gelu" and "swish".
     chip
-        "venus", "arcs" or "venusA".
+        "venus", "arcs" or "venusA". KeyError for a chip or function without a table.
     """
     table = json.loads(_TABLES.read_text())["tables"][chip][function]
     arrays = {

@@ -76,7 +76,7 @@ def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.n
     Returns
     -------
     array
-        The products, int16.
+        The products, int16; `weight` itself without factors.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class Conv(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, O, *space] from x [N, C, *space].
+        """Infer y [N, O, *space], of the type of the rescale, from x [N, C, *space].
 
         SimulatorError if x is not int8 or int16, or channels, groups or rank do not match the
         weights.
@@ -354,9 +354,10 @@ class Linear(ClampableKernel):
         return apply_weight_factors(self.weight, self.factors)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [..., O] from x [..., K]; one-dimensional x has no batch axis.
+        """Infer y [..., O], of the type of the rescale, from x [..., K].
 
-        SimulatorError if x is not int8 or int16, or K does not match the weights [O, K].
+        One-dimensional x has no batch axis. SimulatorError if x is not int8 or int16, or K does not
+        match the weights [O, K].
         """
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)

@@ -77,9 +77,11 @@ class ConvTranspose(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y [N, O, *space] from x.
+        """Infer y [N, O, *space], of the type of the rescale, from x [N, C, *space].
 
         An axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding elements.
+        SimulatorError unless x is int8 or int16 and matches the weights [C, O/group, *kernel], with
+        one or two kernel axes, or if no output element is left.
         """
         (x,) = specs
         rank = self.weight.ndim

@@ -38,7 +38,9 @@ def _div(
 ) -> None:
     """Fill int32 out with x * 2^shift / y for int32 x and y that broadcast.
 
-    by_sign : the result of x / 0, see `Div`. Other arguments as for `elementwise._add`.
+    The quotient is that of `luna_divide`, saturated to int32. x / 0 is INT32_MIN; with `by_sign`
+    INT32_MIN for x > 0, INT32_MAX for x < 0, and 0 for x = 0. Other arguments as for
+    `elementwise._add`.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -123,9 +125,10 @@ class DivSingle(NumpyKernel):
         return (TensorSpec(broadcast_shape(specs), integer_dtype(self.bits)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the quotient, every step in float32; saturated to `bits` bits.
+        """Compute round((x / scale_x) / (y / scale_y) * scale_o), every step in float32, saturated.
 
-        x / 0 saturates, 0 / 0 is 0.
+        The result has `bits` bits, in the narrowest integer type for them. x / 0 saturates, 0 / 0
+        is 0.
         """
         x = arrays[0].astype(np.float32) / np.float32(self.scale_x)
         y = arrays[1].astype(np.float32) / np.float32(self.scale_y)

@@ -57,8 +57,9 @@ def _add(
 ) -> None:
     """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)), see `build_broadcast_loop`.
 
-    x, y, out : integers of rank 4; x and y broadcast. wide_x, wide_y : scratch memory of their
-    types for an operand that must be expanded. sign : 1, or -1 for a difference.
+    x, y, out : integers of rank 4; x and y broadcast to the shape of out. wide_x, wide_y : scratch
+    memory of the types of x and y, flat, at least out.size elements each if the operand must be
+    expanded; overwritten. sign : 1, or -1 for a difference.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -89,7 +90,10 @@ def _mul(
 
 @jit
 def _affine(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [N, C] with rescale(x [N, C] * weight [C] + bias [C])."""
+    """Fill out [N, C] with rescale(x [N, C] * weight [C] + bias [C]).
+
+    weight and bias have the type of the accumulator, int32 or int64; x and out are integers.
+    """
     for i in range(x.shape[0]):
         source, target = x[i], out[i]
         for c in range(weight.size):

@@ -42,7 +42,7 @@ def _average_windows(
     limits: tuple[int, int],
     out: Array,
 ) -> None:
-    """Fill out with the averages of the windows of x.
+    """Fill out with the averages of the windows of x: sum / count * ratio, rounded once.
 
     Parameters
     ----------

@@ -28,7 +28,11 @@ __all__ = ["Glu"]
 
 @jit
 def _glu(x: Array, gate: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for x [R, 2, K]."""
+    """Fill out [R, K] with rescale(x[:, 0] * gate[x[:, 1] + 128]) for x [R, 2, K].
+
+    x is int8, `gate` int32 [256], the sigmoid in Q15 of each integer from -128 on, `rescale` the
+    form of the int32 product -> out.
+    """
     for row in range(x.shape[0]):
         a, b, target = x[row, 0], x[row, 1], out[row]
         for i in range(target.size):

@@ -56,6 +56,11 @@ def _layer_norm(
 ) -> None:
     """Fill out with the normalized rows of x.
 
+    Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k from `_variance_exponent`; n
+    = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 - fraction), rounded; out = rescale(n * gamma
+    + beta). n is saturated to 16 bits if fraction is 10. Otherwise n and n * gamma + beta are
+    saturated to 32 bits, and the latter rounded to float32.
+
     Parameters
     ----------
     x
@@ -63,7 +68,7 @@ def _layer_norm(
     gamma, beta
         int64 [T]; beta is at 2^fraction times the scale of gamma.
     epsilon
-        eps * (scale of x)^2 * T^2, rounded.
+        eps * (scale of x)^2 * T^2, rounded; eps is that of the ONNX operator.
     fraction
         Fractional bits of the normalized number, 10 or 15.
     roots

@@ -33,9 +33,10 @@ __all__ = ["MatMul"]
 
 @jit
 def _matmul(x: Array, y: Array, zero: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]); a single x or y serves all.
+    """Fill out [B, N, P] with rescale(x [B, N, M] @ y [B, M, P]); an x or y of batch 1 serves all.
 
-    `zero` is an array of the accumulator's type.
+    x, y and out are integers. `zero` is any array of the accumulator's type, int32 or int64; its
+    values are not used.
     """
     acc = np.empty(y.shape[2], zero.dtype)
     for b in range(out.shape[0]):
@@ -65,7 +66,7 @@ def _matmul_simd(
     weight: Array,
     out: Array,
 ) -> None:
-    """Fill out as `_matmul` does, with dot instructions.
+    """Fill out as `_matmul` does, with dot instructions, for x and y of at most 16 bits.
 
     The rows of y [B, M, P] are packed in pairs, like the weights of a convolution. code : address
     of `_register_tile.write_interleave_ir`'s code. pair, weight : scratch memory for two rows, and

@@ -46,7 +46,9 @@ __all__ = ["AvgPool", "MaxPool", "luna_average"]
 def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> None:
     """Fill out [N, Ho, Wo, C] with the maxima of the windows of x [N, H, W, C].
 
-    geometry : as of `_window_geometry`. lowest : the most negative integer of x's type.
+    geometry : (kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x), with the pads top
+    and left. lowest : the most negative integer of x's type, which padding has. out has the type of
+    x.
     """
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
@@ -78,7 +80,8 @@ def _sum_pool(  # noqa: C901 - one loop nest
 ) -> None:
     """Fill out [N, Ho, Wo, C] with the rescaled sums of the windows of x [N, H, W, C].
 
-    geometry : as of `_window_geometry`. zero : an array of the accumulator's type.
+    Padding counts as 0. geometry : as for `_max_pool`. zero : any array of the accumulator's type,
+    int32 or int64; its values are not used. rescale : form of the sum -> out.
     """
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape

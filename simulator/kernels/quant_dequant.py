@@ -33,7 +33,10 @@ def _clamp_nan_to_zero(x: Any, low: Any, high: Any) -> Any:
 
 @jit
 def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
-    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], within int32."""
+    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], within int32; NaN gives 0.
+
+    x : float32, flat. scale : integers per unit. out : integers of at most 32 bits.
+    """
     for i in range(out.size):
         # not math.floor: its int64 result may overflow
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)
@@ -69,9 +72,10 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 def _quant_single(
     x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array
 ) -> None:
-    """Fill flat out with x * factor, every step in float32, clamped to low..high.
+    """Fill flat out with round(x * factor) clamped to low..high, every step in float32.
 
-    `rounding` is the integer of a `RoundingMode`.
+    x : float32, flat; NaN gives 0. rounding : integer of a `RoundingMode`. out : integers of a type
+    that contains low..high.
     """
     for i in range(out.size):
         v = np.float32(x[i] * factor)

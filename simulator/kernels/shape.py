@@ -25,9 +25,9 @@ __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 @jit
 def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
-    """Copy x [A, S] to columns first..first+S of out [N, T]; if A < N, the rows of x repeat.
+    """Copy x [A, S] to S columns of out [N, T], from `first` on; if A < N, the rows of x repeat.
 
-    The elements are rescaled unless `rescale` is None.
+    x and out are integers. The elements are rescaled unless `rescale` is None.
     """
     size = x.shape[1]
     for row in range(out.shape[0]):

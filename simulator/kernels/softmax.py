@@ -103,9 +103,11 @@ def _newton_reciprocal(total: Any) -> Any:
 
 @register_inline
 def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
-    """Fill d and e (see the module) of one row x, and return the saturated sum of e.
+    """Fill d and e of one row x, and return the sum of e, saturated to 32 bits.
 
-    `entry` is the table of Q25 values; `fused` as for `_exp_q23`.
+    x : integers [T]. entry : int64 [256] or [65536], the Q25 value of every integer from the
+    smallest on. d : int64 [T], value minus the row's largest, Q25. e : int64 [T], e^d in Q23.
+    `fused` as for `_exp_q23`.
     """
     offset = entry.size // 2
     top = entry[np.int64(x[0]) + offset]
@@ -123,6 +125,9 @@ def _exponentiate_row(x: Array, entry: Array, fused: Any, d: Array, e: Array) ->
 def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
+    out = rescale((2 * floor(2^52 / total) * e) >> 38), with e and total of `_exponentiate_row`;
+    mode 2 multiplies e by `_newton_reciprocal` of total instead, and shifts by 31.
+
     Parameters
     ----------
     x
@@ -134,7 +139,7 @@ def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array
     rescale
         Q15 -> output.
     out
-        Filled.
+        Integers [R, T], filled.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
@@ -157,8 +162,9 @@ def _log_softmax(
 ) -> None:
     """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
 
-    fused : whether the division mode is "fused". logs : int64 [512], ln of 512/512 to 1023/512 in
-    Q16. Other arguments as for `_softmax`.
+    out = rescale((d - ln(total)) >> 1), with d and total of `_exponentiate_row` and the difference
+    in Q16. fused : whether the division mode is "fused". logs : int64 [512], ln of 512/512 to
+    1023/512 in Q16. Other arguments as for `_softmax`.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):

@@ -112,7 +112,8 @@ class SlidingWindow:
         """Return the number of windows along each spatial axis of sizes `space`.
 
         With `ceil_mode` the last window may extend beyond the padded image, but must not start
-        after the end of the image.
+        after the end of the image. SimulatorError if `space` has not `spatial_rank` axes, or no
+        window fits.
         """
         require(
             len(space) == self.spatial_rank,

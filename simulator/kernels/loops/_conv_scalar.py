@@ -28,7 +28,9 @@ def convolve_dense(  # noqa: C901 - one loop nest
 ) -> None:
     """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O].
 
-    geometry : strides, pads (top, left), dilations. rescale : form of accumulator -> output.
+    x and out are integers; elements of x outside the image count as 0. weight and bias [O] have the
+    type of the accumulator, int32 or int64. geometry : (stride_y, stride_x, top, left, dilation_y,
+    dilation_x), with the pads top and left. rescale : form of accumulator -> out.
     """
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, _ = x.shape

@@ -321,9 +321,10 @@ def _tap_byte_offsets(
 
 @_numba_intrinsic
 def call_code(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call the machine code at an address with a tuple of 64-bit integers; for kernels.
+    """Call the machine code at an address with a tuple of int64: an intrinsic of kernels.
 
-    The code returns nothing.
+    address : int64. arguments : tuple of int64, one per argument of the code, which returns
+    nothing. Numba calls this definition, which returns the signature and the code generator.
     """
     from numba import types
     from numba.core import cgutils
@@ -377,7 +378,7 @@ def _copy_xor(x: Array, flip: int, out: Array) -> None:
 def _copy_padded_rows(
     x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array
 ) -> None:
-    """Copy rows first..first+rows of padded image n of x [N, H, W, C] to flat `padded`.
+    """Copy `rows` rows from row `first` on of padded image n of x [N, H, W, C] to flat `padded`.
 
     Elements outside the image are g.padding_value. If that is not 0, elements of x become unsigned
     (the sign bit is flipped).
@@ -418,9 +419,11 @@ def _interleave_rows(
     line: Array,
     padded: Array,
 ) -> None:
-    """Interleave rows first..first+rows of padded image n of x into dwords of `padded`.
+    """Interleave `rows` rows from row `first` on of padded image n of x into dwords of `padded`.
 
-    The dwords are [row, dword, column, C], see `InterleavePlan`. line : scratch for a padded row.
+    The dwords are [row, dword, column, C], see `InterleavePlan`. x : int8 or int16 [N, H, W, C];
+    elements outside the image are 0. padded : int32, flat, written. line : scratch memory for a
+    padded row, of the type of x.
     """
     _, height, width, channels = x.shape
     size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
@@ -463,12 +466,12 @@ def convolve(
     sums: Array,
     out: Array,
 ) -> None:
-    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O], band by band.
+    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O], band by band of output rows.
 
     Parameters
     ----------
     x
-        Integers [N, H, W, C].
+        int8 or int16 [N, H, W, C].
     packed, g
         Constants and sizes of the convolution.
     spread
@@ -478,7 +481,7 @@ def convolve(
     line, padded, sums
         Scratch memory: a padded row, a band of the padded image, accumulators.
     out
-        [N, Ho, Wo, O], filled.
+        Integers [N, Ho, Wo, O], filled with the rescaled accumulators (int32).
     """
     samples, out_rows, columns, outputs = out.shape
     flat = out.reshape(out.size)
@@ -551,9 +554,10 @@ def _rescale_sums(
     pixels: int,
     count: int,
 ) -> None:
-    """Rescale the first `count` of the lanes of sums [pixels, lanes] into flat out.
+    """Rescale the first `count` of the lanes of each pixel's sums into flat out.
 
-    Pixel p is written to out[first + p * step] and the following elements.
+    sums : int32, flat, of shape [pixels, lanes]. Pixel p is written to out[first + p * step] and
+    the following elements.
     """
     for p in range(pixels):
         source, target = (

@@ -88,7 +88,9 @@ def make_copy() -> NativeLoop:
 def make_strided_copy(
     first: int, sizes: Sequence[int], steps: Sequence[int], index: int = 0
 ) -> NativeLoop | None:
-    """Return a loop that copies elements at regular distances, or None if it has too many axes.
+    """Return a loop that copies elements at regular distances, or None for more than `_AXES` axes.
+
+    Axes of size 1 do not count, and adjacent axes that are one run of equal distances count once.
 
     Parameters
     ----------
@@ -99,7 +101,7 @@ def make_strided_copy(
     steps
         Distance of neighbouring elements in the input along each axis.
     index
-        Index of the step's output.
+        Index of the output that the loop fills; its input is input 0.
     """
     merged: list[tuple[int, int]] = [(sizes[0], steps[0])]
     for size, step in zip(sizes[1:], steps[1:], strict=True):

@@ -80,7 +80,8 @@ def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
     Returns
     -------
     VectorCurve or ScalarCurve
-        Vector code if the processor and the table allow it.
+        A `VectorCurve` if an instruction set is active and `_pack_vector_table` accepts the table,
+        else a `ScalarCurve`.
     """
     instructions, curve = _conv_simd.active_instruction_set(), table.curve(bits)
     vector_table = _pack_vector_table(table, curve)
@@ -133,7 +134,7 @@ def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Arr
 
 @register_inline
 def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `ScalarCurve` on columns first..first+width-1 of x [R, S] into those of out.
+    """Evaluate a `ScalarCurve` on columns first..first+width-1 of int32 x [R, S] into those of out.
 
     The values are shifted right by `after` bits with rounding, see `evaluate_curve_rows`.
     """

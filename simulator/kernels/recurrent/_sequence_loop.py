@@ -71,8 +71,9 @@ class SequenceMemory(NamedTuple):
 def unpack_step(memory: Any) -> Any:
     """Return the arrays (a, h, c, lengths, step) of the current step, for a cell's rule.
 
-    a : int32 [N, G*H], gate sums of the inputs. h, c : [N, H], which the rule updates for the
-    samples with step < lengths. lengths : [N]. step : index of the step.
+    a : int32 [N, G*H], gate sums of the inputs. h [N, H] in y's type and c int32 [N, H] : states,
+    which the rule updates in place for the samples with step < lengths. lengths : [N]. step : index
+    of the step.
     """
     count, step, first = memory.now[0], memory.now[1], memory.now[2]
     units, gates = memory.h.size // _SAMPLES_PER_GROUP, memory.sums.size // _ROWS_PER_PRODUCT
@@ -93,9 +94,10 @@ def _initialize_states(
     h0: Array,
     c0: Array,
 ) -> tuple[Array, Array, Array, int]:
-    """Initialize the states of samples first..first+count, see `run_sequence`.
+    """Initialize the states of `count` samples from sample `first` on, see `run_sequence`.
 
-    Returns h, c and lengths in `memory`, and the longest of the lengths.
+    Returns views of `memory`: h and c [count, units] and lengths [count], limited to 0..times; and
+    the longest of the lengths.
     """
     h = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count]
     c = memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
@@ -220,7 +222,9 @@ def _write_final_states(  # noqa: C901 - three short loops
 ) -> None:
     """Write the final states and cells, and zeros in y from each sample's length on.
 
-    Arguments as for `run_sequence`; `first` is the index of the group's first sample.
+    Arguments as for `run_sequence`; `first` is the index of the group's first sample. h, c [count,
+    H] and lengths [count] are those of the group. times : number of steps T, 0 if y is not
+    requested.
     """
     samples, units = h.shape
     for n in range(samples):

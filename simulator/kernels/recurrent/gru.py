@@ -47,7 +47,10 @@ __all__ = ["ExecutorGru", "Gru"]
 def _executor_step(cell: Any, memory: Any) -> None:
     """Compute a step as the executor does, and update the states h in place.
 
-    Gates have 8 bits and sums 16. Samples whose length is reached keep their state.
+    With the sums a of the inputs and b of h: r, z = sigmoid(a + b), b being 0 there unless
+    `cell.uses_state_sums`; n = tanh(a_n + (r * b_n >> 7)); h = out(z * (h >> 1) + (128 - z) * n).
+    Gates are in Q7 of 8 bits; sums are saturated to 16 bits. Samples whose length is reached keep
+    their h. cell : see `_ExecutorCell`; memory : see `unpack_step`.
     """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
@@ -136,8 +139,11 @@ class ExecutorGru(CompiledRecurrentKernel):
 def _defined_step(cell: Any, memory: Any) -> None:  # noqa: C901 - one loop per gate
     """Compute a step as the unit is defined, and update the states h in place.
 
-    The reset gate multiplies h before the weights, or with `reset_after` the weighted sum. Samples
-    whose length is reached keep their state.
+    With the sums a of the inputs and b of h: r, z = sigmoid(a + b); n = new(tanh(a_n + m)), where m
+    are the sums of r * h, or with `cell.reset_after` r times the sums of h; h = n + z * (h - n),
+    saturated to `cell.bits` bits. Gates have `cell.down` fractional bits, tanh 31; sums are
+    saturated to 32 bits. Samples whose length is reached keep their h. cell : see `_DefinedCell`;
+    memory : see `unpack_step`.
     """
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape

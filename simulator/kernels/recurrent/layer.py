@@ -39,7 +39,7 @@ __all__ = [
 def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
     """Fill out [R, O] with rescale(x [R, I] @ weight [I, O] + bias [O]).
 
-    The accumulator has the type of the bias.
+    x, weight and out are integers. The accumulator has the type of the bias, int32 or int64.
     """
     acc = np.empty_like(bias)
     for r in range(x.shape[0]):

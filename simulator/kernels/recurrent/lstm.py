@@ -77,9 +77,11 @@ def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, ste
 
 @jit
 def _q27_step(cell: Any, memory: Any) -> None:
-    """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15.
+    """Compute a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15 of 32 bits.
 
-    h and c change in place, unless the length of a sample is reached. Only "q27" saturates f * c.
+    c = f * c + i * g, h = out(o * tanh(c)), where tanh reads c in Q27 before it is rounded to Q15.
+    h and c change in place, unless the length of a sample is reached. Only "q27" saturates f * c to
+    32 bits. cell : see `_Q27Cell`; memory : see `unpack_step`.
     """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape
@@ -101,7 +103,9 @@ def _q27_step(cell: Any, memory: Any) -> None:
 def _q11_step(cell: Any, memory: Any) -> None:
     """Compute a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits.
 
-    h and c change in place, unless the length of a sample is reached.
+    c = f * c + i * g, h = out(o * tanh(c)), where tanh reads c in Q11 before it is rounded to Q7. h
+    and c change in place, unless the length of a sample is reached. cell : see `_Q11Cell`; memory :
+    see `unpack_step`.
     """
     a, h, c, lengths, step = unpack_step(memory)
     samples, units = h.shape

@@ -88,7 +88,14 @@ def _lstm_q15(
 ) -> None:
     """Compute all steps of an LSTM with gates in Q15.
 
-    Tables int16 Q11 -> int16 Q15, c Q15, o*tanh(c) Q30.
+    Gates i, f, g, o; c = f * c + i * g; h = out(o * tanh(c)). Tables int16 Q11 -> int16 Q15, c Q15
+    of 32 bits, o*tanh(c) Q30.
+
+    sums : int32 [N, T, 4H], gate sums of the inputs in Q11. lengths : [N]; steps beyond are not
+    computed, and y is left as it is there. weight [H, 4H], bias [4H], form : gate sums of the
+    state, see `matmul_rescale`. out : form of o * tanh(c) -> state. feedback : unused. y [N, T, H]
+    : written. last [N, H] and c int64 [N, H] : the initial state and cell, overwritten by the final
+    ones.
     """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
@@ -130,7 +137,9 @@ def _lstm_q7(
 ) -> None:
     """Compute all steps of an LSTM with gates in Q7.
 
-    Tables int16 Q11 -> int8 Q7, c Q14, o*tanh(c) Q14.
+    Tables int16 Q11 -> int8 Q7, negative sigmoids become 0; c Q14, not saturated; o*tanh(c) Q14.
+    feedback : form of state -> the state that the next step multiplies with the weights. Other
+    arguments as for `_lstm_q15`.
     """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
@@ -169,9 +178,16 @@ def _gru_q15(
     y: Array,
     last: Array,
 ) -> None:
-    """Compute all steps of a GRU with gates in Q15: tables int16 Q11 -> int16 Q15.
+    """Compute all steps of a GRU with gates r, z, n in Q15: tables int16 Q11 -> int16 Q15.
 
-    formats : (right shift of n from Q15 to the state's scale, bits of the state). out : unused.
+    h = h + z * (n - h), where n = tanh(a_n + r * m), with the sums a of the inputs and m of the
+    state.
+
+    sums : int32 [N, T, 3H], gate sums of the inputs. lengths : [N]; steps beyond are not computed.
+    weights : (weight [H, 2H], bias [2H]) of r and z, and (weight [H, H], bias [H]) of n, as one
+    tuple of four. form : rescale of their sums. formats : (right shift of n from Q15 to the state's
+    scale, bits of the state). out : unused. y [N, T, H] : written. last [N, H] : the initial state,
+    overwritten by the final one.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -217,8 +233,10 @@ def _gru_q7(
 ) -> None:
     """Compute all steps of a GRU with gates in Q7.
 
-    Tables int16 Q11 -> int8 Q7, the new state in Q14. formats : (0, bits of the state, rescale form
-    of output -> the state that the next step multiplies, rescale form of output -> h in Q7).
+    h = out(n + z * (h - n)), n as for `_gru_q15`. Tables int16 Q11 -> int8 Q7, negative sigmoids
+    become 0; the new state in Q14, which `out` rescales. formats : (0, bits of the state, rescale
+    form of output -> the state that the next step multiplies, rescale form of output -> h in Q7).
+    Other arguments as for `_gru_q15`.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -262,9 +280,9 @@ def _gru_q31(
     """Compute all steps of a GRU with gates in Q31 ("before", "common").
 
     `y` gets the state of each step, `last` (the initial state) that after the last step. Tables
-    int32 Q27 -> int32 Q31. formats : (right shift of n from Q31 to the state's scale, bits
-    of the state, whether r multiplies the state before the product, right shift of the sums to
-    Q27). out : unused.
+    int32 Q27 -> int32 Q31. h = n + z * (h - n). formats : (right shift of n from Q31 to the state's
+    scale, bits of the state, whether r multiplies the state before the product, right shift of the
+    sums to Q27). Other arguments as for `_gru_q15`.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
