@@ -104,7 +104,7 @@ class PartsRunner:
             yield PartRun(part, inputs, outputs, tensors)
 
     def run_chip_part(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all tensors of a chip part for one sample.
+        """Return all tensors of the chip part `name` for one sample, by name.
 
         Inputs of Quants may be passed as integers.
         """

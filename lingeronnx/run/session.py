@@ -365,10 +365,10 @@ class Session:
         return checked
 
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
-        """Return feeds that need no conversion; None if `Data` must check them.
+        """Return `feeds` by input name if they need no conversion; None if `Data` must check them.
 
         They need none if all inputs are arrays of exactly their type and shape, finite, with the
-        same number of samples.
+        same number of samples, and there are no others.
         """
         inputs: dict[str, np.ndarray] = {}
         counts = set()

@@ -71,7 +71,7 @@ def _has_integer_input(node: ir.Node) -> bool:
 def _merge_preceding_clip(
     model: ir.Model, node: ir.Node, bounds: tuple[float, float]
 ) -> tuple[float, float] | None:
-    """Bypass a Clip or Relu that only `node` reads; return the bounds of both together.
+    """Bypass a Clip or Relu that only `node` reads; return (low, high) of both together.
 
     None if there is no such node, or if it cannot be bypassed. `bounds` are those of `node`.
     """

@@ -293,10 +293,11 @@ def slice_layer_outputs(
 def _slice_view(
     view: FactoredView, target: FactoredAxes, start: int, last_axis: tuple[AxisFactor, ...]
 ) -> tuple[FactoredView, FactoredAxes] | None:
-    """Return the input of an Add, a view arranged to `target`, with a slice of its last axis.
+    """Return (view, axes): an Add's input, arranged to `target`, with a slice of its last axis.
 
-    The slice begins at `start` and has the factors `last_axis`. None if the view is not the output
-    of a layer that can be sliced.
+    The slice begins at `start` and has the factors `last_axis`; the axes are `target` with them.
+    None if the view's last axis is not that of `target`, or if it is not the output of a layer that
+    can be sliced.
     """
     if view.base_axes[-1] != target[-1]:
         return None

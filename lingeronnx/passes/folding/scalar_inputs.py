@@ -144,7 +144,10 @@ def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
 
 
 def _iter_equality_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
-    """Yield the first constant that an Equal compares operand `index` with."""
+    """Yield (number, reason): the first constant that an Equal compares operand `index` with.
+
+    Nothing if the other operand is not a constant or is empty.
+    """
     table = ir.const_value(node.inputs[1 - index])
     if table is not None and table.size:
         yield float(table.reshape(-1)[0]), "the model compares it with that number"

@@ -300,9 +300,10 @@ class Data:
             }
 
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
-        """Return the first samples as one batch of at most `size`, without consuming a generator.
+        """Return the first samples as one batch of at most `size`, by input name.
 
-        Batches of at most `_MAX_CACHED_BYTES` are cached, so that files are not read repeatedly.
+        A generator is not consumed by it. Batches of at most `_MAX_CACHED_BYTES` are cached, so
+        that files are not read repeatedly.
         """
         cached_size, cached = self._head
         if size > cached_size:

@@ -273,9 +273,10 @@ class IntegerRunner:
     def _make_program_feed(
         self, inputs: Mapping[str, np.ndarray], quantized: Collection[str]
     ) -> dict[str, np.ndarray]:
-        """Return a program's feed: Quant outputs replace the inputs in `quantized`.
+        """Return a program's feed by tensor: Quant outputs replace the inputs in `quantized`.
 
-        Such an input is fed real values as well if nodes other than Quants read it.
+        Such an input is fed real values as well if nodes other than Quants read it. Inputs of the
+        model that are not in `inputs` are left out.
         """
         feed: dict[str, np.ndarray] = {}
         for value in self.model.graph.inputs:

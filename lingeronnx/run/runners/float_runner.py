@@ -88,7 +88,7 @@ class ShapeRunner:
         )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor, inputs included.
+        """Return the shape of every tensor by name, inputs included.
 
         Raises
         ------

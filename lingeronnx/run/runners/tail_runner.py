@@ -68,7 +68,7 @@ class TailRunner:
     def _run_sample(
         self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str], index: int, count: int
     ) -> dict[str, np.ndarray]:
-        """Return the tensors `outputs` for sample `index` of `count`."""
+        """Return the tensors `outputs` for sample `index` of `count`, by name."""
         feed = {name: _get_sample(array, index, count) for name, array in feeds.items()}
         return {name: array for name, array, _ in self._runner.run(feed, outputs)}
 

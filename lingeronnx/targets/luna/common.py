@@ -165,7 +165,7 @@ def make_layer_ops(
 def make_add_ops(
     requantize: Requantization, *, can_shift_either: bool
 ) -> dict[str, OperatorSupport]:
-    """Build the support rows of additions and subtractions.
+    """Build the support rows of iqAdd and iqSub, by operator.
 
     Parameters
     ----------

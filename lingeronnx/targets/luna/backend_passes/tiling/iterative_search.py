@@ -264,6 +264,7 @@ def _tile_until_fit(state: TilingState) -> tuple[TilingState, list[TileSchedule]
     """Tile one layer after the other until the graph is ready, or no further schedule helps.
 
     Ends also after `_MAX_ROUNDS` schedules, `_MAX_FAILED_LAYERS` failures or the node budget.
+    Returns the last state and the applied schedules, also if the graph is not ready then.
     """
     schedules: list[TileSchedule] = []
     failed_layers: set[str] = set()

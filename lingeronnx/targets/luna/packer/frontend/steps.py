@@ -114,7 +114,7 @@ def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
 def read_packer_graph(
     proto: onnx.ModelProto, target: Target, options: PackerOptions
 ) -> tuple[PackerGraph | None, list[VerdictFinding]]:
-    """Read the packer's view of a graph; None with findings if that is impossible.
+    """Read the packer's view of a graph: (graph, no findings), or (None, findings) if impossible.
 
     Activations are fused, Quant and Dequant nodes folded, steps sorted by need and shapes inferred.
     """

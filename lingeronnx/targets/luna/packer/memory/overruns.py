@@ -330,7 +330,10 @@ def _find_exposed_by_softmax(
 def _find_exposed_by_average_pool(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Exclude the output unless it starts after the row of ones, where the sums are written."""
+    """Return {output: no bytes} unless it starts after the row of ones, where sums are written.
+
+    Otherwise nothing is excluded: an empty dict.
+    """
     output = memory.allocations[node.y.name]
     sums_offset = work_area.offset + math.prod(node.x.shape[2:])
     return {node.y.name: _NOTHING} if output.offset <= sums_offset else {}
@@ -339,12 +342,13 @@ def _find_exposed_by_average_pool(
 def _find_exposed_by_layer_norm(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return the exposed bytes of the output, the input and the DMA buffer of a LayerNormInt.
+    """Return {name: exposed bytes} of the output, the input and the DMA buffer of a LayerNormInt.
 
     Rows are computed one after the other: the scratch of one row overwrites the results of earlier
     rows and the inputs of later rows. Constants are copied from their DMA buffer before the first
-    row, so only the copies can overwrite bytes that are still to be copied. For venus neither this
-    nor the input was measured.
+    row, so only the copies can overwrite bytes that are still to be copied. What is not in the
+    result is exposed in full: an input that is read later, and on venus, where neither this nor the
+    input was measured, all but the output.
     """
     row_length = node.inputs[1].elements
     source, result = memory.allocations[node.x.name], memory.allocations[node.y.name]

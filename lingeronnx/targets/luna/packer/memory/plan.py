@@ -125,7 +125,7 @@ class _PlanItem:
 
 
 def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
-    """Return the memory (SHARE or PSRAM) of every tensor of a run and of every stored constant.
+    """Return the memory (SHARE or PSRAM) by name of every tensor of a run and stored constant.
 
     A tensor larger than the fourth threshold is in PSRAM unless its placement is given; flash
     counts as shared memory. Constants are in `options.constant_memory`.
