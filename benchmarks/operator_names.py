@@ -39,6 +39,7 @@ REASONS = {
     "lingeronnx/graph/weight_values.py:_TRANSPARENT_OPS": (
         "which inputs of each operator reach its output element by element"
     ),
+    "lingeronnx/ops/macs.py:_INTEGER_PRODUCTS": "counted as integer work of the host",
     "lingeronnx/ops/macs.py:_MAC_COUNTERS": "a way to count for each operator",
     "lingeronnx/ops/macs.py:_ZERO_MAC_OPS": "operators of other domains",
     "lingeronnx/ops/functions/lookup_table.py:Table.floats": (

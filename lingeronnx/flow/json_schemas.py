@@ -189,6 +189,7 @@ def _merge_schema() -> _Schema:
 _OPTIONAL_REPORT_FIELDS = (
     "deployment",
     "unknown_macs",
+    "macs",
     "doubts",
     "why_not",
     "next",
@@ -239,6 +240,16 @@ def _report_schema() -> _Schema:
             "unknown_macs": _with_description(
                 _map_of(_COUNT),
                 ("number of nodes of each operator whose multiply-accumulates cannot be counted"),
+            ),
+            "macs": _with_description(
+                _object_of(
+                    {
+                        **dict.fromkeys(("chip", "host_integer", "host_float"), _COUNT),
+                        "unknown": _map_of(_COUNT),
+                    }
+                ),
+                "multiply-accumulates of one sample by what computes them, and the number of nodes "
+                "of each operator for which they are unknown",
             ),
             "float_nodes": _with_description(
                 _array_of(node), "float operators between integer ones"

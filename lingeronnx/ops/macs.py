@@ -13,7 +13,7 @@ from ..graph import ir
 from .layers.linear import LINEAR
 from .layers.recurrent import LSTM
 
-__all__ = ["count_macs", "count_macs_if_known"]
+__all__ = ["count_macs", "count_macs_if_known", "is_integer_product"]
 
 _CONTRIB = "com.microsoft"
 
@@ -86,17 +86,52 @@ _ZERO_MAC_OPS: Mapping[str, frozenset[str]] = {
 _UNCOUNTED_OPS = {"DFT", "STFT"}
 
 
+#: Operators that multiply integers, as exporters and other tools write them.
+_INTEGER_PRODUCTS = {
+    ("", "ConvInteger"),
+    ("", "MatMulInteger"),
+    ("", "QLinearConv"),
+    ("", "QLinearMatMul"),
+    (_CONTRIB, "DynamicQuantizeLSTM"),
+    (_CONTRIB, "DynamicQuantizeMatMul"),
+    (_CONTRIB, "MatMulInteger16"),
+    (_CONTRIB, "MatMulIntegerToFloat"),
+}
+
+
 def count_macs(node: ir.Node) -> int:
     """Return the MACs of one sample; 0 if the operator has none or is unknown."""
-    return count_macs_if_known(node) or 0
+    return _count_node(node) or 0
 
 
-def count_macs_if_known(node: ir.Node) -> int | None:
+def count_macs_if_known(node: ir.Node, needs_static_shapes: bool = False) -> int | None:
     """Return the multiply-accumulates of one sample, or None if they are unknown.
 
-    They are 0 for operators without products. None for operators of `_UNCOUNTED_OPS` and of other
-    domains, and if a shape that is needed is unknown.
+    They are 0 for operators without products, and None for standard operators that are not counted,
+    for operators of unknown domains, and for control flow with products whose number depends on
+    values. A dimension that is not known is a batch, and counts as 1.
+
+    Parameters
+    ----------
+    node
+        A float node.
+    needs_static_shapes
+        Return None if a dimension of a product is unknown, because it depends on values.
     """
+    if ir.has_subgraphs(node):
+        return _count_control_flow(node)
+    if needs_static_shapes and _is_counted(node) and not _has_static_shapes(node):
+        return None
+    return _count_node(node)
+
+
+def is_integer_product(node: ir.Node) -> bool:
+    """Whether a node of a float model multiplies integers."""
+    return (node.domain, ir.base_op_type(node)) in _INTEGER_PRODUCTS
+
+
+def _count_node(node: ir.Node) -> int | None:
+    """Count the products of a node itself, without subgraphs; unknown dimensions count as 1."""
     op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
         rule = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}.get(op_type)
@@ -107,6 +142,39 @@ def count_macs_if_known(node: ir.Node) -> int | None:
     if not node.domain:
         return None if op_type in _UNCOUNTED_OPS else 0
     return 0 if op_type in _ZERO_MAC_OPS.get(node.domain, ()) else None
+
+
+def _is_counted(node: ir.Node) -> bool:
+    """Whether the operator has products that are counted by shapes."""
+    if node.domain == ir.FUNCTION_DOMAIN:
+        return ir.base_op_type(node) in ("Linear", "LSTM", "GRU")
+    return (node.domain, ir.base_op_type(node)) in _MAC_COUNTERS
+
+
+def _has_static_shapes(node: ir.Node) -> bool:
+    """Whether all dimensions of the inputs and of the first output are known."""
+    for value in (*node.inputs, node.outputs[0]):
+        shape = () if value is None else ir.get_shape(value)
+        if shape is None or None in shape:
+            return False
+    return True
+
+
+def _count_control_flow(node: ir.Node) -> int | None:
+    """Count the products in the bodies of a node.
+
+    They are known if there are none, or if all branches of an If have equally many.
+    """
+    counts: list[int | None] = []
+    for attribute in node.attributes.values():
+        for graph in ir.get_subgraphs(attribute):
+            inner = [count_macs_if_known(each, needs_static_shapes=True) for each in graph]
+            known = [count for count in inner if count is not None]
+            counts.append(sum(known) if len(known) == len(inner) else None)
+    if not any(count != 0 for count in counts):
+        return 0
+    is_certain = node.op_type == "If" and len(set(counts)) == 1
+    return counts[0] if is_certain else None
 
 
 def _sample_shape(value: ir.Value | None) -> list[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from ...graph import ir
 from ...graph.name_mapping import NameMapping
 from ...legalization import AppliedRewrite
 from ...ops.chip_part import extract_chip_part, is_host_dequant
-from ...ops.macs import count_macs_if_known
 from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...run.program_parts import ProgramPart
 from ...targets import Verdict
@@ -22,27 +21,12 @@ from ..planning.planned_model import PlannedModel
 from ..prepare.preparation import PreparedModel
 from .advice import suggest_options
 from .fidelity import Fidelity
+from .mac_shares import MacShares, count_mac_shares, count_tail_macs
 from .merges import find_merge_options
 from .program import ProgramReport, build_program_report
 from .report import FloatNode, Report, format_packer_command, split_float_nodes
 
 __all__ = ["build_report", "is_split_into_parts"]
-
-
-@dataclass(frozen=True)
-class _MacShare:
-    """Fraction of multiply-accumulates in integers.
-
-    Attributes
-    ----------
-    share
-        The fraction, 0 to 1.
-    unknown
-        Number of nodes by operator whose multiply-accumulates cannot be counted.
-    """
-
-    share: float
-    unknown: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -111,7 +95,8 @@ def build_report(
     fallbacks, host = split_float_nodes(
         partition.graph, partition.floats, partition.integer_node_ids
     )
-    host += _tail_nodes(prepared)
+    tail_macs = count_tail_macs(prepared.tail, partition.graph)
+    host += _tail_nodes(prepared, {str(node.name): macs or 0 for node, macs in tail_macs.items()})
     if target.has_packer:
         host += _host_dequant_nodes(graph)
     renamed = target.vendor.names(graph)
@@ -122,7 +107,7 @@ def build_report(
     part_rewrites = [rewrite for part in chip.parts for rewrite in part.rewrites]
     graph_file = Path(f"{prepared.stem}.onnx")
     packer_input = chip_file_path(graph_file) if chip.is_chip_ready and host else graph_file
-    mac_share = _integer_mac_share(partition)
+    macs = count_mac_shares(partition, tail_macs, target.has_packer)
     latency = prepared.conf.time.estimate_call(
         target, chip.chip_verdicts, has_host_parts=bool(fallbacks or host)
     )
@@ -134,8 +119,9 @@ def build_report(
         chip_ready=chip.is_chip_ready,
         chip_ready_basis=chip.basis,
         is_chip=target.has_packer,
-        integer_macs=mac_share.share,
-        unknown_macs=mac_share.unknown,
+        macs=macs,
+        integer_macs=_integer_fraction(macs, partition),
+        unknown_macs=macs.unknown,
         float_nodes=fallbacks,
         host_part=host,
         fitted=[*fitted, *part_rewrites],
@@ -239,13 +225,29 @@ def is_split_into_parts(planned: PlannedModel) -> bool:
     return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
-def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
-    """Return the nodes of the split-off dynamic tail, which runs on the host; empty without one."""
+def _tail_nodes(prepared: PreparedModel, macs: Mapping[str, int]) -> list[FloatNode]:
+    """Return the nodes of the split-off dynamic tail, which runs on the host.
+
+    `macs` are their known multiply-accumulates by name.
+    """
     tail = prepared.tail
     if tail is None:
         return []
-    op_types = {str(node.name): node.op_type for node in tail.model.graph}
-    return [FloatNode(name, op_type, tail.host_reasons[name]) for name, op_type in op_types.items()]
+    return [
+        FloatNode(name, node.op_type, tail.host_reasons[name], macs.get(name, 0))
+        for node in tail.model.graph
+        if (name := str(node.name))
+    ]
+
+
+def _integer_fraction(macs: MacShares, partition: Partition) -> float:
+    """Return the fraction of the known MACs in integers.
+
+    Without any MACs it is 1 if any operator is quantized, else 0.
+    """
+    if macs.total:
+        return (macs.chip + macs.host_integer) / macs.total
+    return float(bool(partition.ops))
 
 
 def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
@@ -265,25 +267,6 @@ def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, in
     """
     op_types = [node.op_type for node in graph.graph if str(node.name) in partition.ops]
     return dict(sorted(Counter(op_types).items()))
-
-
-def _integer_mac_share(partition: Partition) -> _MacShare:
-    """Compute the fraction of countable MACs in integers, and count the nodes without a count.
-
-    Without any MACs the fraction is 1 if any operator is quantized, else 0.
-    """
-    total = integer = 0
-    unknown: Counter[str] = Counter()
-    for node in partition.graph.graph:
-        macs = count_macs_if_known(node)
-        if macs is None:
-            unknown[ir.display_op_type(node)] += 1
-            continue
-        total += macs
-        if id(node) in partition.integer_node_ids:
-            integer += macs
-    share = integer / total if total else float(bool(partition.ops))
-    return _MacShare(share, unknown)
 
 
 def _format_renamed_tensors(names: NameMapping) -> list[str]:

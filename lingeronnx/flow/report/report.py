@@ -20,6 +20,7 @@ from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
 from ..assign.imported_scales import ImportedQParams
 from ..partition import consumers_of, producers_of
+from .mac_shares import MacShares
 from .merges import MergeOption
 from .output_parts import OutputPart
 from .program import ProgramReport
@@ -105,6 +106,8 @@ class Report:
         Whether the platform has a packer.
     integer_macs
         Fraction of the multiply-accumulates in integers, 0 to 1, of those that can be counted.
+    macs
+        Multiply-accumulates by what computes them: chip, host in integers, host in float.
     unknown_macs
         {operator: number of nodes whose multiply-accumulates cannot be counted}.
     float_nodes, host_part
@@ -181,6 +184,7 @@ class Report:
     program: ProgramReport = field(default_factory=ProgramReport)
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
     merges: Sequence[MergeOption] = ()
+    macs: MacShares = field(default_factory=MacShares)
     time: CallLatency = field(default_factory=CallLatency)
     chip_ready_basis: str = ""
 
@@ -236,17 +240,19 @@ class Report:
     def macs_text(self) -> str:
         """The fraction of integer MACs, "P %"; with operators that cannot be counted, also these.
 
-        Then it is "P % of those known; at least N unknown: OPERATOR COUNT, ...".
+        Then it is "P % of those known; at least N unknown: OPERATOR COUNT, ...". The shares of chip
+        and host follow unless all MACs are of one kind.
         """
         text = f"{100 * self.integer_macs:.1f} %"
+        shares = f"; {self.macs}" if self.macs.is_mixed else ""
         if not self.unknown_macs:
-            return text
+            return text + shares
         operators = ", ".join(
             operator if count == 1 else f"{operator} {count}"
             for operator, count in self.unknown_macs.items()
         )
         unknown = sum(self.unknown_macs.values())
-        return f"{text} of those known; at least {unknown} unknown: {operators}"
+        return f"{text} of those known; at least {unknown} unknown: {operators}{shares}"
 
     def fidelity_text(self, name: str) -> str:
         """Format the distance of output `name` from the float model.
@@ -292,6 +298,7 @@ class Report:
             "chip_ready_basis": self.chip_ready_basis,
             "integer_macs": round(self.integer_macs, 6),
             "unknown_macs": dict(self.unknown_macs),
+            "macs": self.macs.to_dict(),
             "float_nodes": [vars(n) for n in self.float_nodes],
             "host_part": [vars(n) for n in self.host_part],
             "fitted": [vars(f) for f in self.fitted],

@@ -1,0 +1,116 @@
+"""Shares of multiply-accumulates by what computes them, against an independent count."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import lingeronnx as lo
+from tests.oracles.mac_count import count_model_macs
+
+MODELS = Path(__file__).resolve().parents[3] / "models"
+RNG = np.random.default_rng(0)
+
+
+def weight(name, *shape):
+    return numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+
+
+def save_model(path, nodes, initializers, outputs):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8))
+    infos = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs]
+    graph = helper.make_graph(nodes, "g", [x], infos, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def make_data_dependent_model(path):
+    """Two layers and, behind NonZero, a product of unknown size and one of a known size."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["g"], name="first"),
+        helper.make_node("MatMul", ["g", "w"], ["h"], name="second"),
+        helper.make_node("NonZero", ["h"], ["positions"], name="nonzero"),
+        helper.make_node("Cast", ["positions"], ["rows"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["rows"], ["columns"], name="transpose", perm=[1, 0]),
+        helper.make_node("MatMul", ["columns", "v"], ["y"], name="open"),
+        helper.make_node("ReduceSum", ["y", "first"], ["sums"], name="sum", keepdims=1),
+        helper.make_node("MatMul", ["sums", "u"], ["z"], name="closed"),
+    ]
+    initializers = [
+        weight("w0", 8, 16),
+        weight("w", 16, 16),
+        weight("v", 2, 5),
+        weight("u", 5, 7),
+        numpy_helper.from_array(np.array([0]), "first"),
+    ]
+    outputs = [("y", TensorProto.FLOAT), ("z", TensorProto.FLOAT)]
+    return save_model(path, nodes, initializers, outputs)
+
+
+@pytest.mark.parametrize("platform", ("venus", "generic"))
+def test_products_behind_nonzero(platform, tmp_path):
+    """Products whose size depends on data are unknown, others behind it count as float."""
+    path = make_data_dependent_model(tmp_path / "m.onnx")
+    x = RNG.standard_normal((32, 8)).astype(np.float32)
+    result = lo.quantize(path, {"x": x}, platform=platform, effort="fast")
+    macs = result.report.macs
+    counts = count_model_macs(path)
+    assert counts == {"first": 128, "second": 256, "open": None, "closed": 35}
+    assert (macs.host_float, macs.unknown) == (35, {"MatMul": 1})
+    assert (macs.chip, macs.host_integer) == ((384, 0) if platform == "venus" else (0, 384))
+    assert result.report.integer_macs == pytest.approx(384 / 419)
+    assert json.loads(json.dumps(result.report.to_dict()))["macs"] == macs.to_dict()
+    assert "host float 8.4 %, unknown 1 node" in result.report.macs_text
+
+
+#: Models of the regression baseline that this repository contains.
+BASELINE = ("digits_cnn", "digits_lstm", "digits_gru", "digits_attention")
+
+
+@pytest.mark.parametrize("platform", ("generic", "venus"))
+@pytest.mark.parametrize("name", BASELINE)
+def test_baseline_models(name, platform):
+    """The count of every node, whatever runs it, is that of the independent count."""
+    path = MODELS / f"{name}.onnx"
+    calib = str(MODELS / "digits_calib.npz")
+    report = lo.quantize(path, calib, platform=platform, effort="fast").report
+    counts = count_model_macs(path)
+    assert None not in counts.values()
+    on_host = {node.node for node in (*report.float_nodes, *report.host_part)}
+    host_float = sum(count for node, count in counts.items() if node in on_host)
+    assert report.macs.total == pytest.approx(sum(counts.values()), rel=1e-3)
+    assert report.macs.host_float == host_float
+    assert report.macs.unknown == {}
+
+
+def test_branches(tmp_path):
+    """Products in the branches of an If count if both have equally many, else they are unknown."""
+    for width, unknown in ((4, {}), (5, {"If": 1})):
+        branches = {}
+        for name, size in (("then_branch", 4), ("else_branch", width)):
+            info = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+            nodes = [
+                helper.make_node("MatMul", ["h", f"m_{name}"], ["a"], name=f"{name}_product"),
+                helper.make_node("ReduceSum", ["a"], ["b"], name=f"{name}_sum"),
+            ]
+            branches[name] = helper.make_graph(
+                nodes, name, [], [info], [weight(f"m_{name}", 16, size)]
+            )
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="layer"),
+            helper.make_node("ReduceMax", ["h"], ["top"], name="top", keepdims=0),
+            helper.make_node("Greater", ["top", "zero"], ["c"], name="greater"),
+            helper.make_node("If", ["c"], ["y"], name="if", **branches),
+        ]
+        zero = numpy_helper.from_array(np.float32(0), "zero")
+        path = tmp_path / f"{width}.onnx"
+        save_model(path, nodes, [weight("w", 8, 16), zero], [("y", TensorProto.FLOAT)])
+        x = RNG.standard_normal((32, 8)).astype(np.float32)
+        macs = lo.quantize(path, {"x": x}, platform="generic", effort="fast").report.macs
+        assert dict(macs.unknown) == unknown
+        assert macs.host_float == (0 if unknown else 64)
