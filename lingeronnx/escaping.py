@@ -114,7 +114,11 @@ def quote_shell(word: str) -> str:
 
 
 def _escape_shell_character(char: str) -> str:
-    """Escape a character within $'...'."""
+    r"""Escape a character within $'...'.
+
+    A backslash precedes "'" and a backslash; invisible characters become octal (ASCII), \u or \U
+    escapes; others are returned unchanged.
+    """
     if char in "'\\":
         return f"\\{char}"
     if not is_invisible(char):
@@ -145,7 +149,11 @@ def escape_comment(text: str) -> str:
 
 
 def format_c_string(text: str) -> str:
-    """Return a C string literal; UTF-8 bytes that are not plain ASCII are octal escapes."""
+    """Return a C string literal, with quotation marks, of the UTF-8 bytes of `text`.
+
+    Bytes other than printable ASCII, and quotation marks, backslashes and question marks, are octal
+    escapes of three digits.
+    """
     escaped = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "replace")
@@ -194,7 +202,10 @@ def escape_markdown(text: str) -> str:
 
 
 def format_markdown_code(text: str) -> str:
-    """Format `text` as a code span, outside of tables."""
+    """Format `text` as a code span, outside of tables; invisible characters are escaped.
+
+    The fence is one backtick longer than the longest run in the text.
+    """
     shown = escape_invisible(text)
     longest_run = max(map(len, re.findall("`+", shown)), default=0)
     fence = "`" * (longest_run + 1)

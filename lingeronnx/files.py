@@ -119,12 +119,13 @@ _FILE_KINDS = (
 def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` on success and is removed on any error.
 
-    A symbolic link is followed.
+    A symbolic link is followed; the folder must exist.
 
     Raises
     ------
     ConfigError
-        If the folder is missing or not writable, or `path` is no regular file.
+        If the folder is missing or not writable, or `path` exists and is no regular file; also in
+        place of an OSError of the block.
     """
     target = resolve_write_target(path)
     with contextlib.ExitStack() as held:
@@ -173,7 +174,11 @@ def resolve_write_target(path: str | os.PathLike[str]) -> Path:
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
-    """Describe `path`, such as "a pipe", or return None if it is a regular file or absent."""
+    """Describe `path`, such as "a pipe", "a folder" or "a link to itself".
+
+    None if it is a regular file, or a link to one, or if its status cannot be read, as for an
+    absent file.
+    """
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -182,7 +187,7 @@ def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: int) -> bytes:
-    """Read a user's file of at most `max_bytes` bytes.
+    """Return the contents of a user's file of at most `max_bytes` bytes.
 
     `description` names the file in messages, such as "the log".
 
@@ -338,7 +343,7 @@ def created_folder(path: str | os.PathLike[str], parents: bool = False) -> Itera
 
 
 def ensure_folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
-    """Create the folder `path` if needed, with its `parents` if requested; return it.
+    """Create the folder `path` if it is absent, with missing parents if `parents`; return it.
 
     Raises
     ------

@@ -15,7 +15,7 @@ def to_json_value(value: object, format_text: Callable[[str], str] = str) -> Any
     """Convert a value to types of JSON.
 
     A float that is not finite becomes None, a dataclass a dict of its fields, an enum member its
-    name in lower case, and a path a string.
+    name in lower case, and a path a string. Values of other types are returned unchanged.
 
     Parameters
     ----------

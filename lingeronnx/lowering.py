@@ -161,7 +161,8 @@ class LoweringContext:
     def get_requantized_input(self, node: ir.Node, index: int, qparams: Affine) -> ir.Value:
         """Return input `index` of `node` as integers with `qparams`.
 
-        If the plan's differ, a Requant is emitted, once per tensor and parameters.
+        A tensor that exists in float only is first quantized with the plan's parameters. If these
+        differ from `qparams`, a Requant is emitted, once per tensor and parameters.
         """
         name = ir.input_name(node, index)
         planned = self._qparams(name)
@@ -182,7 +183,8 @@ class LoweringContext:
     def has_float_output(self, node: ir.Node) -> bool:
         """Whether the integer operator of `node` outputs float values.
 
-        That is the case if the plan has no scale for its output and no consumer is an integer node.
+        That is the case if its rule allows wide outputs, the plan has no scale for its output, and
+        no consumer is an integer node.
         """
         if not self._rules_by_node_id[id(node)].allows_wide_output:
             return False
@@ -380,7 +382,10 @@ class LoweringContext:
         return value
 
     def emit_float_output(self, node: ir.Node, index: int, suffix: str, scale: float) -> None:
-        """Emit a Dequant with `scale` from intermediate `suffix` of `node` to output `index`."""
+        """Emit a Dequant with `scale` from intermediate `suffix` of `node` to output `index`.
+
+        That output exists in float from then on.
+        """
         source = self._intermediates[ir.output_name(node), suffix]
         value = node.outputs[index]
         name = str(value.name)
@@ -564,7 +569,10 @@ class LoweringContext:
         )
 
     def _copy_float_node(self, node: ir.Node) -> None:
-        """Append a copy of a float node that reads the float form of its inputs."""
+        """Append a copy of a float node that reads the float form of its inputs.
+
+        Tensors must exist in float already; constants are added as initializers.
+        """
         inputs: list[ir.Value | None] = []
         for value in node.inputs:
             if value is None:

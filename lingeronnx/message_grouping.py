@@ -91,7 +91,10 @@ def merge_similar_lines(texts: Iterable[str]) -> list[str]:
 
 
 def truncate_lines(lines: Sequence[str], max_lines: int | None) -> list[str]:
-    """Return at most `max_lines` lines (None: all); the last one states how many are omitted."""
+    """Return at most `max_lines` lines, all for None.
+
+    If some are omitted, " (and N more: --notes full)" is appended to the last one.
+    """
     if max_lines is None or len(lines) <= max_lines:
         return list(lines)
     omitted = len(lines) - max_lines

@@ -279,7 +279,7 @@ def _min_weight_bits(
 ) -> dict[str, int]:
     """Return {"weight_bits": lowest width of the target}, where a search over widths begins.
 
-    {} if the user set the widths.
+    {} unless the setting weight_bits is "auto".
     """
     conf = resolve_config(config, settings)
     if conf.weight_bits != AUTO_WEIGHT_BITS:

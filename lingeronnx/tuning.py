@@ -357,7 +357,8 @@ def reestimate_batch_norm(model: ir.Model, data: Data) -> None:
 def _channel_moments(model: ir.Model, name: str, data: Data) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of a tensor of a float model over `data`, float64 [channels].
 
-    Axis 1 of the tensor is the channel.
+    Axis 1 of the tensor is the channel. The variance is that of the population (divided by the
+    count).
     """
     count, total, squares = 0, np.zeros(()), np.zeros(())
     runner = FloatRunner(model, [name])

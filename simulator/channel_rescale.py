@@ -106,7 +106,7 @@ def _to_form_fields(
 
 @jit
 def requantize_channels(acc: Array, form: ChannelScaleForms, out: Array) -> None:
-    """Fill integer out [N, C] with acc [N, C] (int32 or int64), requantized by each channel's form."""
+    """Fill integer out [N, C] with int32 or int64 acc [N, C], rescaled by the channels' forms."""
     for n in range(acc.shape[0]):
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):

@@ -103,10 +103,12 @@ def convert_state_dict(
 
     Parameters
     ----------
+    state
+        A state_dict, also wrapped, as for `parameters.read_checkpoint`; not modified.
     target_layout
         asr, plain, torch or ub.
     layout
-        Current layout, or auto.
+        Current layout, or auto for the only one that has a layer.
 
     Raises
     ------

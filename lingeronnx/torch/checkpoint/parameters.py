@@ -94,6 +94,8 @@ def load_checkpoint(graph: ir.Model, source: Any, *, strict: bool = True) -> Loa
     ------
     ModelError
         If the checkpoint does not match; the graph is not modified.
+    ConfigError
+        If the checkpoint cannot be read.
     """
     slots, packed_by_name = _collect_slots(graph)
     shapes = {key: array.shape for key, array in slots.items()}
@@ -273,8 +275,9 @@ def read_arrays(source: Any) -> dict[str, np.ndarray]:
 def _unwrap_state_dict(content: Mapping[Any, Any], source: str) -> dict[str, Tensor]:
     """Return the state_dict in `content`, a mapping that may be a wrapper of one.
 
-    A known wrapper key takes precedence, then a single mapping without tensors beside it. Prefixes
-    of compiled models are removed. Raises ModelError, mentioning `source`, if there is none.
+    A mapping under a key of `_WRAPPER_KEYS`, the first that occurs, takes precedence, then a single
+    mapping without tensors beside it. Prefixes of compiled models are removed. Raises ModelError,
+    mentioning `source`, if there is none.
     """
     tensors = {}
     wrapped = {}
@@ -316,14 +319,17 @@ def _to_tensor(value: Any) -> Tensor:
 def _match_tensors(
     state: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], strict: bool
 ) -> tuple[dict[str, Tensor], LoadResult]:
-    """Return the tensors of a checkpoint under the names of the model.
+    """Return the tensors of a checkpoint under the names of the model, and the result of loading.
+
+    Names that only one side has are listed in the result, except batch counters of batch norms and
+    copies of shared weights.
 
     Parameters
     ----------
     shapes
         Shapes of the model's tensors by name.
     strict
-        Whether both sides must have the same names.
+        Whether such names are an error; shapes must match in any case.
 
     Raises
     ------

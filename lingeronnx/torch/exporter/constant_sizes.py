@@ -42,9 +42,11 @@ class _ShapeRead:
 
 
 def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
-    """Replace inputs computed from shapes by constants if they are equal on all `feeds`.
+    """Replace inputs computed from shapes alone by constants if they are equal on all `feeds`.
 
-    In place, also removing unused nodes. Returns the number of replaced inputs.
+    A Reshape target that varies is also replaced, if 0 and -1 express it; values of more than
+    `_MAX_ELEMENTS` elements are not. In place, also removing unused nodes. Returns the number of
+    replaced inputs.
     """
     reads = _find_shape_reads(model)
     if not reads:

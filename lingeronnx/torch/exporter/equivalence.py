@@ -51,7 +51,8 @@ def _run_all_sizes(
 ) -> list[TorchRun]:
     """Run the model on the given inputs and on up to two other sizes of the dynamic axes.
 
-    Sizes on which the model fails are skipped.
+    The first run has the given inputs; ModelError if the model fails on them. Other sizes on which
+    it fails are skipped.
     """
     given_sizes = {}
     for name, symbols in axes.items():
@@ -68,7 +69,7 @@ def _run_all_sizes(
 
 
 def _propose_sizes(given_sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return other sizes of the dynamic axes.
+    """Return four proposals of other sizes of the dynamic axes, each symbol -> size.
 
     No two sizes change in the same way, so that the size of an output can be attributed to one.
     """

@@ -82,8 +82,10 @@ class Tuner:
     ) -> None:
         """Prepare training of `module`; the module moves to the device of the recipe.
 
-        Freezes and clamps parameters by `constraints`, and loads the checkpoint's state if
-        `resume`.
+        Freezes and clamps parameters by `constraints`, and loads the state of the file `checkpoint`
+        if `resume` and it exists. `model` is the float graph whose tensors are the targets.
+        `evaluate` returns the metric of the current module, larger is better; without it the loss
+        decides.
         """
         self.module, self.samples, self.recipe = module.to(recipe.device), samples, recipe
         self._model = model
@@ -236,7 +238,11 @@ class Tuner:
         Parameters
         ----------
         inputs
-            Name and counts of the block's input for all samples; None for the graph inputs.
+            Name and values of the block's input for all samples; None for the graph inputs.
+        step_range, end
+            Steps of the block, and the plan's name of the tensor at its end.
+        index
+            Indices of the samples.
         """
         if inputs is None:
             feed = self.samples.get_inputs(index)
@@ -448,9 +454,10 @@ class Tuner:
         return optimizer, schedule
 
     def _apply_step(self, loss: Any, optimizer: Any, schedule: Any, location: str) -> None:
-        """Update the parameters, their limits and the plan.
+        """Make a step of optimizer and schedule, clamp the parameters, and update learned scales.
 
-        Raises ConfigError, mentioning `location`, if the loss is not finite.
+        The plan of the module follows learned scales. Raises ConfigError, mentioning `location`, if
+        the loss is not finite.
         """
         if not math.isfinite(float(loss.detach())):
             hint = f"; the last good state is in {self._file.path}" if self._file else ""

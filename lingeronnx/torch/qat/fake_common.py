@@ -80,9 +80,9 @@ def to_counts(array: np.ndarray, like: Any) -> Any:
 
 
 def get_accumulator_bound(weight: Any, bias: Any, max_input: int) -> int:
-    """Return the largest absolute accumulator for inputs of at most `max_input`.
+    """Return a bound above every |accumulator|, for inputs of at most `max_input` in magnitude.
 
-    `weight` has the outputs on axis 0.
+    `weight` has the outputs on axis 0; `bias` may be None.
     """
     sums = weight.detach().abs().flatten(1).sum(1, dtype=torch.float64) * max_input
     if bias is not None:

@@ -73,7 +73,10 @@ class TorchFallback:
     def __call__(
         self, kernel: FloatFallback, inputs: Sequence[Any], context: Any
     ) -> tuple[Any, ...]:
-        """Return the outputs for real inputs, one sample at a time if nodes mix samples."""
+        """Return the outputs for real inputs, one sample at a time if nodes mix samples.
+
+        Tensors in ``context.floats`` replace the constants of these names.
+        """
         if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
             return self._run_samples(kernel, inputs, context.floats)
         samples = []

@@ -247,12 +247,16 @@ def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]
 
 
 def update_module_class(module: nn.Module, base: type[nn.Module] = WrappedModule) -> None:
-    """Set the class of `module` according to its annotations.
+    """Set the class of `module` to the wrapper class that its annotations need.
+
+    That is, with the prefix before the name of the original class: Quantized if it is quantized or
+    `base` is not the default, else Normalize if it is clamped, else Folded if a batch norm is
+    folded in or it is one that is folded; otherwise the original class.
 
     Parameters
     ----------
     base
-        Mixin for the wrapper class; that of a complete net is always applied.
+        Mixin for the wrapper class; `QuantizedNet` for a complete net.
     """
     annotations = get_or_create_annotations(module)
     if annotations.is_quantized or base is not WrappedModule:

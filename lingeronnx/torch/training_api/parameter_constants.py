@@ -241,10 +241,12 @@ class ConstantOrigins:
         numbered: tuple[ir.Model, ir.Model],
         arrays: Mapping[str, np.ndarray],
     ) -> None:
-        """Find the constants of `normalized` that depend on parameters, and their origins.
+        """Find the constants of `normalized` that depend on parameters, and their origins, in `at`.
 
         A float constant depends on parameters if it differs between the two `numbered` graphs; its
-        origin is None if the shapes differ, or if the elements cannot be traced.
+        origin is None if the shapes differ, or if the elements cannot be traced. `numbered` are the
+        same graph prepared with the numbers of `number_elements` as parameters, from 1 and from the
+        number of elements + 1 on; `arrays` has the actual parameters by name.
         """
         self._order = list(arrays)
         flat_arrays = [array.reshape(-1) for array in arrays.values()]

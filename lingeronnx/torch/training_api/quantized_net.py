@@ -181,8 +181,9 @@ class QatState:
     # ---- saved state ----------------------------------------------------------------------------
 
     def to_state_dict(self) -> dict[str, Any]:
-        """Return settings, plan (JSON), running extremes and frozen constants.
+        """Return the state for a checkpoint: "settings", "plan" (JSON), "ranges" and "frozen".
 
+        Ranges are the running extremes by tensor; frozen constants are left out if there are none.
         Before the trace it is the loaded state, which may be empty.
         """
         if self.traced is None:

@@ -161,7 +161,8 @@ class Traced:
     def get_feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
         """Return the tensors of a call by input name.
 
-        Raises DataError if a size other than the batch differs from the trace.
+        Tensors that the graph does not read are left out. Raises DataError if the rank, or a size
+        other than the batch, differs from the trace.
         """
         call = ModuleCall(net, args, kwargs, self.inputs)
         graph_inputs = {spec.name for spec in self.qat_module.network.inputs}
@@ -210,8 +211,8 @@ def export_with_folded_norms(
 ) -> tuple[ExportedNet, NetParameters]:
     """Export `net` without its wrapper classes, and fold its batch norms.
 
-    `exporter` is None for the default. The exported net lists the trainable parameters that the
-    graph does not use.
+    The modules of folded batch norms and their layers are annotated in place. `exporter` is None
+    for the default. The exported net lists the trainable parameters that the graph does not use.
     """
     parameters = NetParameters(net)
     with original_classes(net), temporary_folder() as folder:
@@ -396,6 +397,10 @@ def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, 
 
 def get_layer_bits(module_chain: Sequence[nn.Module], settings: Settings) -> LayerBits | None:
     """Return the bit widths of the innermost module of a chain, or None if it is not quantized.
+
+    The innermost annotated bits count, else the defaults if a module of the chain has one of the
+    types to quantize. It is not quantized without either, or if a module of the chain excludes
+    quantization.
 
     Parameters
     ----------
