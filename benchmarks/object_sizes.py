@@ -14,16 +14,20 @@ if a figure differs.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import lingeronnx as lo
 from benchmarks.baselines.measure import CHIPS, ROOT, Subject, find_subject, get_states
@@ -92,10 +96,12 @@ def _deploy(case: Case, subject: Subject, folder: Path, args: argparse.Namespace
     """Deploy a model of the baseline with few samples; their values do not change sizes."""
     fixed = dict(pair.split("=") for pair in re.findall(r"--fix (\S+)", case.settings))
     states = get_states(subject) or None
+    data = list(_iterate_samples(subject.calib, fixed)) if fixed else None
     return lo.deploy(
         subject.model,
         folder,
         subject.calib,
+        data=data,
         stem="model",
         samples=1,
         state=states,
@@ -104,6 +110,15 @@ def _deploy(case: Case, subject: Subject, folder: Path, args: argparse.Namespace
         limit=args.samples,
         fix={key: float(value) for key, value in fixed.items()} or None,
     )
+
+
+def _iterate_samples(calib: str, fixed: Mapping[str, str]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the first items of "file.py:function" without the inputs whose values are fixed."""
+    path, _, function = calib.rpartition(":")
+    items = runpy.run_path(path)[function]()
+    for item in itertools.islice(items, 2):
+        arrays = item[0] if isinstance(item, tuple) else item
+        yield {name: array for name, array in arrays.items() if name not in fixed}
 
 
 def _compare(deployment: lo.Deployment, folder: Path, compiler: str) -> dict[str, Any]:

@@ -144,12 +144,13 @@ def _iterate_object_table(program: BoardProgram, object_sizes: ProgramSizes) -> 
     )
     yield (
         "and optimization level, because all writable data are unions and arrays of a fixed size. "
-        "Constant arrays are those with"
+        "Constant arrays are the weights"
     )
     yield (
-        "more than one element; `.rodata` has in addition tables, literals and padding. Flash is "
-        "needed for `.text` and `.rodata`, and for the packages."
+        "of host parts and the values of the self-test; `.rodata` has in addition tables, literals "
+        "and padding. Flash is needed for"
     )
+    yield "`.text`, `.rodata` and the packages."
     if not is_measured:
         reason = escape_markdown(object_sizes.not_measured_because or "not measured")
         yield f"The sizes of code are unknown: {reason}."

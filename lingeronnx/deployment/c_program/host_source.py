@@ -50,6 +50,10 @@ _STATIC_VARIABLE = re.compile(r"^[ \t]*static [^(\n=;]*(?=[=;])", re.MULTILINE)
 _CONSTANT_ARRAY = re.compile(
     r"\s*static const (?:EMX_UNUSED )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])*)\s*$"
 )
+_UNUSED_ATTRIBUTE = "#define EMX_UNUSED __attribute__((unused))"
+_USED_ATTRIBUTE = (
+    "#define EMX_UNUSED __attribute__((used)) /* stored, even if its values become literals */"
+)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _LOADER = re.compile(r"_Bool \w+_load\(const char \*path\) \{.*?\n\}\n+", re.DOTALL)
 _BYTES = {"float": 4, "double": 8, "bool": 1, "_Bool": 1} | {
@@ -292,6 +296,7 @@ def _rewrite_source(text: str, name: str) -> HostSource:
     """
     text = re.sub(r"^extern const .*;\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^const EMX_UNUSED ", "static const EMX_UNUSED ", text, flags=re.MULTILINE)
+    text = _keep_constants(text, name)
     text, loader_count = _LOADER.subn("", text)
     head, separator, function = text.partition(f"void {name}_nodes(")
     if loader_count != 1 or not separator or "\nvoid " in head:
@@ -326,21 +331,35 @@ def _rewrite_source(text: str, name: str) -> HostSource:
         "}",
         "",
     ]
-    weight_bytes = _count_constant_bytes(head, calls, name)
+    weight_bytes = _count_constant_bytes(head, name)
     return HostSource(head + "\n".join(output), declaration, scratch_bytes, weight_bytes)
 
 
-def _count_constant_bytes(head: str, calls: Sequence[str], name: str) -> int:
-    """Return the bytes of the constant arrays that a compiler stores.
+def _keep_constants(text: str, name: str) -> str:
+    """Make compilers store every constant array, so that its bytes do not depend on optimization.
 
-    Not stored are arrays that no call reads, and single elements, which become literals.
+    Otherwise an array of a few elements is stored or becomes literals, as the compiler chooses.
+
+    Raises
+    ------
+    ConstraintError
+        If the text defines the attribute of constants in another way.
+    """
+    text = re.sub(
+        r"^([ \t]+static const )(?!EMX_UNUSED )", r"\1EMX_UNUSED ", text, flags=re.MULTILINE
+    )
+    if "EMX_UNUSED" in text and _UNUSED_ATTRIBUTE not in text:
+        raise ConstraintError(f"{GENERATOR} wrote {name} with an unknown attribute of constants")
+    return text.replace(_UNUSED_ATTRIBUTE, _USED_ATTRIBUTE)
+
+
+def _count_constant_bytes(head: str, name: str) -> int:
+    """Return the bytes of all constant arrays.
 
     Parameters
     ----------
     head
         C with the constants and the operators' functions.
-    calls
-        Calls of these functions.
     name
         Name of the model, for messages.
 
@@ -349,7 +368,6 @@ def _count_constant_bytes(head: str, calls: Sequence[str], name: str) -> int:
     ConstraintError
         If there are writable variables, or constants of an unknown type.
     """
-    identifiers = set(re.findall(r"\w+", "\n".join(calls)))
     constant_bytes = 0
     for match in _STATIC_VARIABLE.finditer(_COMMENT.sub("", head)):
         array = _CONSTANT_ARRAY.match(match[0])
@@ -357,10 +375,7 @@ def _count_constant_bytes(head: str, calls: Sequence[str], name: str) -> int:
             raise ConstraintError(
                 f"{GENERATOR} wrote {name} with an unknown form of variable: {match[0].strip()}"
             )
-        count = math.prod(_parse_dims(array["dims"]))
-        is_local = match[0][0].isspace()
-        if count > 1 and (is_local or array["name"] in identifiers):
-            constant_bytes += count * _BYTES[array["type"]]
+        constant_bytes += math.prod(_parse_dims(array["dims"])) * _BYTES[array["type"]]
     return constant_bytes
 
 

@@ -70,7 +70,7 @@ class ObjectSize:
 
     role : PROGRAM, SELF_TEST (linked only if it is called) or PC_TEST (`main.c`). ram_bytes,
     shared_bytes, psram_bytes : of `.data` and `.bss`; the last two can be moved to sections of
-    their own. array_bytes : constant arrays with more than one element. rodata_bytes, code_bytes :
+    their own. array_bytes : constant arrays. rodata_bytes, code_bytes :
     of `.rodata` and `.text`; None if they are not measured.
     """
 

@@ -143,7 +143,10 @@ def test_unknown_lines_are_refused():
         host_source._rewrite_source("void other(void);", "m")
     for variable in ("static float last[3];", "    static const struct point p = {0};"):
         with pytest.raises(ConstraintError, match="an unknown form of variable: static"):
-            host_source._rewrite_source(variable + "\n" + text + "}\n", "m")
+            attribute = host_source._UNUSED_ATTRIBUTE
+            host_source._rewrite_source(f"{attribute}\n{variable}\n{text}}}\n", "m")
+    with pytest.raises(ConstraintError, match="an unknown attribute of constants"):
+        host_source._rewrite_source("const EMX_UNUSED float k[2] = {1, 2};\n" + text + "}\n", "m")
 
 
 def test_without_the_generator(monkeypatch):

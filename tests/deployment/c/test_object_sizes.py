@@ -31,7 +31,7 @@ FLAGS = (("-O0", "-fPIE"), ("-Os", "-fno-pie"), ("-O3", "-fPIE", "-DNAME_WATCH")
 
 
 def make_host_kinds():
-    """Host parts before, between and after chip parts: weights, indices, a scalar, two outputs."""
+    """Host parts before, between and after chip parts: weights, indices, scalars, two outputs."""
     rng = np.random.default_rng(2)
     net = nets.Net(3, 8, 8, seed=7)
     start = net.node("Exp", net.node("Mul", "x", net.const(np.float32(0.3))))
@@ -118,11 +118,12 @@ def test_size_of_every_object(case, flags, tmp_path):
 
 
 @needs_gcc
-def test_constant_arrays(case, tmp_path):
-    """The constant arrays have the stated bytes; `.rodata` has less than 64 bytes of tables,
-    literals and padding more for each array.
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: flags[0])
+def test_constant_arrays(case, flags, tmp_path):
+    """The constant arrays have the stated bytes, those of one element and unused ones included;
+    `.rodata` has less than 64 bytes of tables, literals and padding more for each array.
     """
-    paths = compile_sources(case, tmp_path, "-Os", "-fno-pie")
+    paths = compile_sources(case, tmp_path, *flags)
     rows, _ = read_readme(case.folder)
     for path in paths:
         if path.stem in (case.program.stem, "main"):
