@@ -142,8 +142,8 @@ def test_unknown_lines_are_refused():
     with pytest.raises(ConstraintError, match="form"):
         host_source._rewrite_source("void other(void);", "m")
     for variable in ("static float last[3];", "    static const struct point p = {0};"):
+        attribute = host_source._UNUSED_ATTRIBUTE
         with pytest.raises(ConstraintError, match="an unknown form of variable: static"):
-            attribute = host_source._UNUSED_ATTRIBUTE
             host_source._rewrite_source(f"{attribute}\n{variable}\n{text}}}\n", "m")
     with pytest.raises(ConstraintError, match="an unknown attribute of constants"):
         host_source._rewrite_source("const EMX_UNUSED float k[2] = {1, 2};\n" + text + "}\n", "m")
