@@ -156,7 +156,8 @@ def test_a_state_with_fewer_samples_may_be_left_out() -> None:
 
 def test_one_call_is_told_first() -> None:
     data = [{"x": RISING}]
-    report = lo.quantize(_two_cells(), data, platform="venus", state={"ka": "a", "kb": "b"}).report
+    settings = {"platform": "venus", "state": {"ka": "a", "kb": "b"}, "calls": 1}
+    report = lo.quantize(_two_cells(), data, **settings).report
     assert report.notes[0].startswith("calibration data contain a single call")
 
 
