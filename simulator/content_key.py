@@ -19,7 +19,9 @@ __all__ = ["content_key"]
 def content_key(value: Any) -> Hashable:
     """Return a key that is equal for two values only if they have the same class and contents.
 
-    Arrays are hashed; an object of an unknown class equals only itself, as long as it lives.
+    Arrays are hashed; sequences, mappings and dataclasses are compared by their members, numbers,
+    texts, dtypes and classes by their `repr`. Any other object equals only itself, as long as it
+    lives.
     """
     if isinstance(value, np.ndarray):
         digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=16).digest()

@@ -579,7 +579,8 @@ def _apply_shift(rescale: Any, acc: Any) -> Any:
 def _apply_scale(rescale: Any, acc: Any) -> Any:
     """Return accumulator `acc` requantized by a `ScaleForm`, in int64.
 
-    Clamped to the limit, multiplied, half added, shifted right, clamped to low and high.
+    clamp((clamp(acc, -limit, limit) * multiplier + half) >> shift, low, high), with the fields of
+    the form.
     """
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     return min(
@@ -591,7 +592,8 @@ def _apply_scale(rescale: Any, acc: Any) -> Any:
 def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
     """Return accumulator `acc` (int32) requantized by a `NarrowScaleForm`.
 
-    As for a `ScaleForm`; the product has 64 bits.
+    clamp((clamp(acc, -limit, limit) * multiplier + half) >> shift, low, high); the product has 64
+    bits.
     """
     narrow = min(max(np.int32(acc), rescale.negative_limit), rescale.limit)
     product = np.int64(narrow) * np.int64(rescale.multiplier)

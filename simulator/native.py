@@ -303,9 +303,11 @@ def _make_record(
 
 
 def _flatten_to_words(value: Any) -> list[tuple[str, int]]:  # noqa: C901 - one case per type
-    """Return the words of an argument as (type letter, value as int64), see `_LLVM_TYPES`.
+    """Return the words of an argument as (type letter, value as int64), in order.
 
     An array has 5 words before its sizes and strides, a tuple those of its members, None one.
+    Letters are "p" (address), "q", "i", "h", "b" (integers of 64, 32, 16, 8 bits; a bool is "b"),
+    "f" and "d" (floats of 32, 64 bits).
     """
     if isinstance(value, np.ndarray):
         sizes = [("q", size) for size in (*value.shape, *value.strides)]

@@ -134,8 +134,8 @@ class LayerNorm(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer y, of the shape of x, int8 or int16.
 
-        SimulatorError if gamma and beta do not match the last `row_axes` axes, or an option is
-        invalid.
+        SimulatorError if x is not int8 or int16, gamma and beta do not have the size of the last
+        `row_axes` axes, `fraction_bits` is not 10 or 15, or `epsilon` is not within 0..2^60-1.
         """
         (x,) = specs
         require_signed_integer(x, "LayerNorm")

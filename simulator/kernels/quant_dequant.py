@@ -55,14 +55,21 @@ def _quant_zero_point(
 
 @jit
 def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> None:
-    """Fill flat out as `_quant` does, with results of up to 64 bits."""
+    """Fill flat out with floor(x * scale + 1/2) clamped to [low, high], of up to 64 bits.
+
+    x : float32, flat; NaN gives 0. out : integers.
+    """
     for i in range(out.size):
         out[i] = np.int64(_clamp_nan_to_zero(np.floor(np.float64(x[i]) * scale + 0.5), low, high))
 
 
 @jit
 def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
-    """Fill flat int8 out by the rule "luna", see `Quant`."""
+    """Fill flat int8 out with floor(x * factor + 1/2), clamped to -128..127; NaN gives 0.
+
+    x : float32, flat. The product is rounded to float32, 1/2 is added in float64, and the sum is
+    rounded to float32 before the floor.
+    """
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
         out[i] = np.int32(_clamp_nan_to_zero(rounded, np.float32(-128), np.float32(127)))

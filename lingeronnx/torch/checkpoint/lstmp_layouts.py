@@ -305,7 +305,7 @@ def _have_equal_shapes(first: _ProjectedWeights, second: _ProjectedWeights) -> b
 
 
 def _get_weights(module: str, state: Mapping[str, Tensor], layout: str) -> _ProjectedWeights:
-    """Return the weights of a module as in layout `plain`; raises ModelError if invalid.
+    """Return the weights of a module as in layout `plain`; ModelError unless all exist and match.
 
     In layout "asr" the last two gates are swapped, and the bias becomes one axis.
     """

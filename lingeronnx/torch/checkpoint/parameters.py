@@ -114,12 +114,17 @@ def load_checkpoint(graph: ir.Model, source: Any, *, strict: bool = True) -> Loa
 
 
 def load_module_checkpoint(model: nn.Module, source: Any) -> LoadResult:
-    """Load a checkpoint into a module; differences are accepted as in `load_checkpoint`.
+    """Load a checkpoint into a module, in place; both must have the same names and shapes.
+
+    Names may have a common prefix. Only batch counters of batch norms and further names of shared
+    tensors may be absent on one side.
 
     Raises
     ------
     ModelError
         If the checkpoint does not match; the module is not modified.
+    ConfigError
+        If the checkpoint cannot be read.
     """
     model_state = model.state_dict(keep_vars=True)
     name_counts = Counter(id(tensor) for tensor in model_state.values())

@@ -243,7 +243,8 @@ def _export_verified(
 def _load_module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, Any]:
     """Load the module and its checkpoint, and return it with the example arguments of its file.
 
-    Raises ConfigError or ModelError if it cannot be exported.
+    The example is None if there is none. Raises ConfigError unless it is an nn.Module in Python,
+    and ModelError if the checkpoint does not match or a tensor has a float type other than float32.
     """
     module, example = load_model(model) if isinstance(model, str) else (model, None)
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):

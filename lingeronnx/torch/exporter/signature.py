@@ -129,8 +129,8 @@ class FlattenedModel(nn.Module):
     def run_by_name(self, *tensors: Tensor) -> dict[str, Tensor]:
         """Return the tensors of the result by their derived names, in order.
 
-        `tensors` replace those of the call. Raises ModelError if the result has no tensor, or
-        values that are neither tensors nor plain ones.
+        `tensors` replace those of the call. Raises ModelError if the result has no tensor, or a
+        value that is no tensor, None, number, bool or text.
         """
         args, kwargs = self._call.build_arguments(tensors)
         outputs: dict[str, Tensor] = {}
@@ -151,7 +151,8 @@ class FlattenedModel(nn.Module):
     ) -> tuple[str, ...]:
         """Return `names`, or the `derived` names if there are none.
 
-        Raises ConfigError if they are invalid or one is also the name of an input.
+        Raises ConfigError if their number is wrong, they are not unique, or one is empty or the
+        name of an input.
         """
         output_names = _choose_names(names, derived, "output")
         conflicts = set(output_names) & set(self._call.names)

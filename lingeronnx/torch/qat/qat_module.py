@@ -531,7 +531,8 @@ class QatModule(nn.Module):
     ) -> Iterator[tuple[str, Any]]:
         """Run steps and yield the name and value of each tensor of the integer graph, as counts.
 
-        See `FakeQuantNetwork.walk`.
+        `feed` are real inputs by name, or the tensors that the steps of `step_range` read. In
+        training mode the outputs of layers are clipped to `output_clip_limits`.
         """
         clip_limits = _NONE
         if self.training and self.output_clip_limits:

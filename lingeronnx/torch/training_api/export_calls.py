@@ -330,7 +330,8 @@ def _map_io_names(
 ) -> dict[str, str]:
     """Return the requested names of inputs and outputs by their names in the trace.
 
-    Names that do not change are not included. Raises ConfigError for invalid names.
+    Names that do not change are not included. Raises ConfigError for too few or many names, and for
+    duplicate or empty ones.
     """
     assert state.traced is not None
     traced_outputs = [name for name in state.traced.outputs if name is not None]

@@ -144,7 +144,8 @@ def make_window(
     """Create a window over one or two spatial axes from ONNX attributes.
 
     Pads are in ONNX order, all begins and then all ends. None is 1 per axis, and 0 for pads. Raises
-    SimulatorError for inconsistent or invalid values.
+    SimulatorError unless there are one or two axes, as many strides and dilations, twice as many
+    pads, no negative pads, and all other values positive.
     """
     rank = len(kernel)
     strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)

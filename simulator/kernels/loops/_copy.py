@@ -142,7 +142,10 @@ def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.d
 
 
 def physical_shape(spec: TensorSpec, channel_last: bool) -> tuple[int, ...]:
-    """Return the shape of a tensor's array in the plain or the channel-last layout."""
+    """Return the shape of a tensor's array: [N, *space, C] if channel-last, else that of `spec`.
+
+    Only tensors of rank 3 and 4 have a channel-last layout; others keep their shape.
+    """
     if channel_last and len(spec.shape) in (3, 4):
         return (spec.shape[0], *spec.shape[2:], spec.shape[1])
     return spec.shape

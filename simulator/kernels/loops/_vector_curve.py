@@ -101,7 +101,10 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
     """Return the table of the vector code, or None if neither formula of the module applies.
 
     It is int64: borders, slopes, biases, shifts and biases for x < 0 of the segments, then the
-    smallest x, `turn`, `up`, the rounding term and `total`.
+    smallest x, `turn`, `up`, the rounding term and `total`. It is None if the result would be
+    shifted left; for a table of up to 16 bits, if the shifts `up` and `down` differ or a parameter
+    has more than 16 bits; for a wider one, if the shifts differ between segments, a parameter has
+    more than 31 bits, or `total` is not within 1..62.
     """
     parameters = (table.slopes, table.positive, table.negative)
     largest = max(int(np.abs(values).max()) for values in parameters)
@@ -146,7 +149,11 @@ def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @register_inline
 def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    """Evaluate a `VectorCurve` by its machine code; arguments as for `evaluate_curve_rows`."""
+    """Evaluate a `VectorCurve` by its machine code; x, out : int32 [R, S].
+
+    Columns first..first+width-1 of out are filled from those of x. Up to one vector more is read
+    and written in every row.
+    """
     source, target = (
         _conv_simd.array_address(x) + 4 * first,
         _conv_simd.array_address(out) + 4 * first,

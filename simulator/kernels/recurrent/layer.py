@@ -100,9 +100,10 @@ class GateSums:
         largest: int,
         rescale: Rescale | ChainedRescale,
     ):
-        """Prepare the scalar weights and, if possible, pack them for dot instructions.
+        """Prepare the scalar weights; also pack them for dot instructions where these are exact.
 
-        These need a processor with them, inputs of at most 16 bits, and sums and outputs in int32.
+        Dot instructions need a processor with them, inputs of at most 16 bits, and sums and outputs
+        in int32.
         """
         self.plain = prepare_gate_weights(weight, bias, largest, rescale)
         self._loop: NestedLoop | None = None
@@ -215,7 +216,9 @@ class RecurrentKernel(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Infer the requested outputs from x [N, T, I] or [T, N, I] and the inputs after it.
 
-        Output 0 is y, the others are final states. SimulatorError if inputs do not match the layer.
+        Output 0 is y, the others are final states. SimulatorError if x is not integer or has
+        another I, the number of inputs is not 1 + that of `state_inputs`, or a state has another
+        type or shape.
         """
         x, *state_specs = specs
         inputs = self.weight_x.shape[1]

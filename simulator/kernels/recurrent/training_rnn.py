@@ -368,9 +368,11 @@ class TrainedLstm(_TrainingRecurrentKernel):
         ]
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` ("q15" or "q7") over all steps, see the base class.
+        """Return the function of (sums, lengths, y, h, c) that runs all steps of `arithmetic`.
 
-        It returns the final h and c (int32), each with the axis of directions.
+        sums : int32 [N, T, 4H], gate sums of the inputs. lengths : int64 [N]. y [N, T, H] is
+        filled; h [N, H] and c int64 [N, H] are overwritten by the final states. The function
+        returns them as [N, 1, H], c in int32.
         """
         product, bits, _ = self.fraction_bits[self.arithmetic]
         sigmoid, tanh = (
@@ -411,9 +413,11 @@ class TrainedGru(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` over all steps, see the base class.
+        """Return the function of (sums, lengths, y, h, c) that runs all steps of `arithmetic`.
 
-        The weights of n are separate, because they may read another state.
+        sums : int32 [N, T, 3H], gate sums of the inputs. lengths : int64 [N]. y [N, T, H] is
+        filled; h [N, H] is overwritten by the final state, which the function returns in a list, as
+        [N, 1, H]. c is unused. The weights of n are separate, because they may read another state.
         """
         bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
         sigmoid, tanh = (
