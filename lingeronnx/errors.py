@@ -28,6 +28,7 @@ __all__ = [
     "ModelError",
     "RepairError",
     "format_exception",
+    "get_exception_text",
     "split_words",
     "suggest_nearest",
     "wrap_user_errors",
@@ -101,15 +102,22 @@ def suggest_nearest(word: str, known: object) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
+def get_exception_text(error: BaseException) -> str:
+    """Return the message of any exception; empty if `str` fails, as it may for user code."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""
+
+
 def format_exception(error: BaseException) -> str:
     """Return the type and the first line of the message of any exception, at most 300 characters.
 
     The message is omitted if it is empty or `str` fails.
     """
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:  # __str__ of a user's exception may raise
-        lines = []
+    lines = get_exception_text(error).strip().splitlines()
     kind = type(error).__name__
     return f"{kind}: {lines[0][:300]}" if lines else kind
 
@@ -118,12 +126,13 @@ def format_exception(error: BaseException) -> str:
 def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None]:
     """Context manager that converts exceptions of user code to `kind`, with `message` and reason.
 
-    SystemExit is converted, too, since a user function must not end the process. LingerOnnxError
-    and KeyboardInterrupt are not converted.
+    SystemExit, GeneratorExit and others that do not inherit from Exception are converted, too:
+    user code must not end the process. LingerOnnxError and KeyboardInterrupt are not converted. The
+    block must not contain a `yield`, whose generator is closed by a GeneratorExit.
     """
     try:
         yield
-    except (LingerOnnxError, KeyboardInterrupt, GeneratorExit):
+    except (LingerOnnxError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise kind(f"{message} ({format_exception(error)})") from error

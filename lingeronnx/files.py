@@ -43,6 +43,7 @@ __all__ = [
     "chip_file_path",
     "ensure_folder",
     "read_user_file",
+    "resolve_path",
     "created_folder",
     "describe_irregular_file",
     "find_stale_part_files",
@@ -161,7 +162,7 @@ def resolve_write_target(path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ConfigError
-        If `path` is a folder, a device, a pipe or a socket.
+        If `path` is a folder, a device, a pipe, a socket or a link to itself.
     """
     kind = describe_irregular_file(path)
     if kind == "a folder":
@@ -170,7 +171,12 @@ def resolve_write_target(path: str | os.PathLike[str]) -> Path:
         raise ConfigError(
             f"cannot write {path}: it is {kind}, no regular file; give the name of a file"
         )
-    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    return resolve_path(path) if os.path.islink(path) else Path(path)
+
+
+def resolve_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of `path`, following symbolic links; a link to itself stays."""
+    return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for such a link
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
@@ -248,7 +254,7 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     ConfigError
         If `path` is the current folder or contains it.
     """
-    target = Path(path).resolve()
+    target = resolve_path(path)
     if Path.cwd().is_relative_to(target):
         raise ConfigError(
             f"cannot replace {path}: it is the folder this command runs in; give a folder of its "

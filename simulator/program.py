@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -51,6 +52,8 @@ _CACHE_BYTES = 512 * 1024
 _MAX_BLOCK_SAMPLES = 32
 #: Minimum work of a thread; waking it takes almost as long.
 _MIN_THREAD_SECONDS = 150e-6
+_MAX_RANK = 64  # axes of an array, the limit of numpy
+_MAX_ARRAY_BYTES = 1 << 47  # of one sample; addresses of a process have 47 bits
 _MAX_CACHED_BLOCK_SIZES = 4  # block sizes whose memory is retained for the next run
 
 
@@ -194,7 +197,24 @@ def _infer_step(step: Step, specs: Mapping[str, TensorSpec], label: str) -> tupl
         len(output_specs) == len(step.outputs),
         f"{label}: has {len(output_specs)} outputs, expected {len(step.outputs)}",
     )
+    for name, spec in zip(step.outputs, output_specs, strict=True):
+        _check_array_limits(label, name, spec)
     return output_specs
+
+
+def _check_array_limits(label: str, name: str, spec: TensorSpec) -> None:
+    """Raise SimulatorError, naming the step `label`, if no array can hold the tensor `name`."""
+    rank, nbytes = len(spec.shape), math.prod(spec.shape) * spec.dtype.itemsize
+    require(
+        rank <= _MAX_RANK,
+        f"{label}: '{name}' has {rank} axes; at most {_MAX_RANK} are supported: remove axes of "
+        "size 1",
+    )
+    require(
+        nbytes <= _MAX_ARRAY_BYTES,
+        f"{label}: '{name}' has {nbytes:,} bytes per sample; at most {_MAX_ARRAY_BYTES:,} can be "
+        "addressed: check the shapes in the file",
+    )
 
 
 def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:

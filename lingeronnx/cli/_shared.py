@@ -573,7 +573,7 @@ def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
     ConfigError
         If `path` is no regular file, its folder does not exist, or an input would be overwritten.
     """
-    from ..files import resolve_write_target
+    from ..files import resolve_path, resolve_write_target
 
     resolve_write_target(path)
     if not path.parent.is_dir():
@@ -582,7 +582,7 @@ def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
             "name"
         )
     for input_path in inputs:
-        if input_path is not None and path.resolve() == Path(input_path).resolve():
+        if input_path is not None and resolve_path(path) == resolve_path(input_path):
             raise ConfigError(
                 f"{path} would be overwritten: this command uses it otherwise; choose another name"
             )

@@ -26,7 +26,7 @@ from typing import Any
 from ..deprecation import keep_old_members
 from ..errors import ConfigError, DataError
 from ..escaping import make_c_identifier
-from ..files import DEPLOYMENT_VERSION, replace_folder, write_text
+from ..files import DEPLOYMENT_VERSION, replace_folder, resolve_path, write_text
 from ..flow import generate_synthetic_inputs
 from ..graph import ir
 from ..plan.synthetic_calibration import collect_calibration_warnings
@@ -300,7 +300,7 @@ def check_folder(target: Path) -> None:
             f"cannot deploy to {target}: directory is not empty and was not created by deploy; "
             "choose a new one"
         )
-    if not target.resolve().parent.is_dir():
+    if not resolve_path(target).parent.is_dir():
         raise ConfigError(
             f"cannot deploy to {target}: the directory {target.parent} does not exist; create it"
         )

@@ -260,7 +260,7 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "one axis of its output mixes the batch with another dimension"
     if _has_nonfinite_weight(node, op):
-        return "its weight contains NaN or infinity"
+        return "its weight or bias contains NaN or infinity"
     violations = op.find_violations(node, target)
     if violations:
         return violations[0].brief
@@ -270,8 +270,13 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
 
 
 def _has_nonfinite_weight(node: ir.Node, op: Op) -> bool:
-    """Whether a weight of `node` contains NaN or infinity."""
-    weights = [get_weight_values(node, index) for index in op.weight_inputs(node)]
+    """Whether a weight of `node`, or its bias, contains NaN or infinity."""
+    indices = op.weight_inputs(node)
+    weights = [get_weight_values(node, index) for index in indices]
+    if indices:  # all other constants of such an operator are biases, means and variances
+        biases = set(range(len(node.inputs))).difference(op.data(node), indices)
+        arrays = [ir.const_value(node.inputs[index]) for index in sorted(biases)]
+        weights += [array for array in arrays if array is not None and array.dtype.kind == "f"]
     return any(values is not None and not np.isfinite(values).all() for values in weights)
 
 

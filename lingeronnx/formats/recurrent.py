@@ -118,12 +118,14 @@ def input_indices(node: ir.Node) -> dict[str, int]:
     return {**_optional_input_indices(node), **dict(fields)}
 
 
+#: Older variants have lengths and states between x and the weights.
+_SIGNATURE_INPUTS = "x:integer rest:any*"
+
+
 class RecurrentIntegerOp(Format):
     """Base of LSTMInt and GRUInt."""
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
-    #: Older variants have lengths and states between x and the weights.
-    signature = Signature("x:integer rest:any*", "any*", rules.infer_recurrent)
     extra_attributes = _EXTRA_ATTRIBUTES
     allows_float_output = True
     has_inexact_float_model = True
@@ -407,6 +409,7 @@ class Lstm(RecurrentIntegerOp):
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
     kernel_gate_order, kind = "ifgo", kinds.LstmArithmetic
     standard_op, standard_gate_order = "LSTM", "iofg"
+    signature = Signature(_SIGNATURE_INPUTS, "any*", rules.infer_lstm)
     states = MappingProxyType({"h": 0, "c": 32})
 
     def time_axis(self, info: KernelInfo) -> int:
@@ -471,6 +474,7 @@ class Gru(RecurrentIntegerOp):
     aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
     kernel_gate_order, kind = "rzn", kinds.GruArithmetic
     standard_op, standard_gate_order = "GRU", "zrn"
+    signature = Signature(_SIGNATURE_INPUTS, "any*", rules.infer_gru)
     states = MappingProxyType({"h": 0})
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
 

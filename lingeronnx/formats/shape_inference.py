@@ -27,7 +27,8 @@ __all__ = [
     "infer_linear",
     "data_bits_type",
     "float32_type",
-    "infer_recurrent",
+    "infer_gru",
+    "infer_lstm",
     "layer_output_type",
     "keep_input_shape",
     "infer_split",
@@ -315,21 +316,33 @@ def infer_argmax(ctx: InferenceContext) -> None:
     _set_output_type(ctx, TensorProto.INT32, shape)
 
 
-def infer_recurrent(ctx: InferenceContext) -> None:
-    """Infer the outputs: the sequence, and the last state of each sample (LSTM: also its cell).
+def infer_lstm(ctx: InferenceContext) -> None:
+    """Infer the outputs of an LSTM: the sequence, the last state of each sample, and its cell.
 
-    x is [T, B, I], or [B, T, I] with batch_first or if axis 0 has size 1; states have size 1 on the
-    time axis. The cell is int32, the others are `layer_output_type`; attribute `state_type`
-    overrides the type of states.
+    Without batch_first, the chips read x [1, T, I] as batch first, but the arithmetic of the
+    training library reads it as one step of T samples. The state is [1, ?, H] then.
+    """
+    _infer_recurrent(ctx, may_be_batch_first=True)
+
+
+def infer_gru(ctx: InferenceContext) -> None:
+    """Infer the outputs of a GRU: the sequence, and the last state of each sample."""
+    _infer_recurrent(ctx, may_be_batch_first=False)
+
+
+def _infer_recurrent(ctx: InferenceContext, may_be_batch_first: bool) -> None:
+    """Infer the outputs of a recurrent layer: the sequence and the states.
+
+    may_be_batch_first : whether x [1, T, I] can be batch first without the attribute.
     """
     x, hidden_size = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
     sequence = state = None
     if x is not None and len(x.dim) == 3:
-        # [1, T, I] counts as batch first in any case, as chips take it for LSTMs (Lstm.time_axis).
-        batch_first = _get_attribute(ctx, "batch_first", 0) or x.dim[0].dim_value == 1
-        time_axis = 1 if batch_first else 0
+        time_axis = 1 if _get_attribute(ctx, "batch_first", 0) else 0
         sequence = _replace_dim(x, axis=2, size=hidden_size)
         state = _replace_dim(sequence, axis=time_axis, size=1)
+        if time_axis == 0 and may_be_batch_first and x.dim[0].dim_value == 1 != x.dim[1].dim_value:
+            state.dim[1].Clear()
     for index in range(ctx.get_num_outputs()):
         element_type = TensorProto.INT32 if index == 2 else layer_output_type(ctx)
         if index:

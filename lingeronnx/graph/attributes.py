@@ -132,12 +132,13 @@ _STRING_ATTRIBUTES = {
 
 
 def check_attributes(proto: ModelProto) -> None:
-    """Raise ModelError for an attribute of the wrong type or a wrong number of operands.
+    """Raise ModelError for an attribute of the wrong type or value, or a wrong operand count.
 
     Nodes of quantized domains may only have numbers, lists of numbers and strings. Standard
     operators are compared with ONNX's schemas; if the model's opset is absent or newer than the
     installed onnx, or has no such operator, only with the types of `_STRING_ATTRIBUTES`. Nodes of
-    other domains are not checked; nodes in subgraphs are, those of functions are not.
+    other domains are not checked; nodes in subgraphs are. Float attributes of standard operators
+    must be finite, also in functions, except for a few in which an infinity has a meaning.
     """
     standard_versions = [
         entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS
@@ -152,6 +153,10 @@ def check_attributes(proto: ModelProto) -> None:
             if is_known_version:
                 contract = _operator_contract(node.op_type, version)
             _check_standard_node(node, contract)
+    for function in proto.functions:
+        for node in iter_nodes_recursive(function.node):
+            if node.domain in _STANDARD_DOMAINS:
+                _check_finite(node)
 
 
 def node_label(node: NodeProto) -> str:
@@ -171,6 +176,7 @@ def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
     outputs than `max_outputs`.
     """
     _check_attribute_types(node, contract.attribute_types)
+    _check_finite(node)
     if contract.min_inputs and not node.input:
         raise ModelError(f"{node_label(node)}: it has no input; the file is malformed")
     if len(node.output) > contract.max_outputs:
@@ -234,6 +240,40 @@ class _OperatorContract:
     attribute_types: Mapping[str, int]
     min_inputs: int = 0
     max_outputs: float = math.inf
+
+
+#: Float attributes of standard operators in which an infinity is meaningful: no bound, or a value.
+_MAY_BE_INFINITE = frozenset(
+    {
+        ("Clip", "min"),
+        ("Clip", "max"),
+        ("Pad", "value"),
+        ("Resize", "extrapolation_value"),
+        ("LSTM", "clip"),
+        ("GRU", "clip"),
+        ("RNN", "clip"),
+    }
+)
+
+
+def _check_finite(node: NodeProto) -> None:
+    """Raise ModelError if a float attribute of a standard operator is NaN, or wrongly infinite.
+
+    The value of a Constant may be either: it is checked where it is used.
+    """
+    for attribute in node.attribute:
+        if attribute.type not in (AttributeProto.FLOAT, AttributeProto.FLOATS):
+            continue
+        is_scalar = attribute.type == AttributeProto.FLOAT
+        for value in [attribute.f] if is_scalar else attribute.floats:
+            if math.isfinite(value) or node.op_type == "Constant":
+                continue
+            if math.isinf(value) and (node.op_type, attribute.name) in _MAY_BE_INFINITE:
+                continue
+            raise ModelError(
+                f"{node_label(node)}: its attribute '{attribute.name}' is {value}; it must be a "
+                "finite number: check the training that wrote it, and export the model again"
+            )
 
 
 _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)

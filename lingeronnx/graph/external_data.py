@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import TensorProto
 
 from ..errors import ModelError
-from ..files import describe_irregular_file
+from ..files import describe_irregular_file, resolve_path
 
 __all__ = ["load_external_data"]
 
@@ -91,7 +91,7 @@ def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
         )
     candidates = [
         folder / name
-        for folder in (model.parent, model.resolve().parent)
+        for folder in (model.parent, resolve_path(model).parent)
         if _is_inside(folder / name, folder)
     ]
     if not name or not candidates:
@@ -111,7 +111,7 @@ def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
 
 def _is_inside(file: Path, folder: Path) -> bool:
     """Whether `file` lies in `folder` or below, after symbolic links are followed in both."""
-    return file.resolve().is_relative_to(folder.resolve())
+    return resolve_path(file).is_relative_to(resolve_path(folder))
 
 
 def _read_offset_and_length(tensor: TensorProto, entries: dict[str, str]) -> tuple[int, int | None]:

@@ -22,6 +22,7 @@ from ..errors import ModelError
 from ..graph import ir, operators
 from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams
+from .constant_types import format_element_type, is_number
 from .qdq_writer import SCALES_KEY, scale_from_step
 from .qoperator import MOVES
 from .qoperators import (
@@ -328,10 +329,10 @@ class _ModelImporter:
         producer = ir.producer(value if integer_tensor is None else integer_tensor.real)
         if producer is None or not depth:
             array = ir.const_value(value)
-            return array is not None and bool((array >= 0).all())
+            return array is not None and is_number(array) and bool((array >= 0).all())
         if producer.op_type == "Clip":
             low = _resolve_constant(producer.inputs[1]) if len(producer.inputs) > 1 else None
-            return low is not None and bool((low >= 0).all())
+            return low is not None and is_number(low) and bool((low >= 0).all())
         if producer.op_type in operators.NONNEGATIVE_OPS:
             return True
         if producer.op_type not in operators.NONNEGATIVITY_PRESERVING_OPS:
@@ -513,13 +514,14 @@ def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
     """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point.
 
-    `step` must not be empty and lie between `_MIN_SCALE` and `_MAX_SCALE`; `zero`, unless None,
-    must not be empty or of a float type.
+    Neither may be empty, `step` must be a number within limits, and `zero` (or None) an integer.
     """
+    if not is_number(step):
+        raise ModelError(f"{label}: its scale is {format_element_type(step)}; it must be a positive number")
     if np.size(step) == 0:
         raise ModelError(f"{label}: its scale is empty; it must be a positive number")
-    if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
-        actual = str(zero.dtype) if np.size(zero) else "empty"
+    if zero is not None and (np.size(zero) == 0 or not is_number(zero) or zero.dtype.kind == "f"):
+        actual = format_element_type(zero) if np.size(zero) else "empty"
         raise ModelError(f"{label}: its zero point is {actual}; it must be an integer")
     if not ((step > _MIN_SCALE) & (step < _MAX_SCALE)).all():
         raise ModelError(

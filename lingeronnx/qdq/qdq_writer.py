@@ -173,9 +173,27 @@ class QdqWriter:
         model.graph.opset_imports.clear()
         model.graph.opset_imports.update(opsets)
         model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
+        self._infer_float_types()
         self._update_metadata()
         ir.assign_node_names(model)
         return QdqGraph(model, self.quantized_names, self.formats, tuple(self.notes))
+
+    def _infer_float_types(self) -> None:
+        """Set the element types of constants and of float nodes; files may declare others.
+
+        A constant has that of its values. A type that cannot be inferred stays as it is declared.
+        """
+        for value in self.model.graph.initializers.values():
+            if value.const_value is not None:
+                value.type = ir.TensorType(value.const_value.dtype)
+        nodes = [node for node in self.model.graph if node not in self.new_nodes]
+        declared = {value: value.type for node in nodes for value in node.outputs}
+        for value in declared:
+            value.type = None
+        ir.infer_types(self.model)
+        for value, declared_type in declared.items():
+            if value.type is None:
+                value.type = declared_type
 
     def _update_metadata(self) -> None:
         """Remove the metadata of integer graphs, and store the scales that y_scale rounds.
@@ -243,7 +261,7 @@ class QdqWriter:
             _get_constants(node),
             self.side.arithmetic(op_format, node),
             [self._shape(value) for value in node.inputs],
-            input_dtypes=[_get_numpy_dtype(value) for value in node.inputs],
+            input_dtypes=[self._get_element_type(value) for value in node.inputs],
         )
         writer = FloatNodeBuilder(
             self.model,
@@ -300,9 +318,7 @@ class QdqWriter:
             if qparams is None:
                 writer.nodes += self._bind_real_output(op_format, old, new, is_new)
                 continue
-            if index and old.dtype == ir.DataType.INT32:
-                qparams = qparams.changed(bits=32)
-            else:
+            if index == 0 or qparams.bits < 32:  # the cell of an LSTM has 32 bits
                 qparams = qparams.changed(bits=bits)
             self.formats[str(old.name)] = op_format
             writer.nodes += self._append_quantize(writer, old, new, is_new, qparams)
@@ -352,6 +368,21 @@ class QdqWriter:
         shape = ir.get_shape(value)
         shape = self.inferred_shapes.get(value) if shape is None else shape
         return tuple(1 if size is None else size for size in shape or ())
+
+    def _get_element_type(self, value: ir.Value | None) -> np.dtype | None:
+        """Return the element type that an operand has in a run; None if it is absent or unknown.
+
+        It follows from the node that computes the operand. The type that the file declares is used
+        for graph inputs and float tensors only.
+        """
+        if value is None:
+            return None
+        if value in self.held:
+            return np.dtype(integer_storage_type(self.held[value].q.bits).numpy())
+        array = ir.find_constant(value)
+        if array is not None:
+            return array.dtype
+        return None if value.dtype is None else np.dtype(value.dtype.numpy())
 
     def _bind_real_output(
         self, op_format: Format, old: ir.Value, new: ir.Value, is_new: bool
@@ -476,11 +507,6 @@ def _get_constants(node: ir.Node) -> dict[int, np.ndarray]:
         if array is not None:
             constants[index] = array
     return constants
-
-
-def _get_numpy_dtype(value: ir.Value | None) -> np.dtype | None:
-    """Return the NumPy type of a tensor, or None if it is unknown."""
-    return None if value is None or value.dtype is None else np.dtype(value.dtype.numpy())
 
 
 def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[float]) -> bool:

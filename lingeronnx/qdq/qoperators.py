@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir, operators
+from .constant_types import format_element_type, is_number
 
 __all__ = [
     "expand_qoperators",
@@ -183,7 +184,7 @@ class _QOperatorExpander:
         """Dequantize an int32 bias with the product of the operands' scales.
 
         The product is one scale, or one per channel. ModelError if scales are computed at run time,
-        or their numbers differ.
+        are no numbers, or their counts differ.
         """
         node = self.node
         scales: list[np.ndarray] = []
@@ -193,6 +194,11 @@ class _QOperatorExpander:
                 raise ModelError(
                     f"{node.op_type} {node.name}: its scales are computed at run time; store them "
                     "as constants"
+                )
+            if not is_number(scale):
+                raise ModelError(
+                    f"{node.op_type} {node.name}: its scale (input {index + 1}) is "
+                    f"{format_element_type(scale)}; it must be a positive number"
                 )
             scales.append(np.ravel(scale))
         counts = {scale.size for scale in scales} - {1}

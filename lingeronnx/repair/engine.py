@@ -18,7 +18,7 @@ from onnx import ModelProto
 
 from ..deprecation import keep_old_members
 from ..errors import ModelError, RepairError
-from ..files import replace_file
+from ..files import replace_file, resolve_path
 from ..formats import find_nonzero_zero_point
 from ..graph import ir, onnx_file
 from .declarations import TYPE_REPAIR, VALUE_INFO_REPAIR
@@ -95,7 +95,7 @@ class Repaired:
             raise RepairError(
                 f"refusing to overwrite the original graph {target}; choose another name"
             )
-        in_same_folder = target.parent.resolve() == self.path.parent.resolve()
+        in_same_folder = resolve_path(target.parent) == resolve_path(self.path.parent)
         if self.changed or not (in_same_folder or _is_self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)

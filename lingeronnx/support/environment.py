@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ..files import resolve_path
+
 __all__ = ["Environment", "Requirement", "inspect_environment"]
 
 _DISTRIBUTION = "lingeronnx"
@@ -275,7 +277,7 @@ def _find_cache_problems(cache: str | None) -> Iterator[str]:
         )
         return
     root = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    if Path(cache).parent.resolve() != Path(root).expanduser().resolve():
+    if resolve_path(Path(cache).parent) != resolve_path(os.path.expanduser(root)):
         yield (
             f"the cache of compiled code in {root} is not used, since other users can write to it; "
             "restrict it (chmod go-w), or set LINGERONNX_CACHE_DIR"

@@ -62,9 +62,9 @@ def main(words=None):
                 )
 
         process_pool.run(cases, asked.processes, ended, until, asked.nice)
-    if asked.keep_best and not asked.corpus:
+    if asked.keep and not asked.corpus:
         for way, names in failed.items():
-            _keep(way, min(names, key=lambda name: len(make(*name).packed())), asked.keep_best)
+            _keep(way, min(names, key=lambda name: len(make(*name).packed())), asked.keep)
     _print(done, failed, time.monotonic() - start)
     return int(bool(failed))
 

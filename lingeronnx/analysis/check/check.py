@@ -34,6 +34,7 @@ from .structure import Structure, describe_integer_graph, describe_model
 __all__ = ["check", "structure"]
 
 
+@np.errstate(all="ignore")  # as in `quantize`
 def check(
     model: ir.ModelLike,
     *,

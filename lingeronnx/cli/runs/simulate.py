@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...errors import ConfigError
+from ...files import resolve_path
 from .._shared import (
     DATA_HELP,
     PATH_TYPE,
@@ -119,7 +120,7 @@ def _check_dump_folder(path: Path | None, data: str) -> None:
 
     A dump could replace them. Nothing is checked without a dump (None).
     """
-    if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
+    if path is not None and resolve_path(data).is_relative_to(resolve_path(path)):
         raise ConfigError(
             f"--dump {path}: the folder contains the input data; choose another folder"
         )

@@ -82,13 +82,14 @@ class LeakyRelu(Op):
         """Return why the node has no integer form, or None if it has one.
 
         Reasons: unknown dimensions (`nchw_shape` is None), or a slope that is computed at run time
-        or differs within a channel.
+        or differs within a channel, or is not finite.
         """
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
-        if get_negative_slopes(node) is None:
+        slopes = get_negative_slopes(node)
+        if slopes is None:
             return "its slope is computed at run time or differs within a channel"
-        return None
+        return None if np.isfinite(slopes).all() else "its slope contains NaN or infinity"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit relu(x) - s relu(-x): Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt; iqAdd.

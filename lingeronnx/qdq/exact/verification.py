@@ -60,8 +60,11 @@ class MatchCount:
 
 
 def open_as_user(model: ir.Model) -> OrtSession:
-    """Open a standard graph in onnxruntime with default settings, as users do."""
-    return open_default_ort_session(ir.to_bytes(model))
+    """Open a standard graph in onnxruntime with default settings, as users do.
+
+    Raises ModelError if onnxruntime rejects it.
+    """
+    return open_default_ort_session(ir.to_bytes(model), "the converted graph")
 
 
 def random_feeds(

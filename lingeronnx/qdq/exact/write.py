@@ -20,6 +20,7 @@ import numpy as np
 from simulator import kernels as k
 from simulator.kernel import Kernel
 
+from ...errors import ModelError
 from ...formats import DEQUANT, QUANT, Format
 from ...formats.float_model import FloatNodeBuilder
 from ...formats.layers import FloatLinear, WeightedIntegerOp
@@ -131,6 +132,18 @@ class ExactWriter(QdqWriter):
         super().__post_init__()
         self.unsigned = True
 
+    def _require_input_shapes(self, op_format: Format, writer: FloatNodeBuilder) -> None:
+        """Raise ModelError if an integer operand has no shape, in the file or inferred."""
+        for index in op_format.kernel_inputs(writer.node):
+            value = writer.node.inputs[index]
+            if value is None or ir.get_shape(value) is not None or value in self.inferred_shapes:
+                continue
+            raise ModelError(
+                f"{writer.info.label}: the shape of its input '{value.name}' is unknown; exact "
+                "forms depend on it: store the shapes with onnx.shape_inference.infer_shapes "
+                "after lingeronnx.register_schemas()"
+            )
+
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
@@ -142,6 +155,7 @@ class ExactWriter(QdqWriter):
         """
         if op_format is DEQUANT:
             return op_format.build_float_nodes(writer)
+        self._require_input_shapes(op_format, writer)
         kernel = op_format.make_kernel(writer.info)
         if op_format is QUANT:
             return self._write_quant_floor(writer, kernel)

@@ -92,8 +92,16 @@ class ItemSource:
 
     def _items(self) -> Iterator[Item]:
         """Yield all items of a fresh iterator; exceptions of the user's code become DataError."""
-        with wrap_user_errors(f"{self.label}: reading it failed", DataError):
-            yield from self.create_iterator()
+        message = f"{self.label}: reading it failed"
+        with wrap_user_errors(message, DataError):
+            iterator = self.create_iterator()
+        while True:
+            with wrap_user_errors(message, DataError):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
 
 
 def open_items(

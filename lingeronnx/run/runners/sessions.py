@@ -140,16 +140,26 @@ def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
     return ["ConstantFolding"] if contains_op(proto, "If") else []
 
 
-def open_default_ort_session(content: bytes) -> OrtSession:
+def open_default_ort_session(content: bytes, label: str) -> OrtSession:
     """Open a session with onnxruntime's default settings and optimizations, on the CPU.
 
-    content : the serialized model.
+    content : the serialized model. label : its description in messages.
+
+    Raises
+    ------
+    ModelError
+        If onnxruntime rejects the model.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(
+            f"onnxruntime with its default settings cannot run {label}: {explain_ort_error(error)}"
+        ) from error
 
 
 def run_session(

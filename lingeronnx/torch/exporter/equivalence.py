@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...errors import ConfigError, LingerOnnxError, ModelError
+from ...errors import ConfigError, LingerOnnxError, ModelError, format_exception
 from ...graph import ir
 from ...run.runners import FloatRunner
 from .signature import Axes, FlattenedModel, resize_inputs, resolve_dynamic_axes
@@ -37,12 +37,12 @@ def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Te
     """
     try:
         return flat.run_by_name(*tensors)
-    except LingerOnnxError:
+    except (LingerOnnxError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the user's code
+    except BaseException as error:  # the user's code
         raise ModelError(
-            f"the model fails on the given inputs ({type(error).__name__}: {error}); pass inputs "
-            "that its forward accepts"
+            f"the model fails on the given inputs ({format_exception(error)}); pass inputs that its "
+            "forward accepts"
         ) from error
 
 

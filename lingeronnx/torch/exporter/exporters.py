@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError, ModelError
+from ...errors import ConfigError, ModelError, get_exception_text
 from ...files import temporary_folder
 from ...graph import ir
 from ..dynamo import import_dynamo
@@ -171,7 +171,9 @@ def _export_dynamo(
         program = torch.export.export(
             model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False
         )
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the user's code, too
         raise _make_trace_error(error, list(inputs)) from error
     dump_text(str(program))
     try:
@@ -185,7 +187,9 @@ def _export_dynamo(
             output_names=list(outputs),
         )
         proto = exported.model_proto
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _find_unsupported_operator(error, opset) or ModelError(
             "torch's dynamo exporter cannot write the model: "
             f"{_get_first_line(_get_root_cause(error))}; try --exporter torchscript"
@@ -198,12 +202,12 @@ def _export_dynamo(
     return _strip_root_from_initializers(graph)
 
 
-def _make_trace_error(error: Exception, inputs: Sequence[str]) -> ModelError:
+def _make_trace_error(error: BaseException, inputs: Sequence[str]) -> ModelError:
     """Return the error for a model that torch.export cannot trace.
 
     Names the input axis that the model fixes, or else the line of the call that fails.
     """
-    text = str(error)
+    text = get_exception_text(error)
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
     if fixed and "Constraint" in text:
         return ModelError(
@@ -308,7 +312,9 @@ def _export_torchscript(
                 )
         except torch.onnx.errors.UnsupportedOperatorError as error:
             raise _make_torchscript_error(model, str(error), "".join(captured), opset) from error
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of the user's code, too
             raise ModelError(
                 f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; "
                 "try --exporter dynamo"
@@ -428,5 +434,5 @@ def _get_first_line(error: BaseException) -> str:
 
     At most 300 characters without final punctuation; the type's name for an empty message.
     """
-    text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
+    text = re.sub(r"\x1b\[\d+m", "", get_exception_text(error)).strip() or type(error).__name__
     return text.splitlines()[0].strip().rstrip(".;:")[:300]

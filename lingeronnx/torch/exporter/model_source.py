@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConfigError, suggest_nearest, wrap_user_errors
+from ...files import resolve_path
 
 __all__ = ["load_model"]
 
@@ -66,7 +67,7 @@ def _importable(source: str) -> Iterator[None]:
 
     Only within the block.
     """
-    folder = str(Path(source).resolve().parent) if source.endswith(".py") else str(Path.cwd())
+    folder = str(resolve_path(source).parent) if source.endswith(".py") else str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         yield

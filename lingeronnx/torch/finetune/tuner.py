@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import ConfigError
+from ...errors import ConfigError, wrap_user_errors
 from ...flow.prepare.float_outputs import map_outputs_to_logits
 from ...graph import ir
 from ...run.data import Progress
@@ -407,7 +407,8 @@ class Tuner:
         """
         recipe = self.recipe
         if callable(recipe.loss):
-            return recipe.loss(outputs, targets, labels)
+            with wrap_user_errors("the loss function failed", ConfigError):
+                return recipe.loss(outputs, targets, labels)
         if recipe.loss == "labels":
             if labels is None:
                 raise ConfigError(
