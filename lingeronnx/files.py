@@ -40,6 +40,7 @@ __all__ = [
     "REPORT_VERSION",
     "FileVersion",
     "resolve_write_target",
+    "check_writable",
     "chip_file_path",
     "ensure_folder",
     "read_user_file",
@@ -177,6 +178,27 @@ def resolve_write_target(path: str | os.PathLike[str]) -> Path:
 def resolve_path(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of `path`, following symbolic links; a link to itself stays."""
     return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for such a link
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Check, without writing, that `replace_file` can be expected to replace `path`.
+
+    Raises
+    ------
+    ConfigError
+        If its folder is missing or not writable, or `path` is no regular file.
+    """
+    folder = resolve_write_target(path).parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"cannot write {path}: {os.strerror(errno.ENOENT)}; create the folder or choose "
+            "another name"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"cannot write {path}: {os.strerror(errno.EACCES)}; create the folder or choose "
+            "another name"
+        )
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:

@@ -517,7 +517,9 @@ def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | Non
     Neither may be empty, `step` must be a number within limits, and `zero` (or None) an integer.
     """
     if not is_number(step):
-        raise ModelError(f"{label}: its scale is {format_element_type(step)}; it must be a positive number")
+        raise ModelError(
+            f"{label}: its scale is {format_element_type(step)}; it must be a positive number"
+        )
     if np.size(step) == 0:
         raise ModelError(f"{label}: its scale is empty; it must be a positive number")
     if zero is not None and (np.size(zero) == 0 or not is_number(zero) or zero.dtype.kind == "f"):

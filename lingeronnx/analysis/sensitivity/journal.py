@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import ConfigError
-from ...files import JOURNAL_VERSION, write_text
+from ...files import JOURNAL_VERSION, check_writable, write_text
 
 __all__ = ["CLI_HINTS", "Journal", "ResumeHints"]
 
@@ -61,10 +61,11 @@ class Journal:
         resume: bool,
         ways: ResumeHints = CLI_HINTS,
     ) -> None:
-        """Open the file for appending; replace it unless `resume` is set and it has a header.
+        """Open the file to resume; any other one is written with the first record.
 
         `header` has what the results depend on, as JSON-ready values; `ways` words the messages. An
-        incomplete last line of a file to resume is removed. Without a path nothing is stored.
+        incomplete last line of a file to resume is removed. A run that is refused before it has a
+        result leaves no file, and does not change one that exists. Without a path nothing is stored.
 
         Raises
         ------
@@ -78,21 +79,33 @@ class Journal:
         if path is None:
             return
         try:
-            if not (resume and self._truncate_partial_line(path)):
-                write_text(
-                    path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n"
-                )
-            self._file = path.open("a", encoding="utf-8")
+            check_writable(path)
+            if resume and self._truncate_partial_line(path):
+                self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(
-                f"cannot write {path}: {error.strerror}; free some space, or use another folder"
-            ) from error
+            raise self._write_error(error) from error
+
+    def _start(self, path: Path) -> IO[str]:
+        """Write the header into a new file, and open it for appending."""
+        write_text(path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n")
+        return path.open("a", encoding="utf-8")
+
+    def _write_error(self, error: OSError) -> ConfigError:
+        """Return the error that the file cannot be started."""
+        return ConfigError(
+            f"cannot write {self._path}: {error.strerror}; free some space, or use another folder"
+        )
 
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the file; an error of a pending write is ignored."""
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Close the file; an error of a pending write is ignored.
+
+        A run that ends well without a new result has a file, too.
+        """
+        if self._file is None and self._path is not None and error_type is None:
+            self._file = self._start(self._path)
         if self._file is not None:
             with contextlib.suppress(OSError):  # a failed write, which was reported already
                 self._file.close()
@@ -170,7 +183,7 @@ class Journal:
 
         Empty without a file. Raises ConfigError at a damaged line.
         """
-        if self._path is None:
+        if self._path is None or self._file is None:
             return
         with self._path.open("rb") as file:
             next(file)
@@ -189,8 +202,13 @@ class Journal:
         ConfigError
             If the file cannot be written.
         """
-        if self._file is None:
+        if self._path is None:
             return
+        if self._file is None:
+            try:
+                self._file = self._start(self._path)
+            except OSError as error:
+                raise self._write_error(error) from error
         try:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()

@@ -153,7 +153,10 @@ def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
         like=result,
     )
     rows = first.outputs[0]
+    map_height = (ir.get_shape(source) or (None,) * 4)[2]
     row_count = int(dims[2] or 1) * second_height
+    if map_height is not None:
+        row_count = map_height // first_height  # rows that no second window reads count, too
     rows.shape = ir.make_shape([dims[0] or "N", dims[1], row_count, dims[3]])
     second = ir.make_node(
         "AveragePool",
@@ -177,12 +180,12 @@ def _find_largest_divisor(number: int, limit: int) -> int:
 
 
 def _has_tiling_windows(node: ir.Node) -> bool:
-    """Whether the windows of a 2-D pool tile the map, or there is only one.
+    """Whether the windows of a 2-D pool tile the map, or one covers it.
 
-    The strides must be the kernel's sizes, or the output 1x1; False with padding or ceil_mode.
+    The strides or the map must have the kernel's sizes; False with padding or ceil_mode.
     """
     if any(ir.get_attr(node, "pads", [0])) or ir.get_attr(node, "ceil_mode", 0):
         return False
     kernel = list(ir.get_attr(node, "kernel_shape"))
-    dims = ir.get_shape(node.outputs[0]) or ()
-    return list(ir.get_attr(node, "strides") or [1, 1]) == kernel or tuple(dims[2:]) == (1, 1)
+    dims = ir.get_shape(node.inputs[0]) or ()
+    return list(ir.get_attr(node, "strides") or [1, 1]) == kernel or list(dims[2:]) == kernel

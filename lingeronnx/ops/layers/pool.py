@@ -217,12 +217,13 @@ def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
 def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
     """Return `kernel_shape`, `strides`, `pads` and `ceil_mode` of a pool, with ONNX's defaults.
 
-    The strides become 1 if all spatial dimensions of the output are 1, as the packer checks them.
+    The strides become 1 if one window covers the whole padded map, as the packer checks them. A
+    single window on a larger map keeps its strides: with 1 there would be further windows.
     """
-    kernel, output = list(ir.get_attr(node, "kernel_shape")), ir.get_shape(node.outputs[0]) or ()
+    kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
     strides = ir.get_attr(node, "strides") or [1] * rank
-    if all(dim == 1 for dim in output[2:]):
+    if _is_global(node, ir.get_shape(node.inputs[0]) or ()):
         strides = [1] * rank
     return {
         "kernel_shape": kernel,
