@@ -1,6 +1,23 @@
-"""``python -m lingeronnx`` is the command ``lingeronnx``."""
+"""The command ``lingeronnx``, also as ``python -m lingeronnx``.
 
-from .cli import main
+Imports nothing before it can answer Ctrl-C in one line.
+"""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it with one line and exit code 130, during imports too."""
+    try:
+        from .cli import main as command
+
+        command(prog_name="lingeronnx")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":  # a worker process imports this file again under another name
-    main(prog_name="lingeronnx")
+    main()

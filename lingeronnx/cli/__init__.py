@@ -18,6 +18,7 @@ import os
 import sys
 import traceback
 import warnings
+from typing import Any
 
 import click
 
@@ -134,6 +135,14 @@ def _write_bug_archive(argv: list[str], trace: str) -> str:
 class CommandGroup(click.Group):
     """The command `lingeronnx`: converts exceptions of its commands to exit codes."""
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - as of click
+        """Make the context of the command line as click does; Ctrl-C exits with its code."""
+        try:
+            return super().make_context(*args, **extra)
+        except KeyboardInterrupt:
+            echo("interrupted", err=True)
+            sys.exit(_EXIT_INTERRUPTED)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Record the arguments in `ctx.meta` for bug reports, and parse them."""
         ctx.meta[_ARGV_KEY] = list(args)
@@ -167,12 +176,29 @@ class CommandGroup(click.Group):
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of stdout is gone; click handles it
+            if _is_interrupt(error):
+                echo("interrupted", err=True)
+                ctx.exit(_EXIT_INTERRUPTED)
             if line := _format_system_error(error):
                 with contextlib.suppress(OSError):
                     echo(f"error: {line}", err=True)
                 ctx.exit(1)
             _report_bug(ctx)
             ctx.exit(_EXIT_BUG)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the first cause of an exception.
+
+    A module of C or C++ that is interrupted while it is imported raises ImportError or SystemError.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _escape_message(error: Exception) -> None:

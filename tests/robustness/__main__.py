@@ -42,11 +42,14 @@ def main(words=None):
         ]
         cases = [(name, partial(make, *name)) for name, _ in cases]
     done, failed, start = Counter(), {}, time.monotonic()
+    reached = Counter()
     asked.journal.parent.mkdir(parents=True, exist_ok=True)
     with asked.journal.open("a", encoding="utf-8") as journal:
 
         def ended(name, found):
-            done[name[0] if not asked.corpus else "corpus", found["kind"]] += 1
+            kind = name[0] if not asked.corpus else "corpus"
+            done[kind, found["kind"]] += 1
+            reached.update((kind, stage) for stage in found.get("reached", ()))
             journal.write(json.dumps({"input": name[0], "seed": name[1], **found}) + "\n")
             journal.flush()
             if found["kind"] in BAD:
@@ -65,7 +68,7 @@ def main(words=None):
     if asked.keep and not asked.corpus:
         for way, names in failed.items():
             _keep(way, min(names, key=lambda name: len(make(*name).packed())), asked.keep)
-    _print(done, failed, time.monotonic() - start)
+    _print(done, reached, failed, time.monotonic() - start)
     return int(bool(failed))
 
 
@@ -89,20 +92,26 @@ def _keep(way, name, folder):
     (folder / f"{name[0]}-{digest}.zip").write_bytes(content)
 
 
-def _print(done, failed, seconds):
+def _print(done, reached, failed, seconds):
+    """Print a table of the outcomes of each kind, with the shares that reached later stages."""
     kinds = list(dict.fromkeys(kind for kind, _ in done))
     columns = ("ok", "line", *BAD)
-    print("\n| input | cases | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 2))
+    stages = ("lowering", "binding")
+    heads = ["input", "cases", *columns, *(f"{stage} %" for stage in stages)]
+    print("\n| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for kind in [*kinds, None]:
         counts = [
             sum(n for (k, o), n in done.items() if o == column and kind in (None, k))
             for column in columns
         ]
-        print(
-            f"| {kind or 'all'} | {sum(counts)} | "
-            + " | ".join(str(count) for count in counts)
-            + " |"
-        )
+        shares = [
+            100
+            * sum(n for (k, s), n in reached.items() if s == stage and kind in (None, k))
+            / max(sum(counts), 1)
+            for stage in stages
+        ]
+        cells = [kind or "all", sum(counts), *counts, *(f"{share:.1f}" for share in shares)]
+        print("| " + " | ".join(map(str, cells)) + " |")
     print(f"\n{done.total()} cases in {seconds:.0f} s; {len(failed)} ways to fail")
     for (kind, where), names in sorted(failed.items(), key=lambda item: -len(item[1])):
         print(f"{len(names):5} {kind} {where}: {' '.join(map(str, names[0]))}")

@@ -6,7 +6,8 @@ line       one line of ours: LingerOnnxError, exit code 1
 traceback  any other exception of a call; a command that ends in one, or in exit code 70
 foreign    text of another library reaches the user: a warning, an assertion of C++, "Invoked with"
 memory     MemoryError, or more memory than LIMIT
-hang, signal: the process does not come back; `pool` sees them
+hang, signal: the process does not come back; `process_pool` sees them
+outside    a file is written outside the target, or an input changed; `process_pool` sees it
 """
 
 import os
@@ -25,7 +26,7 @@ from lingeronnx.api import structure
 __all__ = ["API", "BAD", "outcome"]
 
 #: Kinds of outcomes that must not be.
-BAD = ("traceback", "foreign", "memory", "hang", "signal")
+BAD = ("traceback", "foreign", "memory", "hang", "signal", "outside")
 
 #: Text of other libraries, which says nothing to a user.
 _FOREIGN = re.compile(

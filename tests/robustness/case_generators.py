@@ -934,6 +934,9 @@ _RAISED = (
     "raise EOFError",
     "raise Warning('w')",
     "exit(3)",
+    "raise GeneratorExit",
+    "raise BaseExceptionGroup('g', [KeyError(), GeneratorExit()])",
+    "import asyncio; raise asyncio.CancelledError",
     "import warnings; warnings.warn('w')",
 )
 _GIVEN = (

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.robustness import calls
 from tests.robustness.case_generators import make_common_cases, make_valid_cases
+from tests.robustness.monitors import Monitor
 
 __all__ = ["SECONDS", "load", "run"]
 
@@ -193,6 +194,7 @@ def _work(pipe, cases, numbers, until, nice):
     with errors.open("wb") as file:  # what C++ writes past Python
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    monitor = Monitor(folder / "scratch")
     try:
         for number in numbers:
             if until is not None and time.monotonic() > until:
@@ -205,7 +207,8 @@ def _work(pipe, cases, numbers, until, nice):
             case.write(place)
             os.chdir(place)
             try:
-                found = calls.outcome(case)
+                with monitor.watch(place):
+                    found = calls.outcome(case)
             except BaseException as error:  # what got out of the call in spite of all
                 found = {
                     "kind": "signal",
@@ -213,8 +216,12 @@ def _work(pipe, cases, numbers, until, nice):
                     "text": "",
                 }
             os.chdir(folder)
+            outside = monitor.find_violation(case, place)
             shutil.rmtree(place, ignore_errors=True)
             found = _beside(found, errors.read_bytes().decode("utf-8", "replace"), _peak() - before)
+            if outside and found["kind"] in ("ok", "line"):
+                found = {"kind": "outside", "where": outside, "text": found["text"]}
+            found["reached"] = sorted(monitor.stages)
             pipe.send(("end", number, found))
             if found["kind"] in calls.BAD or _peak() > before + MEMORY // 4:
                 break  # what it left behind is not the next one's business

@@ -181,6 +181,20 @@ def measure_fidelity(
     )
 
 
+def _make_shape_error(name: str, expected: tuple[int, ...], actual: tuple[int, ...]) -> ModelError:
+    """Return the error that output `name` has another shape than in the float model."""
+    if expected[:1] == actual[:1] and len(expected) == len(actual):
+        return ModelError(
+            f"output '{name}' has shape {list(actual)} in the integer graph, but {list(expected)} "
+            "in the float model; check the shapes that the file declares, or keep its producer in "
+            "float with --skip"
+        )
+    return ModelError(
+        f"output '{name}' has no batch axis: it is independent of the input or mixes samples; "
+        "remove it from the graph outputs"
+    )
+
+
 class _OutputComparison:
     """Agreement of the outputs `names`, and of their parts, over all batches.
 
@@ -209,10 +223,7 @@ class _OutputComparison:
         """Add one batch of all outputs; raise ModelError if their shapes differ."""
         for name, agreement in self._agreements.items():
             if expected[name].shape != actual[name].shape:
-                raise ModelError(
-                    f"output '{name}' has no batch axis: it is independent of the input or mixes "
-                    "samples; remove it from the graph outputs"
-                )
+                raise _make_shape_error(name, expected[name].shape, actual[name].shape)
             agreement.add(expected[name], actual[name])
             self._variations[name].add(expected[name])
             if name in self._part_agreements:
