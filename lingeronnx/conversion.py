@@ -89,6 +89,7 @@ def check_conversion_target(to: str, exact: bool = False, functions: bool = Fals
         )
 
 
+@np.errstate(all="ignore")  # values that are not finite are reported where they matter
 def convert(
     model: ir.Model,
     to: str,

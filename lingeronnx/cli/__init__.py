@@ -81,7 +81,7 @@ _SYSTEM_ERRNOS = (
 )
 
 
-def _format_system_error(error: Exception) -> str:
+def _format_system_error(error: BaseException) -> str:
     """Format an error of the system in one line; "" if `error` is a bug in lingeronnx.
 
     Errors of the system are MemoryError and OSError with a number in _SYSTEM_ERRNOS.
@@ -170,21 +170,27 @@ class CommandGroup(click.Group):
         except LingerOnnxError as error:
             echo(f"error: {error}", err=True)
             ctx.exit(1)
-        except KeyboardInterrupt:
-            echo("interrupted", err=True)
-            ctx.exit(_EXIT_INTERRUPTED)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # the reader of stdout is gone; click handles it
-            if _is_interrupt(error):
-                echo("interrupted", err=True)
-                ctx.exit(_EXIT_INTERRUPTED)
-            if line := _format_system_error(error):
-                with contextlib.suppress(OSError):
-                    echo(f"error: {line}", err=True)
-                ctx.exit(1)
-            _report_bug(ctx)
-            ctx.exit(_EXIT_BUG)
+        except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the last resort
+            _exit_after(ctx, error)
+            raise  # the reader of stdout is gone; click handles it
+
+
+def _exit_after(ctx: click.Context, error: BaseException) -> None:
+    """Print one line about Ctrl-C or an error of the system, a report about a bug, and exit.
+
+    Returns after a broken pipe only.
+    """
+    if _is_interrupt(error):
+        echo("interrupted", err=True)
+        ctx.exit(_EXIT_INTERRUPTED)
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        return
+    if line := _format_system_error(error):
+        with contextlib.suppress(OSError):
+            echo(f"error: {line}", err=True)
+        ctx.exit(1)
+    _report_bug(ctx)
+    ctx.exit(_EXIT_BUG)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ long, or lies in a folder without permission: the answer is a result or one line
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import importlib
@@ -204,6 +205,8 @@ def load_everything() -> None:
         if not module.endswith("__main__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        codecs.lookup(encoding)
 
 
 def fault(words: list[str], is_ordinary_user: bool = True) -> str:
@@ -219,7 +222,17 @@ def fault(words: list[str], is_ordinary_user: bool = True) -> str:
     return "" if len(lines) == 1 and len(lines[0]) > 20 else result.stderr[-600:]
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+#: Commands that take little time; the others are in the slow tier.
+_QUICK_COMMANDS = ("fix-dequant", "trace")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in _QUICK_COMMANDS else [pytest.mark.slow])
+        for name in sorted(CALLS)
+    ],
+)
 def test_paths(name, here, monkeypatch):
     """One command with every hostile path in every place."""
     monkeypatch.delenv("LINGERONNX_STRICT", raising=False)

@@ -24,6 +24,8 @@ _CHANGES = {
     "os.truncate": (0,),
     "shutil.rmtree": (0,),
 }
+#: Files that onnxruntime keeps in the folder for temporary files.
+_ORT_TEMPORARIES = {".ses"}
 #: Options whose value is a file or folder to write.
 _OUTPUT_OPTIONS = ("-o", "--save-plan", "--debug-dump", "--deploy", "--dump", "--report")
 
@@ -67,7 +69,7 @@ class Monitor:
 
         Call it before the files of the case are removed.
         """
-        left = sorted(path.name for path in self._scratch.iterdir())
+        left = sorted({path.name for path in self._scratch.iterdir()} - _ORT_TEMPORARIES)
         if left:
             return f"temporary {left[0]} left behind"
         if self._violations:
@@ -79,7 +81,9 @@ class Monitor:
         }
         for name, content in case.files.items():
             path = Path(folder) / name
-            is_target = any(name == target or name.startswith(f"{target}/") for target in targets)
+            is_target = any(
+                name.startswith((f"{target}/", Path(target).stem or target)) for target in targets
+            )
             if not is_target and not (path.is_file() and path.read_bytes() == content):
                 return f"input {name} changed"
         return ""

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import ModelError
 from ...formats import DEQUANT, read_attributes
 from ...graph import ir, operators
 from ...plan import Affine
 from ...run.data.inputs import InputSpec
 from ...run.integer.runner import IntegerRunner
+from ...run.runners.ort_errors import explain_ort_error
 from ...run.runners.sessions import open_default_ort_session
 from ...run.session import Session
 
@@ -138,13 +140,20 @@ def compare_with_simulator(
     """Count the samples whose outputs are equal in the simulator and in `session`.
 
     `session` runs the standard graph of `model`. Each of the `feeds` counts as one sample; outputs
-    are compared by `outputs_match`.
+    are compared by `outputs_match`. ModelError if onnxruntime cannot run the graph.
     """
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
     qparams = output_qparams(model)
     equal = count = 0
     for feed in feeds:
-        expected, actual = simulator.run(names, dict(feed)), session.run(names, dict(feed))
+        expected = simulator.run(names, dict(feed))
+        try:
+            actual = session.run(names, dict(feed))
+        except Exception as error:
+            raise ModelError(
+                f"onnxruntime with its default settings cannot run the converted graph: "
+                f"{explain_ort_error(error)}; check the attributes and shapes of the integer graph"
+            ) from error
         count += 1
         equal += all(
             outputs_match(a, b, qparams.get(name))

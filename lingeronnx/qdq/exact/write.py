@@ -27,6 +27,7 @@ from ...formats.layers import FloatLinear, WeightedIntegerOp
 from ...graph import ir
 from ...graph.attributes import get_number, get_scales
 from ...plan import Affine
+from ...run.integer.bind import bind_kernel
 from ..qdq_writer import QdqGraph, QdqWriter
 from .functions import DOMAIN, build_kernel_function
 from .nodes import NotExactError
@@ -156,7 +157,7 @@ class ExactWriter(QdqWriter):
         if op_format is DEQUANT:
             return op_format.build_float_nodes(writer)
         self._require_input_shapes(op_format, writer)
-        kernel = op_format.make_kernel(writer.info)
+        kernel = bind_kernel(op_format, writer.info)
         if op_format is QUANT:
             return self._write_quant_floor(writer, kernel)
         if isinstance(kernel, _EXACT_KERNELS):

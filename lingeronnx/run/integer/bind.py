@@ -273,7 +273,10 @@ class Binder:
         try:
             results = step.kernel.infer(*(self.specs[name] for name in step.inputs))
         except SimulatorError as error:
-            raise ModelError(f"the node that writes '{step.outputs[0]}': {error}") from error
+            raise ModelError(
+                f"the node that writes '{step.outputs[0]}': {error}; check the shapes and types in "
+                "the file, or quantize the model again"
+            ) from error
         if len(results) < len(step.outputs):
             raise ModelError(
                 f"the node that writes '{step.outputs[0]}': it has {len(step.outputs)} outputs; "
@@ -302,6 +305,13 @@ class Binder:
             self._append(Step(fallback, fallback.inputs, fallback.outputs))
 
 
+#: What to do about scales, widths and zero points that no kernel supports.
+_ATTRIBUTE_REMEDY = (
+    "its scales, widths or zero points do not fit each other: quantize the model again, or set "
+    "other scales with --override"
+)
+
+
 def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
     """Return the kernel of a node.
 
@@ -317,5 +327,9 @@ def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
         return op_format.make_kernel(info)
     except ModelError:
         raise
+    except ArithmeticError as error:
+        raise ModelError(
+            f"{info.label}: an attribute is 0 or too large ({error}); {_ATTRIBUTE_REMEDY}"
+        ) from error
     except ValueError as error:
-        raise ModelError(f"{info.label}: {error}") from error
+        raise ModelError(f"{info.label}: {error}; {_ATTRIBUTE_REMEDY}") from error

@@ -158,7 +158,8 @@ def open_default_ort_session(content: bytes, label: str) -> OrtSession:
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(
-            f"onnxruntime with its default settings cannot run {label}: {explain_ort_error(error)}"
+            "onnxruntime with its default settings cannot run "
+            f"{label}: {explain_ort_error(error)}; check the attributes and shapes of the graph"
         ) from error
 
 

@@ -41,8 +41,8 @@ def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Te
         raise
     except BaseException as error:  # the user's code
         raise ModelError(
-            f"the model fails on the given inputs ({format_exception(error)}); pass inputs that its "
-            "forward accepts"
+            f"the model fails on the given inputs ({format_exception(error)}); pass inputs that "
+            "its forward accepts"
         ) from error
 
 
