@@ -27,6 +27,7 @@ REASONS = {
         "which activation is trained instead of which"
     ),
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
+    "lingeronnx/graph/attributes.py:_MAY_BE_INFINITE": "attributes, with the operators that have them",
     "lingeronnx/flow/trials/host_offload.py:_FRONT_OPS": (
         "a heuristic for front ends; trials decide"
     ),

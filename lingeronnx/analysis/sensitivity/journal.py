@@ -65,7 +65,8 @@ class Journal:
 
         `header` has what the results depend on, as JSON-ready values; `ways` words the messages. An
         incomplete last line of a file to resume is removed. A run that is refused before it has a
-        result leaves no file, and does not change one that exists. Without a path nothing is stored.
+        result leaves no file, and does not change one that exists. Without a path nothing is
+        stored.
 
         Raises
         ------

@@ -305,13 +305,6 @@ class Binder:
             self._append(Step(fallback, fallback.inputs, fallback.outputs))
 
 
-#: What to do about scales, widths and zero points that no kernel supports.
-_ATTRIBUTE_REMEDY = (
-    "its scales, widths or zero points do not fit each other: quantize the model again, or set "
-    "other scales with --override"
-)
-
-
 def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
     """Return the kernel of a node.
 
@@ -327,9 +320,11 @@ def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
         return op_format.make_kernel(info)
     except ModelError:
         raise
-    except ArithmeticError as error:
+    except (ArithmeticError, ValueError) as error:
+        problem = str(error)
+        if isinstance(error, ArithmeticError):
+            problem = f"an attribute is 0 or too large ({error})"
         raise ModelError(
-            f"{info.label}: an attribute is 0 or too large ({error}); {_ATTRIBUTE_REMEDY}"
+            f"{info.label}: {problem}; its scales, widths or zero points do not fit each other: "
+            "quantize the model again, or set other scales with --override"
         ) from error
-    except ValueError as error:
-        raise ModelError(f"{info.label}: {error}; {_ATTRIBUTE_REMEDY}") from error
