@@ -42,7 +42,6 @@ __all__ = [
     "iter_rungs",
 ]
 
-#: From quick to thorough.
 
 #: Largest fraction of the multiply-accumulates that an attempt may compute in float. Beyond it the
 #: model hardly counts as quantized.
