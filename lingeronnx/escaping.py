@@ -162,13 +162,20 @@ def format_c_string(text: str) -> str:
 
 
 def make_c_identifier(stem: str) -> str:
-    """Convert a file name to a lower-case C identifier."""
+    """Convert a file name to a lower-case C identifier.
+
+    Runs of characters other than ASCII letters and digits become "_"; "m_" precedes a name that
+    does not begin with a letter.
+    """
     text = re.sub(r"[^A-Za-z0-9]+", "_", stem).strip("_").lower()
     return text if text[:1].isalpha() else f"m_{text}".rstrip("_")
 
 
 def make_c_suffix(name: str) -> str:
-    """Return the characters of a name that may follow in a C identifier, at most 40."""
+    """Return the characters of a name that may follow in a C identifier, at most 40.
+
+    Runs of characters other than ASCII letters and digits become "_"; "x" if nothing is left.
+    """
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "x"
 
 

@@ -244,12 +244,12 @@ def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: in
 
 
 def chip_file_path(path: Path) -> Path:
-    """Return the path of the chip part, beside the file `path` of the complete graph."""
+    """Return the path STEM_chip.SUFFIX of the chip part, beside the file `path` of the graph."""
     return path.with_name(f"{path.stem}_chip{path.suffix}")
 
 
 def part_file_path(path: Path, number: int) -> Path:
-    """Return the path of chip part `number`, beside the file `path` of the complete graph."""
+    """Return the path STEM_chipN.SUFFIX of chip part N, beside the file `path` of the graph."""
     return path.with_name(f"{path.stem}_chip{number}{path.suffix}")
 
 

@@ -163,7 +163,7 @@ class NumpyKernel(Kernel):
     """A kernel in NumPy: subclasses define `infer` and `__call__`, which computes plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs from plain input arrays."""
+        """Compute the outputs, a tuple of arrays, from input arrays in the plain layout."""
         raise NotImplementedError
 
     def build(

@@ -102,7 +102,7 @@ def _affine(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Arr
 
 @jit
 def rescale_flat(x: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill flat `out` with flat `x`, each element requantized by `rescale`."""
+    """Fill flat `out` with flat `x`, both integers, requantized by the form `rescale`."""
     for i in range(out.size):
         out[i] = apply_rescale(rescale, x[i])
 
@@ -375,7 +375,10 @@ class Requant(_Unary):
     saturate: bool = True
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, of the shape of x and the type of the rescale.
+
+        SimulatorError unless x is a signed integer.
+        """
         require_signed_integer(specs[0], "Requant")
         return (TensorSpec(specs[0].shape, self.rescale.dtype),)
 

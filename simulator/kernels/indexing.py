@@ -208,7 +208,7 @@ class Gather(NumpyKernel):
         return (TensorSpec((*x.shape[:axis], *self.indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the selected positions of x."""
+        """Return (elements of x at `indices` along `axis`,)."""
         return (arrays[0].take(self.indices, self.axis),)
 
     def build(

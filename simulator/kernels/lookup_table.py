@@ -29,7 +29,10 @@ def all_integers(bits: int) -> np.ndarray:
 
 @jit
 def _apply_table(x: Array, values: Array, top: int, out: Array) -> None:
-    """Fill flat out with values[x + top]."""
+    """Fill flat out with values[x + top], for flat int8 or int16 x.
+
+    values : [2 * top], of the type of out, one entry per integer from -top on.
+    """
     for i in range(out.size):
         out[i] = values[np.int64(x[i]) + top]
 

@@ -106,7 +106,10 @@ def _quant_single(
 
 @jit
 def _dequant(x: Array, scale: float, zero: int, out: Array) -> None:
-    """Fill flat float32 out with (x - zero) / scale."""
+    """Fill flat float32 out with (x - zero) / scale.
+
+    x : integers, flat. The quotient is computed in float64 and rounded once.
+    """
     for i in range(out.size):
         out[i] = np.float32((np.int64(x[i]) - zero) / scale)
 
@@ -208,7 +211,7 @@ class Dequant(Kernel):
     zero_point: int = 0
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Infer y, of the shape of x."""
+        """Infer y, float32, of the shape of x; SimulatorError unless x is a signed integer."""
         require_signed_integer(specs[0], "Dequant")
         return (TensorSpec(specs[0].shape, np.dtype(np.float32)),)
 

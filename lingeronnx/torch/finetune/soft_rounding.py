@@ -77,7 +77,11 @@ class SoftRounding:
         return rule
 
     def _get_round_up_fraction(self, name: str) -> Any:
-        """Return h of the formula above for a weight: the soft fraction, from 0 (down) to 1."""
+        """Return the soft fraction by which a weight is rounded up, from 0 (down) to 1 (up).
+
+        It is the sigmoid of the logits, stretched by `_STRETCH` about 1/2 and clamped to [0, 1]: a
+        tensor of the shape of the weight, with gradients.
+        """
         stretched = _STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2
         return torch.clamp(stretched, 0.0, 1.0)
 

@@ -62,7 +62,11 @@ def to_int_list(value: Any) -> list[int] | None:
 
 
 def get_int_list(a: Attributes, name: str, tensor: Any) -> list[int] | None:
-    """Return integers that are an input in newer versions, and an attribute in older ones."""
+    """Return the integers of the input `tensor`, or if it is None of the attribute `name`.
+
+    None without either. Newer versions of an operator have an input where older ones have an
+    attribute.
+    """
     return to_int_list(a.get(name) if tensor is None else tensor)
 
 

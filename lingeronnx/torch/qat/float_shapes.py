@@ -53,12 +53,12 @@ def _transpose(a: Attributes, x: Any) -> Any:
 
 
 def _expand(a: Attributes, x: Any, shape: Any) -> Any:
-    """Broadcast to a shape."""
+    """Return `x` broadcast together with `shape`, whose axes of size 1 keep the size of `x`."""
     return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(to_int_list(shape) or ())))
 
 
 def _shape(a: Attributes, x: Any) -> Any:
-    """Return a range of the shape."""
+    """Return the sizes of axes `start` to `end` (exclusive; attributes, by default all), int64."""
     return torch.tensor(list(x.shape)[a.get("start", 0) : a.get("end")], dtype=torch.int64)
 
 

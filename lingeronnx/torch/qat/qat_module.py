@@ -468,7 +468,10 @@ class QatModule(nn.Module):
         return copy
 
     def substitute_initializers(self, tensors: Mapping[str, Any]) -> None:
-        """Compute with `tensors` instead of the float initializers of these names."""
+        """Compute with `tensors` instead of the float initializers of these names.
+
+        `parameter_of` has the tensors from then on.
+        """
         self.substituted = tensors
         self.parameter_of.update(tensors)
 

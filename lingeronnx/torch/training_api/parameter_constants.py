@@ -304,7 +304,7 @@ class ConstantOrigins:
 
     @property
     def untraceable_nodes(self) -> list[str]:
-        """The nodes with constants whose origin is unknown."""
+        """The names of the nodes with a constant that depends on parameters but has no origin."""
         return list(dict.fromkeys(name for (name, _), origin in self.at.items() if origin is None))
 
     def get_parameter_names(self, node: ir.Node) -> set[str]:

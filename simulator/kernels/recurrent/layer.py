@@ -136,7 +136,10 @@ class GateSums:
 
 @jit
 def _compute_gate_sums(x: Array, weights: Any, out: Array) -> None:
-    """Compute gate sums; `weights` are `words` and `plain` of `compute_gate_sums`."""
+    """Fill int32 out [R, O] with the gate sums of integers x [R, I].
+
+    `weights` are the arguments `words` and `plain` of `compute_gate_sums`.
+    """
     compute_gate_sums(x, weights[0], weights[1], out)
 
 

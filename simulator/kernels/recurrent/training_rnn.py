@@ -66,7 +66,7 @@ __all__ = ["TrainedGru", "TrainedLstm"]
 
 @register_inline
 def _evaluate_unsaturated(curve: Any, x: Any) -> Any:
-    """Return the value of a table for 16-bit x, or 0 beyond it."""
+    """Return the value of a `KernelCurve` for integer x, or 0 if |x| is above 2^15."""
     return evaluate_curve(curve, x) if -32768 <= x <= 32768 else 0
 
 
