@@ -2,6 +2,8 @@
 
 Every node counts, whatever runs it: the integer nodes, the float nodes of host parts, and the tail
 that is split off because its shapes depend on input values. The MACs of such a node are unknown.
+The counts are those of the graph as it runs: rewrites for a platform, such as a dilated convolution
+that becomes a dense one, add products to those of the model.
 """
 
 from __future__ import annotations
