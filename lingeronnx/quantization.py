@@ -23,6 +23,7 @@ from .flow import (
     choose_import_or_requantize,
     drop_harmful_stages,
     measure_accuracy,
+    measure_on_held_out,
     offload_rejected_layers,
     place_required_host_nodes,
     plan_model,
@@ -198,6 +199,11 @@ def quantize(
     if goal is None:
         if plan is None:
             best = choose_import_or_requantize(best, requantize)
+            best = measure_on_held_out(
+                best,
+                lambda changed: _find_best_candidate(changed, None, False, progress),
+                progress,
+            )
         result = best.checked_model
     else:
         sources: dict[str, Any] = {

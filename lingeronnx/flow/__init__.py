@@ -43,6 +43,7 @@ from .report import (
 from .trials import (
     choose_import_or_requantize,
     drop_harmful_stages,
+    measure_on_held_out,
     offload_rejected_layers,
     place_required_host_nodes,
     try_best_effort,
@@ -80,4 +81,5 @@ __all__ = [
     "try_finer_noisy_scales",
     "try_finer_granularity",
     "drop_harmful_stages",
+    "measure_on_held_out",
 ]

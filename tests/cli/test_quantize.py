@@ -39,7 +39,7 @@ def test_quantize_the_whole_output(here: CommandFolder) -> None:
         "                    of 8,388,608; 208 bytes over DMA\n"
         "  time              no published timing data for venus; calibrate with "
         "`lingeronnx profile-board`\n"
-        "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on the calibration data\n"
+        "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on 4 samples held back in a trial run\n"
         "  accuracy          float 100.00 %, integer xx %, drop xx points (top1, 20 samples)\n"
         "\n"
         "  Cost on the chip, most expensive nodes (--json lists all)\n"

@@ -256,7 +256,8 @@ def test_a_figure_from_one_sample_says_so_in_its_line(here: CommandFolder) -> No
     np.savez(here.folder / "one.npz", x=samples()[:1])
     text = " ".join(here.run_ok("quantize", "tiny.onnx", "--calib", "one.npz").split())
     assert re.search(
-        r"fidelity y: cosine \S+ SQNR \S+ dB on the calibration data \(from 1 sample\)", text
+        r"fidelity y: cosine \S+ SQNR \S+ dB on the calibration data \(optimistic\) \(from 1 sample\)",
+        text,
     )
     assert here.json("quantize", "tiny.onnx", "--calib", "one.npz")["doubts"] == {
         "y": "from 1 sample"

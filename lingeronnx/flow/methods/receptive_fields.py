@@ -111,10 +111,10 @@ class ReceptiveFields:
             source = source.reshape(-1, source.shape[-1])
         return cls(kernel, source)
 
-    def sample_positions(self) -> np.ndarray:
-        """Return a fixed sample of at most `MAX_SAMPLED_ROWS` positions, ascending."""
+    def sample_positions(self, max_rows: int = MAX_SAMPLED_ROWS) -> np.ndarray:
+        """Return a fixed sample of at most `max_rows` positions, ascending."""
         count = len(self.source) * self._positions_per_sample
-        return np.sort(np.random.default_rng(0).permutation(count)[:MAX_SAMPLED_ROWS])
+        return np.sort(np.random.default_rng(0).permutation(count)[:max_rows])
 
     def at(self, positions: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the receptive fields of outputs in chunks, integers [rows, group, fields].

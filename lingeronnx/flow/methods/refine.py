@@ -77,6 +77,8 @@ class RefinementOptions:
     outputs
         Errors of low-bit weights are weighted by gradients of the model's outputs
         (`output_gradients`), and rounding uses a wider beam.
+    max_rows
+        Maximum number of receptive fields for the second moments of a layer's inputs.
     """
 
     match_float_outputs: bool = False
@@ -85,6 +87,7 @@ class RefinementOptions:
     block_reconstruction: bool = False
     match_relu_means: bool = False
     outputs: bool = False
+    max_rows: int = MAX_SAMPLED_ROWS
 
     @classmethod
     def all(cls) -> RefinementOptions:
@@ -429,7 +432,7 @@ def _refine_weight(
         _fit_to_float_outputs(counts, scales, rows, input_scale, layer_target, positions)
         input_moments = compute_covariances(rows)
     else:
-        positions = receptive_fields.sample_positions()
+        positions = receptive_fields.sample_positions(options.max_rows)
         input_moments = compute_covariances(receptive_fields.at(positions))
     if output_moments is not None:
         input_moments = output_moments.blend_input_moments(input_moments)

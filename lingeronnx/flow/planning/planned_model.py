@@ -63,6 +63,9 @@ class PlannedModel:
         Statistics and policy of the plan.
     calibration
         Result of calibration; None for a plan made elsewhere.
+    assigned
+        The plan as its scales were assigned, before trials changed some; None for a plan made
+        elsewhere.
     imported_qparams
         Conversions of imported scales.
     rejected_tensors
@@ -80,6 +83,7 @@ class PlannedModel:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: PlanBasis = field(default_factory=PlanBasis)
     calibration: CalibrationResult | None = None
+    assigned: Plan | None = None
     imported_qparams: Sequence[ImportedQParams] = ()
     rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 

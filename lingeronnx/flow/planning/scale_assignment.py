@@ -108,6 +108,7 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         ranges={name: (entry.low, entry.high) for name, entry in scaled_stats.items()},
         basis=PlanBasis(scaled_stats, policy),
         calibration=observed,
+        assigned=plan,
     )
 
 

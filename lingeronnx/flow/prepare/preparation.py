@@ -23,7 +23,7 @@ from ...passes.entry.check_schemas import check_schemas
 from ...passes.entry.dynamic_batch import make_batch_dynamic
 from ...qdq.encodings import Encodings
 from ...qdq.import_model import ImportedQuantization, import_quantized_model, is_quantized
-from ...run.data import Data
+from ...run.data import Data, HoldOut
 from ...run.memory import bytes_per_sample, choose_batch_size
 from ...run.runners import FallbackSessionCache, FloatRunner
 from ...run.streaming import UnrolledCalls
@@ -178,6 +178,17 @@ class PreparedModel:
         chip_nodes = self.with_host_nodes({}).parts.ops
         return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
+    def with_hold_out(self, rule: HoldOut) -> PreparedModel:
+        """Return a copy whose data hold out other samples; it shares the runner if there is one."""
+        changed = replace(
+            self,
+            data=self.data.with_hold_out(rule),
+            float_outputs=_make_float_output_cache(self.original, self.source, self.conf),
+        )
+        if "runner" in vars(self):
+            vars(changed)["runner"] = self.runner
+        return changed
+
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
         """Return a copy with the given nodes in float, in addition to those of `skip`.
 
@@ -244,11 +255,8 @@ def prepare_model(
         *import_notes,
         *infer_input_shapes(original, data),
     ]
-    names = dict.fromkeys([*_output_names(original), *map_outputs_to_logits(original).values()])
-    source = FloatRunner(original, names)
-    float_outputs = FloatOutputCache(
-        source, list(names), conf.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR
-    )
+    source = FloatRunner(original, _measured_names(original))
+    float_outputs = _make_float_output_cache(original, source, conf)
     check_deterministic(original, source, data.first())
 
     def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
@@ -439,6 +447,19 @@ def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]
     for feed, _ in data.batches(batch_size):
         yield feed
     yield from data.held_out_batches()
+
+
+def _measured_names(model: ir.Model) -> list[str]:
+    """Return the names of the outputs, and of the inputs of their final activations."""
+    return list(dict.fromkeys([*_output_names(model), *map_outputs_to_logits(model).values()]))
+
+
+def _make_float_output_cache(
+    model: ir.Model, source: FloatRunner, config: QuantConfig
+) -> FloatOutputCache:
+    """Create an empty cache of the float outputs, for a part of the memory budget."""
+    max_bytes = config.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR
+    return FloatOutputCache(source, _measured_names(model), max_bytes)
 
 
 def _output_names(model: ir.Model) -> list[str]:

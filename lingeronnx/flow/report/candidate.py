@@ -24,6 +24,7 @@ from ...run.streaming import make_zero_states
 from ...targets import DEFAULT, Target
 from ...targets.objective import ACCURACY, OBJECTIVE_KEY
 from ..lower import lower
+from ..methods.refine import RefinementOptions
 from ..planning.planned_model import PlannedModel
 from ..prepare.preparation import PreparedModel
 from .describe import build_report, is_split_into_parts
@@ -51,6 +52,8 @@ class Candidate:
         The integer graph before backend passes.
     fidelity
         Distance of its outputs from the float model.
+    refinement
+        Options that the weights were refined with; None if they were not.
     """
 
     prepared: PreparedModel
@@ -58,6 +61,7 @@ class Candidate:
     float_graph: ir.Model
     lowered: LoweringResult
     fidelity: Fidelity
+    refinement: RefinementOptions | None = None
 
     @cached_property
     def result(self) -> QuantizedModel:
@@ -137,6 +141,7 @@ def build_candidate(
     float_graph: ir.Model,
     progress: Progress | None = None,
     locate_break: bool = True,
+    refinement: RefinementOptions | None = None,
 ) -> Candidate:
     """Lower a planned model with refined weights, and compare it with the float model.
 
@@ -153,8 +158,14 @@ def build_candidate(
         Callback for progress messages.
     locate_break
         Whether a warning names the node where an output breaks; not needed for trials.
+    refinement
+        Options that the weights were refined with; None for the default ones.
     """
     target = planned.target
+    if float_graph is planned.graph:
+        refinement = None
+    elif refinement is None:
+        refinement = RefinementOptions()
     if prepared.synthetic and float_graph is not planned.graph:
         # The weights were refined on random inputs.
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
@@ -168,6 +179,7 @@ def build_candidate(
         float_graph=float_graph,
         lowered=lowered,
         fidelity=fidelity,
+        refinement=refinement,
     )
 
 

@@ -395,13 +395,15 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
     """Return the feeds to measure on, and their description for the report.
 
     These are the evaluation calls of a model with states, else held-out samples, else the first
-    `_MAX_SAMPLES` of the calibration data.
+    `_MAX_SAMPLES` of the calibration data, to which scales and weights are fitted.
     """
     if prepared.calls is not None:
         feeds = list(prepared.calls.evaluation_calls)
         if prepared.synthetic:
             return feeds, f"on {len(feeds)} synthetic calls"
-        source = "held back from calibration" if prepared.calls.held else "of the calibration data"
+        source = "held back from calibration"
+        if not prepared.calls.held:
+            source = "of the calibration data (optimistic)"
         return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
     if held_back := data.held_out_batches():
@@ -409,7 +411,9 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
             held_back,
             f"on {_count_samples(prepared, held_back)} samples held back from calibration",
         )
-    description = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
+    description = "on the calibration data (optimistic)"
+    if prepared.synthetic:
+        description = "on synthetic inputs"
     return [feeds for feeds, _ in data.peek_batch(_MAX_SAMPLES)], description
 
 

@@ -62,6 +62,7 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
             candidate.float_graph,
             progress,
             locate_break=False,
+            refinement=candidate.refinement,
         )
         gain = _measured_gain(best, trial)
         accepted = gain.is_significant(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z)
@@ -73,7 +74,13 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
     if not finer_tensors:
         return candidate
     if best.fidelity.is_lossy:  # again, now locating the break
-        best = build_candidate(prepared, best.planned, candidate.float_graph, progress)
+        best = build_candidate(
+            prepared,
+            best.planned,
+            candidate.float_graph,
+            progress,
+            refinement=candidate.refinement,
+        )
     total_gain_db = _measured_gain(candidate, best).value
     note = (
         f"{', '.join(finer_tensors)}: scales an octave finer than those of least error; "

@@ -68,7 +68,9 @@ def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) 
     if best is candidate or not best.fidelity.is_lossy:
         return best
     # again, now locating the break
-    return build_candidate(prepared, best.planned, best.float_graph, progress)
+    return build_candidate(
+        prepared, best.planned, best.float_graph, progress, refinement=best.refinement
+    )
 
 
 def _choose_refinement(
@@ -109,6 +111,7 @@ def _build_refined(
         refine_weights(planned, options, progress=progress),
         progress,
         locate_break=False,
+        refinement=options,
     )
 
 

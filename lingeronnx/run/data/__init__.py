@@ -1,6 +1,6 @@
 """Calibration and evaluation data: feeds of a model, from files, folders, functions or arrays."""
 
-from .batches import MAX_UNBOUNDED_SAMPLES, Data
+from .batches import MAX_UNBOUNDED_SAMPLES, Data, HoldOut
 from .functions import load_function
 from .inputs import Batch, InputSpec, Progress
 from .pictures import Pictures
@@ -10,6 +10,7 @@ __all__ = [
     "MAX_UNBOUNDED_SAMPLES",
     "Batch",
     "Data",
+    "HoldOut",
     "InputSpec",
     "Pictures",
     "Progress",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,14 +18,31 @@ from ...errors import DataError, suggest_nearest, wrap_user_errors
 from .inputs import Batch, InputSpec
 from .sources import Item, open_items
 
-__all__ = ["MAX_UNBOUNDED_SAMPLES", "Data"]
+__all__ = ["MAX_UNBOUNDED_SAMPLES", "Data", "HoldOut"]
 
 #: Maximum number of calibration samples from a source of unknown length, without --limit.
 MAX_UNBOUNDED_SAMPLES = 10_000
 
-# Held-out samples are the last 4 of every 32 after the first 512, which are all for calibration:
-# fewer samples cost accuracy (a tenth of a point with 480 of 512 pictures).
-_PERIOD, _HELD_OUT_PER_PERIOD, _FIRST_HELD_OUT_INDEX = 32, 4, 512
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which samples are held out, as far as they fit: the last `count` of every `period`.
+
+    first_index : samples before are not held out; a multiple of `period`. end_index : from this
+    sample on all are held out until there are enough, and no others are read; a multiple of
+    `period`, None for no end.
+    """
+
+    period: int
+    count: int
+    first_index: int
+    end_index: int | None = None
+
+
+# The first 512 samples are all for calibration: fewer cost accuracy (a tenth of a point with 480 of
+# 512 pictures).
+_DEFAULT_HOLD_OUT = HoldOut(period=32, count=4, first_index=512)
+_BATCH_SIZE = 32  # samples that are read at once to reach the held-out ones
 _MAX_HELD_OUT, _MAX_HELD_OUT_BYTES = 64, 32 << 20
 _MAX_CACHED_BYTES = 1 << 20  # of the first samples
 _MAX_EMPTY_ITEMS = 1000  # in a row; a source that yields nothing else may have no end
@@ -93,7 +112,7 @@ class Data:
         0.
         """
         self.advice = advice
-        self.hold_out = hold_out
+        self.hold_out = _DEFAULT_HOLD_OUT if hold_out else None
         self._max_samples = max_samples
         self._held_out: list[dict[str, np.ndarray]] = []
         self._complete = False
@@ -126,6 +145,22 @@ class Data:
     def is_open_ended(self) -> bool:
         """Whether the number of items is unknown, as for a generator."""
         return self._open.is_open_ended
+
+    def with_hold_out(self, rule: HoldOut) -> Data:
+        """Return the same data with the samples of `rule` held out.
+
+        The source must be rereadable.
+        """
+        other = copy(self)
+        other.hold_out = rule
+        if rule.end_index is not None:
+            missing = (
+                _MAX_HELD_OUT - (rule.end_index - rule.first_index) // rule.period * rule.count
+            )
+            end = rule.end_index + max(missing, 0)
+            other.limit = min(end, self.limit or end)
+        other._held_out, other._complete, other._head = [], False, (0, {})
+        return other
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield checked batches of at most `size` samples.
@@ -199,8 +234,9 @@ class Data:
         Reads the source if that has not been done; a generator that was read in part is not read
         again.
         """
-        if self.hold_out and not self._complete and (self.is_rereadable or not self._used):
-            for _ in self.batches(_PERIOD):
+        is_readable = self.is_rereadable or not self._used
+        if self.hold_out is not None and not self._complete and is_readable:
+            for _ in self.batches(_BATCH_SIZE):
                 pass
         return list(self._held_out)
 
@@ -213,22 +249,26 @@ class Data:
         `_HELD_OUT_PER_PERIOD` of each `_PERIOD` samples from a first period on, up to a limit in
         number and bytes; none without `hold_out`.
         """
-        if not self.hold_out or stop == start:
+        rule = self.hold_out
+        if rule is None or stop == start:
             return [(start, stop, False)]
         sample_bytes = sum(
             array.nbytes // max(self.inputs[name].count_samples(array), 1)
             for name, array in feeds.items()
         )
-        max_by_memory = max(_HELD_OUT_PER_PERIOD, _MAX_HELD_OUT_BYTES // max(sample_bytes, 1))
+        max_by_memory = max(rule.count, _MAX_HELD_OUT_BYTES // max(sample_bytes, 1))
         max_held_out = min(_MAX_HELD_OUT, max_by_memory)
         indices = np.arange(index, index + stop - start)
-        periods = indices // _PERIOD - _FIRST_HELD_OUT_INDEX // _PERIOD
-        offsets = indices % _PERIOD - (_PERIOD - _HELD_OUT_PER_PERIOD)
-        is_held_out = (
-            (periods >= 0)
-            & (offsets >= 0)
-            & (periods * _HELD_OUT_PER_PERIOD + offsets < max_held_out)
-        )
+        periods = indices // rule.period - rule.first_index // rule.period
+        offsets = indices % rule.period - (rule.period - rule.count)
+        ranks = periods * rule.count + offsets  # of the held-out samples
+        is_selected = (periods >= 0) & (offsets >= 0)
+        if rule.end_index is not None:
+            is_beyond = indices >= rule.end_index
+            first_rank = (rule.end_index - rule.first_index) // rule.period * rule.count
+            ranks = np.where(is_beyond, first_rank + indices - rule.end_index, ranks)
+            is_selected |= is_beyond
+        is_held_out = is_selected & (ranks < max_held_out)
         changes = (np.flatnonzero(np.diff(is_held_out)) + 1).tolist()
         bounds = itertools.pairwise([0, *changes, len(indices)])
         return [(start + a, start + b, bool(is_held_out[a])) for a, b in bounds]

@@ -1,0 +1,238 @@
+"""Measure a result on samples that it was not fitted to, and choose the calibrator by them.
+
+Few calibration samples are all used: with fewer, scales and weights lose more than a measurement
+gains. So the result is quantized once more with 72 samples at most (`HOLD_OUT`), by the methods
+that were selected for it, and this trial is compared with the float model on the samples left out.
+The report shows its figures; the result itself does not change. They are slightly pessimistic,
+because the trial has fewer samples (32 at most refine the weights, which costs up to 1 dB), and do
+not cover the selection of the methods, which used all samples.
+
+If the trial stays below 20 dB, it is also planned with other calibrators, with unrefined weights.
+One that is better by 0.5 dB and by more than chance (a one-sided test at 5 %) is then used for the
+model, which is quantized again with it, and kept if its trial is better by as much.
+
+Calls of a model that is fed its own states are held out when they are unrolled (`run.streaming`),
+and so are samples beyond the first 512 (`run.data`). Nothing is measured again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...errors import ConstraintError, ModelError
+from ...plan import Affine, Plan
+from ...run.data import HoldOut, Progress
+from ..methods.refine import RefinementOptions
+from ..planning.calibration import calibrate_model
+from ..planning.planned_model import PlannedModel
+from ..planning.refinement import refine_weights, select_refinement_samples
+from ..planning.scale_assignment import assign_scales
+from ..planning.scale_sources import plan_without_range_transforms
+from ..prepare.preparation import PreparedModel
+from ..report.candidate import Candidate, build_candidate
+from ..report.fidelity import select_measured_tensors
+from .cross_validation import count_samples
+from .gains import SIGNIFICANCE_Z, Gain, compute_gain
+from .verdict_log import log_verdict
+
+__all__ = ["HOLD_OUT", "measure_on_held_out"]
+
+#: Samples that the trial leaves out: two of every eight, and from the 96th on the others up to 64.
+HOLD_OUT = HoldOut(period=8, count=2, first_index=0, end_index=96)
+
+# Samples, and receptive fields per layer, that refine the weights of the trial: fewer than usual,
+# because the trial would otherwise double the time.
+_REFINEMENT_SAMPLES, _REFINEMENT_ROWS = 32, 2048
+_MIN_SAMPLES = 4  # minimum number of held-out samples
+_CALIBRATORS = ("max", "percentile")  # tried beside the default one
+_MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
+_MIN_GAIN_DB = 0.5  # minimum gain of another calibrator
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A candidate quantized without the held-out samples, and measured on these."""
+
+    candidate: Candidate
+    sample_count: int
+
+    @property
+    def measured_on(self) -> str:
+        """Description of the samples for the report."""
+        return f"on {self.sample_count} samples held back in a trial run"
+
+
+def measure_on_held_out(
+    best: Candidate,
+    requantize: Callable[[PreparedModel], Candidate],
+    progress: Progress | None = None,
+) -> Candidate:
+    """Replace the fidelity of `best` by that of a trial, or choose another calibrator.
+
+    Parameters
+    ----------
+    best
+        The selected candidate.
+    requantize
+        Quantizes a prepared model with other settings.
+    progress
+        Progress callback.
+
+    Returns
+    -------
+    Candidate
+        `best`, or the candidate with another calibrator, with the fidelity of its trial; unchanged
+        if its fidelity is measured on held-out samples anyway, or if there are too few samples.
+    """
+    trial = _quantize_trial(best, progress)
+    if trial is None:
+        return best
+    for calibrator in _list_promising_calibrators(best, trial):
+        settings = {"calibrator": calibrator}
+        alternative = requantize(best.prepared.with_settings(settings))
+        alternative_trial = _quantize_trial(alternative, progress)
+        if alternative_trial is None:
+            continue
+        gain = _compute_gain(trial.candidate, alternative_trial.candidate)
+        if not _log_gain(gain, f"{calibrator} refined"):
+            continue
+        note = (
+            f"calibrator {calibrator} instead of mse: outputs {gain.value:.1f} dB closer to the "
+            f"float model's {trial.measured_on}; to keep the default, pass --calibrator mse"
+        )
+        best, trial = alternative.with_notes([note]), alternative_trial
+    fidelity = replace(trial.candidate.fidelity, measured_on=trial.measured_on)
+    return replace(best, fidelity=fidelity)
+
+
+def _quantize_trial(best: Candidate, progress: Progress | None) -> _Trial | None:
+    """Quantize the model of `best` by the same methods without the held-out samples.
+
+    Returns None if there are too few samples, if the scales are not calibrated, with effort "fast",
+    or if samples are held out anyway.
+    """
+    prepared, planned = best.prepared, best.planned
+    if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
+        return None
+    if prepared.conf.effort == "fast" or planned.calibration is None:
+        return None
+    if prepared.data.held_out_batches():
+        return None
+    reduced = prepared.with_hold_out(HOLD_OUT)
+    sample_count = sum(count_samples(planned, feeds) for feeds in reduced.data.held_out_batches())
+    if sample_count < _MIN_SAMPLES:
+        return None
+    if progress is not None:
+        progress("trial without held-out samples", 0, None)
+    try:
+        replanned = _plan_alike(reduced, planned)
+        return _Trial(_build_alike(reduced, replanned, best.refinement, progress), sample_count)
+    except (ConstraintError, ModelError):  # such as a scale that the chip does not support
+        return None
+
+
+def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:
+    """Plan a model with fewer samples as `planned` was, with the same changes of scales."""
+    assert planned.calibration is not None
+    # The channel ranges for equalization, which does not change the float model, are reused.
+    previous = replace(planned.calibration, stats={})
+    if planned.calibration.effort == "fast":
+        replanned = plan_without_range_transforms(reduced, None, previous)
+    else:
+        replanned = assign_scales(reduced, calibrate_model(reduced, None, previous))
+    if planned.assigned is None or planned.assigned.tensors == planned.plan.tensors:
+        return replanned
+    return replace(
+        replanned, plan=_transfer_changes(planned.assigned, planned.plan, replanned.plan)
+    )
+
+
+def _transfer_changes(old: Plan, new: Plan, plan: Plan) -> Plan:
+    """Return `plan` with the scales changed by the factors that lead from `old` to `new`.
+
+    Tensors with other bit widths get the parameters of `new`.
+    """
+    tensors = dict(plan.tensors)
+    for name, qparams in new.tensors.items():
+        current, before = tensors.get(name), old.tensors.get(name)
+        if before == qparams or before is None or current is None:
+            continue
+        if before.bits != qparams.bits or current.scales.shape != qparams.scales.shape:
+            tensors[name] = qparams
+            continue
+        tensors[name] = _rescale(current, before, qparams)
+    return plan.with_tensors(tensors)
+
+
+def _rescale(current: Affine, old: Affine, new: Affine) -> Affine:
+    """Return `current` with its scales times those of `new` over those of `old`."""
+    return Affine(
+        current.scales * (new.scales / old.scales),
+        current.bits,
+        current.granularity,
+        current.zero_points,
+        current.signed,
+        current.rounding,
+    )
+
+
+def _build_alike(
+    reduced: PreparedModel,
+    planned: PlannedModel,
+    refinement: RefinementOptions | None,
+    progress: Progress | None,
+    locate_break: bool = True,
+) -> Candidate:
+    """Refine the weights of a plan, unless `refinement` is None, and measure the result."""
+    graph = planned.graph
+    if refinement is not None:
+        feeds = select_refinement_samples(planned, _REFINEMENT_SAMPLES)
+        options = replace(refinement, max_rows=_REFINEMENT_ROWS)
+        graph = refine_weights(planned, options, feeds, progress)
+    return build_candidate(reduced, planned, graph, progress, locate_break, refinement)
+
+
+def _list_promising_calibrators(best: Candidate, trial: _Trial) -> list[str]:
+    """Return the calibrators with which the trial is clearly better with unrefined weights.
+
+    Empty if none is necessary, or if the user set the calibrator.
+    """
+    prepared, planned = trial.candidate.prepared, trial.candidate.planned
+    conf, policy = best.prepared.conf, best.planned.basis.policy
+    if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
+        return []
+    if conf.bits > 8 or trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
+        return []
+    assert planned.calibration is not None
+    default = _build_alike(prepared, planned, None, None, locate_break=False)
+    promising = []
+    for calibrator in _CALIBRATORS:
+        reconfigured = prepared.with_settings({"calibrator": calibrator})
+        replanned = assign_scales(reconfigured, planned.calibration)
+        if replanned.plan.tensors == planned.plan.tensors:
+            continue
+        alternative = _build_alike(reconfigured, replanned, None, None, locate_break=False)
+        if _log_gain(_compute_gain(default, alternative), f"{calibrator} unrefined"):
+            promising.append(calibrator)
+    return promising
+
+
+def _compute_gain(old: Candidate, new: Candidate) -> Gain:
+    """Return the gain of `new` over `old` at the measured tensors; if these differ, the outputs."""
+    if select_measured_tensors(old.planned) == select_measured_tensors(new.planned):
+        old_errors, new_errors = old.fidelity.measured_errors, new.fidelity.measured_errors
+        power = old.fidelity.measured_power
+    else:
+        old_errors, new_errors = old.fidelity.errors, new.fidelity.errors
+        power = old.fidelity.power
+    return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
+
+
+def _log_gain(gain: Gain, label: str) -> bool:
+    """Log the verdict on the gain of a calibrator, and return whether it is significant."""
+    criterion = {"mean_db": _MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
+    accepted = gain.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z)
+    return log_verdict(
+        "calibrator", accepted, criterion=criterion, measured=gain.figures, label=label
+    )
