@@ -7,7 +7,7 @@ The report shows its figures; the result itself does not change. They are slight
 because the trial has fewer samples (32 at most refine the weights, which costs up to 1 dB), and do
 not cover the selection of the methods, which used all samples.
 
-If the trial stays below 20 dB, it is also planned with other calibrators, with unrefined weights.
+If the trial stays below 20 dB on 16 samples or more, it is also planned with other calibrators, with unrefined weights.
 One that is better by 0.5 dB and by more than chance (a one-sided test at 5 %) is then used for the
 model, which is quantized again with it, and kept if its trial is better by as much.
 
@@ -45,6 +45,7 @@ HOLD_OUT = HoldOut(period=8, count=2, first_index=0, end_index=96)
 # because the trial would otherwise double the time.
 _REFINEMENT_SAMPLES, _REFINEMENT_ROWS = 32, 2048
 _MIN_SAMPLES = 4  # minimum number of held-out samples
+_MIN_CHOICE_SAMPLES = 16  # minimum number to choose the calibrator by
 _CALIBRATORS = ("max", "percentile")  # tried beside the default one
 _MAX_SQNR_DB = 20.0  # other calibrators are tried only below that
 _MIN_GAIN_DB = 0.5  # minimum gain of another calibrator
@@ -202,7 +203,9 @@ def _list_promising_calibrators(best: Candidate, trial: _Trial) -> list[str]:
     conf, policy = best.prepared.conf, best.planned.basis.policy
     if "calibrator" in conf.model_fields_set or policy is None or policy.calibrator != "mse":
         return []
-    if conf.bits > 8 or trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
+    if conf.bits > 8 or trial.sample_count < _MIN_CHOICE_SAMPLES:
+        return []
+    if trial.candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB:
         return []
     assert planned.calibration is not None
     default = _build_alike(prepared, planned, None, None, locate_break=False)
