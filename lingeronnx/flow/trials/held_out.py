@@ -7,9 +7,10 @@ The report shows its figures; the result itself does not change. They are slight
 because the trial has fewer samples (32 at most refine the weights, which costs up to 1 dB), and do
 not cover the selection of the methods, which used all samples.
 
-If the trial stays below 20 dB on 16 samples or more, it is also planned with other calibrators, with unrefined weights.
-One that is better by 0.5 dB and by more than chance (a one-sided test at 5 %) is then used for the
-model, which is quantized again with it, and kept if its trial is better by as much.
+If the trial stays below 20 dB on 16 samples or more, it is also planned with other calibrators,
+with unrefined weights. One that is better by 0.5 dB and by more than chance (a one-sided test at
+5 %) is then used for the model, which is quantized again with it, and kept if its trial is better
+by as much.
 
 Calls of a model that is fed its own states are held out when they are unrolled (`run.streaming`),
 and so are samples beyond the first 512 (`run.data`). Nothing is measured again then.
@@ -52,7 +53,7 @@ _MIN_GAIN_DB = 0.5  # minimum gain of another calibrator
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _HeldOutTrial:
     """A candidate quantized without the held-out samples, and measured on these."""
 
     candidate: Candidate
@@ -107,7 +108,7 @@ def measure_on_held_out(
     return replace(best, fidelity=fidelity)
 
 
-def _quantize_trial(best: Candidate, progress: Progress | None) -> _Trial | None:
+def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial | None:
     """Quantize the model of `best` by the same methods without the held-out samples.
 
     Returns None if there are too few samples, if the scales are not calibrated, with effort "fast",
@@ -128,7 +129,9 @@ def _quantize_trial(best: Candidate, progress: Progress | None) -> _Trial | None
         progress("trial without held-out samples", 0, None)
     try:
         replanned = _plan_alike(reduced, planned)
-        return _Trial(_build_alike(reduced, replanned, best.refinement, progress), sample_count)
+        return _HeldOutTrial(
+            _build_alike(reduced, replanned, best.refinement, progress), sample_count
+        )
     except (ConstraintError, ModelError):  # such as a scale that the chip does not support
         return None
 
@@ -194,7 +197,7 @@ def _build_alike(
     return build_candidate(reduced, planned, graph, progress, locate_break, refinement)
 
 
-def _list_promising_calibrators(best: Candidate, trial: _Trial) -> list[str]:
+def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[str]:
     """Return the calibrators with which the trial is clearly better with unrefined weights.
 
     Empty if none is necessary, or if the user set the calibrator.
