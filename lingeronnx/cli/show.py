@@ -164,6 +164,7 @@ def _print_tensor_summary(console: EscapingConsole, summary: TensorSummary) -> N
     """
 
     def format_real(value: float) -> str:
+        """Format the real value that the stored integer `value` stands for."""
         return f"{summary.real(value):g}"
 
     def format_both(value: float) -> str:

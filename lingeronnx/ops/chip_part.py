@@ -146,7 +146,8 @@ def is_host_dequant(node: ir.Node) -> bool:
 def find_chip_nodes(graph: ir.Model) -> set[int]:
     """Return the ids of the nodes that the chip runs.
 
-    These are integer operators, and standard operators on integer tensors. If an imported graph
+    These are integer operators except host Dequants (`is_host_dequant`), and standard operators on
+    integer tensors. If an imported graph
     does not declare types, outputs of integer operators are integer tensors. A 32-bit tensor that
     no chip node computes contains numbers of the model itself, such as indices.
     """

@@ -313,7 +313,8 @@ class _EncodingsFile:
         """Add the entry of a tensor of version 1.0, with one scale per tensor or per channel.
 
         Float types, scales of blocks, and zero points that are not integers are rejected, which
-        adds the entry with the reason.
+        adds the entry with the reason. Entries of 32 bits or more (biases) are skipped. Raises
+        ConfigError if bits, scales or offsets are malformed.
         """
         if entry.get("dtype", "INT") != "INT":
             return self._reject(name, f"its type is {entry['dtype']}, not an integer type")

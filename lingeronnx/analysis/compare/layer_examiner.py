@@ -394,9 +394,10 @@ def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> E
 
 
 def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """Compute the mean offset of each channel [C]; None if it does not explain the error.
+    """Compute the mean of y - x per channel, [C]; None if it does not explain the error.
 
-    It does if subtracting it improves the SQNR by _MIN_IMPROVEMENT_DB.
+    It does if subtracting it from `y` improves the SQNR against `x` by _MIN_IMPROVEMENT_DB. None
+    also for tensors without channels.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:

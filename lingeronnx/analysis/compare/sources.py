@@ -114,6 +114,7 @@ class FloatSource:
         self._clipped_model: _ClippedModel | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the session only; the copy computes everything else again."""
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:

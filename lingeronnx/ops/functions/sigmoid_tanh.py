@@ -93,7 +93,7 @@ class Sigmoid(Op):
         return target.can_run(TABLE.name) or self.has_exact_table(target) or has_glu
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason given by `target`, if any."""
+        """Return the reason that `target` gives for the operator, else the general one of `Op`."""
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:

@@ -82,7 +82,8 @@ def _try_dynamic_batch(
 ) -> dict[str, int] | None:
     """Make the batch of a copy dynamic; return output -> batch axis if it computes the same.
 
-    None if it cannot be made dynamic or the results differ. `size` is the fixed batch size.
+    None if it cannot be made dynamic or the results differ. `size` is the fixed batch size; for
+    `allow_inner_batch` see `_reshape_batch_axis`.
     """
     trial = ir.clone(model)
     if not _apply_dynamic_batch(trial, size, allow_inner_batch):

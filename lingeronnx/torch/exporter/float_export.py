@@ -350,8 +350,8 @@ def _get_output_dims(
 ) -> dict[str, list[int | str]]:
     """Return the dimensions of the outputs.
 
-    A dimension is a number if it is equal in all runs, else the name of the dynamic size that it
-    equals in all runs, else a new name.
+    A dimension is its name in `labels` if there is one; else a number if it is equal in all runs,
+    else the name of the dynamic size that it equals in all runs, else a new name.
 
     Parameters
     ----------

@@ -278,9 +278,11 @@ class RecurrentKernel(Kernel):
         run_steps = self.make_step_function()
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            """Run the layer on x (`ins[0]`) and the inputs after it, and fill `outs`.
+            """Run the layer and fill `outs` in place with the outputs of `output_indices`.
 
-            Outputs of steps past a sample's length are 0.
+            `ins` are x and the `state_inputs` (lengths, initial h, initial c). Index 0 is the
+            sequence of states, in which steps past a sample's length are 0; then come the final
+            states.
             """
             x = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
             samples, times, inputs = x.shape

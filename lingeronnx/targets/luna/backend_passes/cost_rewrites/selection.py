@@ -177,7 +177,9 @@ def _apply_best_rewrites(
 
 
 def _can_save_enough(editor: RewriteEditor) -> bool:
-    """Whether rewrites might save enough cycles, by the costs of single nodes.
+    """Whether all rewrites together might save more than `_MIN_GRAPH_SAVING` of the cycles.
+
+    The estimate sums the costs of single nodes.
 
     Nothing is rewritten. The producer of a Slice's input may disappear together with the Slice.
     False for chips without known costs.

@@ -97,7 +97,10 @@ def _get_possible_linear_bytes(node: PlacedStep) -> int:
 
 
 def _get_glu_spans(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a GluInt on venusA: 7 bytes per element of each gated row."""
+    """Return the range that a GluInt writes on venusA, from the start of its work area.
+
+    It has 7 bytes per element of each gated row.
+    """
     rows = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
     return _from_start(7 * rows * node.x.shape[-1])
 
