@@ -198,7 +198,8 @@ def _find_overwritten_tensors(
     """Return the tensors that each node overwrites past its work area, by node.
 
     Every node that writes past its work area is a key, with an empty list if it overwrites no
-    tensor that could move. Tensors are traced back through reshapes; names that are not valid for -m are left out.
+    tensor that could move. Tensors are traced back through reshapes; names that are not valid for
+    -m are left out.
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
