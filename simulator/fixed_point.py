@@ -602,9 +602,10 @@ def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
-    """Apply a `WideScaleForm` to one accumulator, with rounding half up; returns the output.
+    """Return accumulator `acc` requantized by a `WideScaleForm`, rounded half up, in int64.
 
-    The accumulator is limited, multiplied in two halves, shifted, moved by the zero point, clamped.
+    y = clamp((clamp(acc, -limit, limit) * multiplier >> shift, rounded) + zero_point, low, high).
+    The product, of up to 95 bits, is computed in two halves.
     """
     # acc * M = upper * 2^32 + lower, each within int64; the rounding bit is added to the half that
     # it cannot overflow
@@ -620,9 +621,10 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branch per rounding mode
-    """Apply a `RoundedScaleForm` to one accumulator, with its rounding mode; returns the output.
+    """Return accumulator `acc` requantized by a `RoundedScaleForm`, in int64.
 
-    The accumulator is limited, multiplied in two halves, shifted, moved by the zero point, clamped.
+    y = clamp((clamp(acc, -limit, limit) * multiplier >> shift, rounded by `rounding`) + zero_point,
+    low, high). The product, of up to 95 bits, is computed in two halves.
     """
     # acc * M = upper * 2^32 + lower, each within int64; the bits that the shift removes are
     # (high_bits, low_bits), to be compared with (half, 0)
@@ -656,7 +658,11 @@ def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branc
 
 @register_inline
 def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
-    """Return accumulator `acc` multiplied by a `ReciprocalForm`, clamped to low and high."""
+    """Return acc * reciprocal * 2^(exponent - 31 + shift), rounded half up and clamped to low, high.
+
+    `rescale` is the `ReciprocalForm`, `acc` an int32 number; the product is computed in float64 and
+    saturated to int32.
+    """
     result = luna_multiply_reciprocal(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
 
@@ -676,7 +682,7 @@ def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_chain(rescale: Any, acc: Any) -> Any:
-    """Apply a `ChainedForm`."""
+    """Return accumulator `acc` requantized by the first, then the second form of a `ChainedForm`."""
     return apply_rescale(rescale.second, apply_rescale(rescale.first, acc))
 
 

@@ -56,10 +56,10 @@ def _layer_norm(
 ) -> None:
     """Fill out with the normalized rows of x.
 
-    Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k from `_variance_exponent`; n
-    = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 - fraction), rounded; out = rescale(n * gamma
-    + beta). n is saturated to 16 bits if fraction is 10. Otherwise n and n * gamma + beta are
-    saturated to 32 bits, and the latter rounded to float32.
+    Per row, in integers: spread = T * sum x^2 - (sum x)^2 + epsilon; k from `_variance_exponent` (a
+    spread of 0 counts as 256); n = (T * x - sum x) * roots[spread / 4^k] >> (k + 19 - fraction),
+    rounded; out = rescale(n * gamma + beta). n is saturated to 16 bits if fraction is 10. Otherwise
+    n and n * gamma + beta are saturated to 32 bits, and the latter rounded to float32.
 
     Parameters
     ----------

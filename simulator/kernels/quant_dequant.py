@@ -47,7 +47,10 @@ def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
 def _quant_zero_point(
     x: Array, scale: float, zero: float, low: float, high: float, out: Array
 ) -> None:
-    """Fill flat out with floor(x * scale + 1/2) + zero clamped to [low, high]; nan gives `zero`."""
+    """Fill flat out with floor(x * scale + 1/2) + zero clamped to [low, high]; nan gives `zero`.
+
+    x : float32, flat. scale : integers per unit. out : integers of at most 32 bits.
+    """
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)
         out[i] = np.int32(_clamp_nan_to_zero(rounded, low - zero, high - zero) + zero)

@@ -126,7 +126,8 @@ def _softmax(x: Array, entry: Array, mode: int, rescale: RescaleForm, out: Array
     """Fill out [R, T] with the softmax of the rows of x [R, T].
 
     out = rescale((2 * floor(2^52 / total) * e) >> 38), with e and total of `_exponentiate_row`;
-    mode 2 multiplies e by `_newton_reciprocal` of total instead, and shifts by 31.
+    mode 2 multiplies e by `_newton_reciprocal` of total instead, and shifts by 31. Modes 0 and 1
+    differ in the rounding of e only.
 
     Parameters
     ----------

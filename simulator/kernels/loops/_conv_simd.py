@@ -381,7 +381,8 @@ def _copy_padded_rows(
     """Copy `rows` rows from row `first` on of padded image n of x [N, H, W, C] to flat `padded`.
 
     Elements outside the image are g.padding_value. If that is not 0, elements of x become unsigned
-    (the sign bit is flipped).
+    (the sign bit is flipped). x : int8 or int16. padded : uint8, int8 or int16, written. A row has
+    g.columns pixels.
     """
     _, height, width, channels = x.shape
     flip = -128 if g.padding_value else 0

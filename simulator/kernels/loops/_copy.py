@@ -37,7 +37,7 @@ _AXES = 5
 def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> None:
     """Fill out [A, B, C, D, E] with x[first + i * steps[0] + j * steps[1] + ...] for flat x.
 
-    (i, j, ...) is the index in out; the five steps are in elements.
+    x and out have the same type. (i, j, ...) is the index in out; the five steps are in elements.
     """
     _, b, c, d, e = out.shape
     step_a, step_b, step_c, step_d, step_e = steps
@@ -59,7 +59,10 @@ def _copy_strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> N
 
 @jit
 def _copy_indexed(x: Array, index: Array, fill: Any, out: Array) -> None:
-    """Fill out [N, T] with x[n, index[t]] for x [N, S], or `fill` where index[t] < 0."""
+    """Fill out [N, T] with x[n, index[t]] for x [N, S], or `fill` where index[t] < 0.
+
+    index : int32 [T]. x, fill and out have the same type.
+    """
     for n in range(out.shape[0]):
         source, target = x[n], out[n]
         for i in range(index.size):
@@ -167,7 +170,8 @@ def to_rank4_shape(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
 def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
     """Return x [A, B, C, D] broadcast to `shape`, flat: x itself, or expanded into `scratch`.
 
-    Axes of x have the size in `shape` (4 numbers) or 1.
+    Axes of x have the size in `shape` (4 numbers) or 1. scratch : flat, of the type of x, with at
+    least as many elements as the result if x must be expanded; overwritten then.
     """
     a, b, c, d = shape
     if x.size == a * b * c * d:

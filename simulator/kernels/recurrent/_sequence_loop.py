@@ -71,6 +71,8 @@ class SequenceMemory(NamedTuple):
 def unpack_step(memory: Any) -> Any:
     """Return the arrays (a, h, c, lengths, step) of the current step, for a cell's rule.
 
+    The arrays are views of `memory`, a `SequenceMemory` for N samples.
+
     a : int32 [N, G*H], gate sums of the inputs. h [N, H] in y's type and c int32 [N, H] : states,
     which the rule updates in place for the samples with step < lengths. lengths : [N]. step : index
     of the step.
@@ -193,7 +195,10 @@ def run_sequence(
 
 @jit
 def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy the elements of sample n at time t of x, ordered as in `run_sequence`, to flat `out`."""
+    """Copy the elements of sample n at time t of x to flat `out`.
+
+    x : [N, T, I], or [T, N, I] if `time_first`. out : [I], of the type of x, filled.
+    """
     row, line = (t, n) if time_first else (n, t)
     for u in range(out.size):
         out[u] = x[row, line, u]
@@ -201,7 +206,10 @@ def _read_step_input(x: Array, n: int, t: int, time_first: bool, out: Array) -> 
 
 @jit
 def _write_step_output(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
-    """Copy flat x to the elements of sample n at time t of `out`."""
+    """Copy flat x to the elements of sample n at time t of `out`.
+
+    x : [H]. out : [N, T, H], or [T, N, H] if `time_first`, of the type of x.
+    """
     row, line = (t, n) if time_first else (n, t)
     for u in range(x.size):
         out[row, line, u] = x[u]

@@ -46,7 +46,8 @@ __all__ = ["Lstm"]
 def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
     """Return the gates, int32 [N, 4H + spare], of input sums a and states h.
 
-    The sums of both are saturated to `bits` bits.
+    The gates are i, f, g, o: the sigmoid, of g the tanh, of a plus the sums of h, saturated to
+    `bits` bits. a : int32 [N, 4H]. h : [N, H]. The result is scratch memory of `cell`.
     """
     samples, units = h.shape
     state_sums = view_lines(cell.state_sums, samples)
@@ -64,7 +65,8 @@ def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
 def _compute_output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, step: Any) -> Any:
     """Fill h with o * tanh(inner), rescaled, for the samples with step < lengths.
 
-    `gates` has the order i, f, g, o; other samples keep their h.
+    gates : int32 [N, 4H + spare] in the order i, f, g, o. inner : int32 [N, H + spare], the input
+    of tanh. h : [N, H]; other samples keep their h.
     """
     samples, units = h.shape
     outer = view_lines(cell.outer, samples)

@@ -93,9 +93,9 @@ def _lstm_q15(
 
     sums : int32 [N, T, 4H], gate sums of the inputs in Q11. lengths : [N]; steps beyond are not
     computed, and y is left as it is there. weight [H, 4H], bias [4H], form : gate sums of the
-    state, see `matmul_rescale`. out : form of o * tanh(c) -> state. feedback : unused. y [N, T, H]
-    : written. last [N, H] and c int64 [N, H] : the initial state and cell, overwritten by the final
-    ones.
+    state, see `matmul_rescale`. out : form of o * tanh(c) -> state. feedback : unused. sigmoid,
+    tanh : curves of the gates. forward : whether time runs forward. y [N, T, H] : written. last [N,
+    H] and c int64 [N, H] : the initial state and cell, overwritten by the final ones.
     """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
@@ -186,8 +186,9 @@ def _gru_q15(
     sums : int32 [N, T, 3H], gate sums of the inputs. lengths : [N]; steps beyond are not computed.
     weights : (weight [H, 2H], bias [2H]) of r and z, and (weight [H, H], bias [H]) of n, as one
     tuple of four. form : rescale of their sums. formats : (right shift of n from Q15 to the state's
-    scale, bits of the state). out : unused. y [N, T, H] : written. last [N, H] : the initial state,
-    overwritten by the final one.
+    scale, bits of the state). out : unused. sigmoid, tanh : curves of the gates. forward : whether
+    time runs forward. y [N, T, H] : written. last [N, H] : the initial state, overwritten by the
+    final one.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
