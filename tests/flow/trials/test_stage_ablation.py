@@ -52,7 +52,7 @@ def test_refinement_that_loses_is_taken_back(good, monkeypatch):
     result = quantize(net(), CALIB)
     (note,) = _told(result, "weight and bias refinement was disabled")
     assert note.endswith("on the calibration data (optimistic)")
-    assert _sqnr(good) - 10 < _sqnr(result) < _sqnr(good)
+    assert _sqnr(good) - 10 < _sqnr(result) < _sqnr(good) + 1  # of a trial with fewer samples
 
 
 def test_a_given_plan_makes_the_same_graph(monkeypatch):
