@@ -658,10 +658,10 @@ def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:  # noqa: C901 - a branc
 
 @register_inline
 def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
-    """Return acc * reciprocal * 2^(exponent - 31 + shift), rounded half up and clamped to low, high.
+    """Return acc * reciprocal * 2^(exponent - 31 + shift), rounded half up and clamped.
 
     `rescale` is the `ReciprocalForm`, `acc` an int32 number; the product is computed in float64 and
-    saturated to int32.
+    saturated to int32 before it is clamped to low and high.
     """
     result = luna_multiply_reciprocal(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
@@ -682,7 +682,7 @@ def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_chain(rescale: Any, acc: Any) -> Any:
-    """Return accumulator `acc` requantized by the first, then the second form of a `ChainedForm`."""
+    """Return accumulator `acc` requantized by the first, then the second form of `rescale`."""
     return apply_rescale(rescale.second, apply_rescale(rescale.first, acc))
 
 
