@@ -18,7 +18,7 @@ import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.deployment.c_program import host_source
 from tests.files.make import COMMANDS, STANDARD, options
-from tests.schemas.test_files import check as against_schema
+from tests.flow.test_json_schemas import check as against_schema
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path for path in HERE.iterdir() if re.fullmatch(r"\d+\.\d+", path.name))
