@@ -452,7 +452,8 @@ def _accuracy_schema() -> _Schema:
                 _nullable(_NUMBER), "from the samples that only one of both models has correct"
             ),
             "samples": _COUNT,
-        }
+        },
+        optional=("drop_standard_error",),
     )
 
 
