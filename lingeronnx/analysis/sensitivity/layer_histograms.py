@@ -7,6 +7,7 @@ module knows layers and a plan, but not the reason for the ranking.
 from __future__ import annotations
 
 import importlib.util
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,11 +37,20 @@ Tensor = tuple[str, np.ndarray, Affine]
 
 
 def check_matplotlib() -> None:
-    """Raise ConfigError if matplotlib is not installed."""
+    """Raise ConfigError if matplotlib is not installed; else choose the folder of its own files.
+
+    It is in the folder of compiled code, unless MPLCONFIGDIR is set: a report creates no folder
+    among the user's settings.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "histograms need matplotlib: pip install 'lingeronnx[report]', or omit the plots"
         )
+    from simulator._disk_cache import cache_folder
+
+    folder = cache_folder()
+    if folder is not None:
+        os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
 
 
 def write_histograms(

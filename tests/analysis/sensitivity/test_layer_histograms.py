@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.sensitivity.layer_histograms import clipped_fraction, plot_histogram
+from lingeronnx.analysis.sensitivity.layer_histograms import (
+    check_matplotlib,
+    clipped_fraction,
+    plot_histogram,
+)
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis
+from simulator._disk_cache import cache_folder
 from tests.analysis.sensitivity.helpers import data, small_net
 from tests.nets import residual
 
@@ -92,3 +99,15 @@ def test_a_folder_is_needed(monkeypatch):
     )
     with pytest.raises(ConfigError, match="plots are written to files: pass a folder"):
         sensitivity(residual(), X, plots=1, effort="fast")
+
+
+def test_matplotlib_keeps_its_files_in_our_cache_folder(monkeypatch):
+    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
+    check_matplotlib()
+    assert Path(os.environ["MPLCONFIGDIR"]).parent == Path(cache_folder())
+
+
+def test_a_folder_of_the_user_for_matplotlib_stays(monkeypatch):
+    monkeypatch.setenv("MPLCONFIGDIR", "chosen")
+    check_matplotlib()
+    assert os.environ["MPLCONFIGDIR"] == "chosen"
