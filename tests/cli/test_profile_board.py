@@ -4,8 +4,8 @@ import json
 import re
 
 from lingeronnx.flow.json_schemas import make_json_schema
-from tests.schemas.test_files import faults
-from tests.targets.luna.timing.test_board_log import board
+from tests.flow.test_json_schemas import faults
+from tests.targets.luna.test_board_log import board
 
 
 def test_profile_board(quant):

@@ -268,7 +268,7 @@ def _describe_compositions(
         roundings = 0
         if not ops[name].is_data_movement:
             roundings = sum(bool(integer_op.domain) for integer_op in integer_ops)
-        cost = "rounds at most once"
+        cost = "rounds at most once" if roundings else "exact"
         if roundings > 1:
             cost = f"{roundings} operators, each rounds at most once"
         description = f"{op_types[name]} written as {', '.join(operators)}"

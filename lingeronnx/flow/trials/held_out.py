@@ -31,6 +31,7 @@ from ..planning.refinement import refine_weights, select_refinement_samples
 from ..planning.scale_assignment import assign_scales
 from ..planning.scale_sources import plan_without_range_transforms
 from ..prepare.preparation import PreparedModel
+from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import count_samples
@@ -85,10 +86,11 @@ def measure_on_held_out(
     -------
     Candidate
         `best`, or the candidate with another calibrator, with the fidelity of its trial; unchanged
-        if its fidelity is measured on held-out samples anyway, or if there are too few samples.
+        if its fidelity is measured on held-out samples anyway, if there are too few samples, or if
+        an output is 0 on all of them, but not on the calibration samples.
     """
     trial = _quantize_trial(best, progress)
-    if trial is None:
+    if trial is None or _has_silent_output(best, trial.candidate):
         return best
     for calibrator in _list_promising_calibrators(best, trial):
         settings = {"calibrator": calibrator}
@@ -111,13 +113,13 @@ def measure_on_held_out(
 def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial | None:
     """Quantize the model of `best` by the same methods without the held-out samples.
 
-    Returns None if there are too few samples, if the scales are not calibrated, with effort "fast",
-    or if samples are held out anyway.
+    Returns None if there are too few samples, if the scales are not calibrated, with an effort that
+    measures no alternatives, or if samples are held out anyway.
     """
     prepared, planned = best.prepared, best.planned
     if prepared.synthetic or prepared.calls is not None or prepared.read is not None:
         return None
-    if prepared.conf.effort == "fast" or planned.calibration is None:
+    if not prepared.conf.recipe.measures_alternatives or planned.calibration is None:
         return None
     if prepared.data.held_out_batches():
         return None
@@ -136,12 +138,21 @@ def _quantize_trial(best: Candidate, progress: Progress | None) -> _HeldOutTrial
         return None
 
 
+def _has_silent_output(best: Candidate, trial: Candidate) -> bool:
+    """Whether a float output is 0 on all held-out samples, but not on those `best` has seen.
+
+    Such samples, as of a detector without anything to detect, say nothing about the output.
+    """
+    seen, held_out = best.fidelity.power, trial.fidelity.power
+    return bool(((held_out == 0) & (seen > 0)).any())
+
+
 def _plan_alike(reduced: PreparedModel, planned: PlannedModel) -> PlannedModel:
     """Plan a model with fewer samples as `planned` was, with the same changes of scales."""
     assert planned.calibration is not None
     # The channel ranges for equalization, which does not change the float model, are reused.
     previous = replace(planned.calibration, stats={})
-    if planned.calibration.effort == "fast":
+    if not get_recipe(planned.calibration.effort).equalizes_channels:
         replanned = plan_without_range_transforms(reduced, None, previous)
     else:
         replanned = assign_scales(reduced, calibrate_model(reduced, None, previous))

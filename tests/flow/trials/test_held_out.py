@@ -11,6 +11,7 @@ from lingeronnx.flow.assign import scale_policy
 from lingeronnx.flow.trials import held_out
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, HoldOut, InputSpec
+from tests.nets import Net
 from tests.passes.helpers import proto, rand
 
 MEASURED_ON = "held back in a trial run"
@@ -127,3 +128,17 @@ def test_hold_out_of_data():
     np.testing.assert_array_equal(held[:, 0] // 2, [6, 7, *range(8, 20)])
     assert data.held_out_batches() == []
     assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 20
+
+
+def test_held_out_samples_without_a_value_of_an_output_show_nothing():
+    """A detector's output that is 0 on all held-out samples keeps the figure of the others."""
+    net = Net(4, 8, 8)
+    weight = np.zeros((1, 4, 1, 1), np.float32)
+    weight[0, 0] = 1
+    bias = np.array([-1.0], np.float32)
+    net.node("Relu", net.node("Conv", "x", net.const(weight), net.const(bias)), out="y")
+    x = np.random.default_rng(0).uniform(-0.9, 0.9, (64, 4, 8, 8)).astype(np.float32)
+    x[::16, 0, 3, 3] = 1.2  # not in the last two of every eight samples
+    report = lo.quantize(net.graph("y"), {"x": x}, platform="venus").report
+    assert report.measured_on == "on the calibration data (optimistic)"
+    assert np.isfinite(report.outputs["y"]["sqnr"])
