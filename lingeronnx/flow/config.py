@@ -28,6 +28,7 @@ from ..errors import ConfigError, format_exception, suggest_nearest
 from ..files import read_user_file
 from ..targets import DEFAULT, LatencyOptions, Target
 from .recipe import DEFAULT_EFFORT, EffortRecipe, get_recipe
+from .settings import Activations, Calibrator, Cells, Effort, NotesLength, Objective
 
 __all__ = [
     "AUTO_WEIGHT_BITS",
@@ -65,7 +66,7 @@ class Override(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    calibrator: Literal["max", "percentile", "mse", "kl"] | None = None
+    calibrator: Calibrator | None = None
     percentile: float | None = Field(default=None, gt=50, le=100)
     scale: float | None = Field(default=None, gt=0)
     bits: int | None = None
@@ -101,14 +102,14 @@ class QuantConfig(BaseModel):
     weight_scales: Annotated[
         str, WithJsonSchema({"type": "string", "pattern": _WEIGHT_SCALES_PATTERN})
     ] = "tensor"
-    activations: Literal["symmetric", "asymmetric"] = "symmetric"
-    calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
+    activations: Activations = "symmetric"
+    calibrator: Calibrator = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
-    effort: Literal["fast", "normal", "best"] = DEFAULT_EFFORT
+    effort: Effort = DEFAULT_EFFORT
     fit: bool = True
     require_chip: bool = False
     parts: Literal[1] | None = None
-    cells: Literal["auto", "chip", "host"] = "auto"
+    cells: Cells = "auto"
     max_parts: int | None = Field(default=None, ge=1)
     skip: tuple[str, ...] = ()
     state: Mapping[str, str] = Field(default_factory=dict)
@@ -121,10 +122,10 @@ class QuantConfig(BaseModel):
     limit: int | None = Field(default=None, ge=1)
     memory: float = Field(default=0.5, gt=0, le=1e6)
     seed: int = 0
-    notes: Literal["short", "full"] = "short"
+    notes: NotesLength = "short"
     requantize: bool | None = None
     debug_dump: str | None = None
-    objective: Literal["accuracy", "time", "memory", "plain"] = "accuracy"
+    objective: Objective = "accuracy"
     clock: float | None = Field(default=None, gt=0, description="clock of the chip in MHz")
     budget_ms: float | None = Field(
         default=None, gt=0, description="latency budget of a call in milliseconds"

@@ -8,9 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
-__all__ = ["QuantSettings"]
+__all__ = [
+    "Activations",
+    "Calibrator",
+    "Cells",
+    "Effort",
+    "NotesLength",
+    "Objective",
+    "QuantSettings",
+]
+
+# The values of settings that are one of several words; `QuantConfig` has them too.
+Activations: TypeAlias = Literal["symmetric", "asymmetric"]
+Calibrator: TypeAlias = Literal["max", "percentile", "mse", "kl"]
+Effort: TypeAlias = Literal["fast", "normal", "best"]
+Objective: TypeAlias = Literal["accuracy", "time", "memory", "plain"]
+Cells: TypeAlias = Literal["auto", "chip", "host"]
+NotesLength: TypeAlias = Literal["short", "full"]
 
 
 class QuantSettings(TypedDict, total=False):
@@ -19,15 +35,15 @@ class QuantSettings(TypedDict, total=False):
     bits: int | None
     weight_bits: int | Literal["auto"] | None
     weight_scales: str | None
-    activations: Literal["symmetric", "asymmetric"] | None
-    calibrator: Literal["max", "percentile", "mse", "kl"] | None
+    activations: Activations | None
+    calibrator: Calibrator | None
     percentile: float | None
-    effort: Literal["fast", "normal", "best"] | None
-    objective: Literal["accuracy", "time", "memory", "plain"] | None
+    effort: Effort | None
+    objective: Objective | None
     fit: bool | None
     require_chip: bool | None
     parts: int | None
-    cells: Literal["auto", "chip", "host"] | None
+    cells: Cells | None
     max_parts: int | None
     state: Mapping[str, str] | None
     calls: int | Literal["all"] | None
@@ -38,7 +54,7 @@ class QuantSettings(TypedDict, total=False):
     limit: int | None
     memory: float | None
     seed: int | None
-    notes: Literal["short", "full"] | None
+    notes: NotesLength | None
     requantize: bool | None
     debug_dump: str | os.PathLike[str] | None
     clock: float | None
