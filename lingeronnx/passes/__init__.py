@@ -37,8 +37,7 @@ from ._pass import (
 )
 from ._pass_log import PassLog
 from .activations.attention_mask import canonicalize_attention_masks
-from .activations.clip import simplify_clip
-from .activations.min_max import convert_min_max_to_clip
+from .activations.clip import convert_min_max_to_clip, simplify_clip
 from .activations.softmax import canonicalize_softmax
 from .activations.unary_functions import fuse_known_activations, fuse_unary_functions
 from .axes.batch_first import move_batch_to_front
@@ -54,8 +53,7 @@ from .axes.unfold_linear_batch import unfold_linear_batch
 from .entry.check_schemas import check_schemas
 from .entry.dynamic_batch import make_batch_dynamic
 from .entry.float32 import FLOAT32, convert_to_float32
-from .entry.inline_functions import inline_functions
-from .entry.lift_constants import lift_constants, remove_dead_nodes
+from .entry.lift_constants import inline_functions, lift_constants, remove_dead_nodes
 from .entry.raise_opset import READABLE_OPSET, convert_opset
 from .entry.reject_unsupported import reject_unsupported
 from .entry.sequences import replace_sequences

@@ -8,11 +8,10 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
-from lingeronnx.passes.activations.min_max import convert_min_max_to_clip
+from lingeronnx.passes.activations.clip import convert_min_max_to_clip
 from lingeronnx.passes.activations.softmax import canonicalize_softmax
 from lingeronnx.passes.axes.transpose_into_linear import fold_transpose_into_linear
-from lingeronnx.passes.entry.inline_functions import inline_functions
-from lingeronnx.passes.entry.lift_constants import remove_dead_nodes
+from lingeronnx.passes.entry.lift_constants import inline_functions, remove_dead_nodes
 from lingeronnx.passes.folding.constants import convert_cast_like
 from lingeronnx.passes.folding.shape_tracing import fold_known_shapes, trace_shapes
 from lingeronnx.passes.folding.zero_states import drop_zero_states

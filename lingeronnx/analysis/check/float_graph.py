@@ -13,7 +13,7 @@ from ...ops.macs import count_macs
 from ...targets import DEFAULT_LATENCY_OPTIONS, LatencyOptions, Target, Verdict
 from .forecast import forecast_deployment
 from .report import Check, WorkedAround
-from .violations import MOVE_NODE_REMEDY, make_violation
+from .rules import MOVE_NODE_REMEDY, make_violation
 
 __all__ = ["check_float"]
 

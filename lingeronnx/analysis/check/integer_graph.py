@@ -26,8 +26,7 @@ from ...plan import Affine
 from ...run.integer.sizes import infer_shapes
 from ...targets import Target
 from .report import Check
-from .rules import RULES, IntegerNode
-from .violations import MOVE_NODE_REMEDY, make_violation
+from .rules import MOVE_NODE_REMEDY, RULES, IntegerNode, make_violation
 
 __all__ = ["check_integer"]
 

@@ -32,7 +32,7 @@ from ...formats import (
 )
 from ...graph import ir
 from ...graph.attributes import Attributes, get_int, get_number, get_scales
-from ...ops import get_rule_for_integer_op
+from ...ops import Violation, get_rule_for_integer_op
 from ...plan import Affine
 from ...targets import Target
 from ...targets.arithmetic import (
@@ -46,7 +46,7 @@ from ...targets.arithmetic import (
 )
 from ...targets.limits import PadLimits, SliceLimits
 
-__all__ = ["RULES", "Rule", "IntegerNode"]
+__all__ = ["IntegerNode", "MOVE_NODE_REMEDY", "RULES", "Rule", "make_violation"]
 
 
 @dataclass(frozen=True)
@@ -333,3 +333,19 @@ _IMAGE_FORMATS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_
 def _is_power_of_two(scale: float) -> bool:
     """Whether a positive scale is a power of two."""
     return math.frexp(scale)[0] == 0.5
+
+
+#: The remedy for a node that a platform has no operator for.
+MOVE_NODE_REMEDY = (
+    "use operators that the platform has, or move the node before the first or after the last of "
+    "them"
+)
+
+
+def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
+    """Create the violation of `rule` by `node`, with its first named output ("" without one).
+
+    `value` is the value that violates the rule, and `remedy` how to fix it.
+    """
+    tensor = next((str(v.name) for v in node.outputs if v.name), "")
+    return Violation(str(node.name), ir.display_op_type(node), tensor, rule, value, remedy)

@@ -4,8 +4,7 @@ Owns: settings that depend on the model and the data, selectors, states that are
 rule that rewrites change no output. Must not know: scales.
 """
 
-from .calibration_data import generate_synthetic_inputs
-from .data_requirements import require_calibrated_scales, require_data
+from .calibration_data import generate_synthetic_inputs, require_calibrated_scales, require_data
 from .preparation import PreparedModel, normalize_model, prepare_model
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""Load the user's calibration data, or generate synthetic ones; unroll calls with states."""
+"""Load the user's calibration data, or generate synthetic ones; unroll calls with states.
+
+Only `quantize` itself runs without data, on random inputs, to check whether a model fits a chip.
+Other calls require data, where a result without them would be meaningless.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,21 @@ import numpy as np
 from ...errors import ConfigError
 from ...graph import ir
 from ...passes.folding.scalar_inputs import find_scalar_inputs, format_fix_suggestion, suggest_value
+from ...plan import Plan
+from ...plan.synthetic_calibration import is_synthetic
+from ...qdq.import_model import is_quantized
 from ...run.data import MAX_UNBOUNDED_SAMPLES, Data, InputSpec
 from ...run.runners import get_input_specs
 from ...run.streaming import UnrolledCalls, check_call_count, unroll_calls
 from ..config import QuantConfig
 from .recurrent_states import suggest_missing_input_fix
 
-__all__ = ["generate_synthetic_inputs", "load_calibration_data"]
+__all__ = [
+    "generate_synthetic_inputs",
+    "load_calibration_data",
+    "require_calibrated_scales",
+    "require_data",
+]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # for a model whose states are fed back
@@ -201,3 +213,44 @@ def _format_input_shape_option(spec: InputSpec) -> str:
         placeholder = "1" if axis == spec.axis else "?"
         dims.append(str(dim) if dim else placeholder)
     return f"--input-shape {spec.name}={','.join(dims)}"
+
+
+def require_data(request: str, model: ir.Model, calib: object, plan: object = None) -> None:
+    """Raise ConfigError if there are no data, no plan, and no scales in the model itself.
+
+    Parameters
+    ----------
+    request
+        Subject of the requirement and how to pass data; begins the message.
+    model
+        The user's model.
+    calib
+        Calibration data, or None.
+    plan
+        Plan or scales from a file, or None.
+    """
+    if calib is None and plan is None and not is_quantized(model):
+        raise ConfigError(
+            f"{request}; only `quantize` runs without data, as a check that the model fits a chip"
+        )
+
+
+def require_calibrated_scales(request: str, model: ir.Model, plan: Plan) -> None:
+    """Raise ConfigError if `plan` has scales or weights determined with random inputs.
+
+    Accepts a model that was written with such a plan: it carries a warning.
+
+    Parameters
+    ----------
+    request
+        Requirement that begins the message.
+    model
+        The user's model.
+    plan
+        Its plan.
+    """
+    if plan.synthetic and not is_synthetic(model):
+        raise ConfigError(
+            f"{request}: not all of its scales and weights come from a plan or from the model "
+            "itself"
+        )

@@ -1,17 +1,23 @@
-"""Measure the accuracy of a quantized model on the user's data."""
+"""Measure the accuracy of a quantized model on the user's data, and report clipped values.
+
+Values of these data that exceed the calibrated range saturate the integers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...graph import ir
-from ...run.data import Progress
+from ...run.data import Data, Progress
 from ...run.evaluation import evaluate
-from .evaluation_clipping import format_clipped_values
+from ...run.memory import bytes_per_sample, choose_batch_size
+from ...run.runners import FloatRunner, get_input_specs
 from .quantized_model import QuantizedModel
 
-__all__ = ["measure_accuracy"]
+__all__ = ["format_clipped_values", "measure_accuracy"]
 
 
 def measure_accuracy(
@@ -59,3 +65,112 @@ def measure_accuracy(
     warnings = tuple(dict.fromkeys((*evaluated.warnings, *result.report.warnings)))
     report = replace(result.report, accuracy=evaluated.accuracy, notes=notes, warnings=warnings)
     return replace(result, report=report)
+
+
+_MAX_SAMPLES = 256
+_MAX_BATCH_SIZE = 16
+_RANGE_MARGIN = 1.25  # scales are approximate: values up to this times the range do not count
+_MIN_CLIPPED_SHARE = 1e-3  # minimum fraction of a tensor's values that is reported
+_MAX_OVERSHOOT = 2.0  # a single value beyond this times the range is reported as well
+_MAX_LINES = 3
+
+
+@dataclass
+class _ClippedValues:
+    """Values of one tensor outside its calibrated range [low, high].
+
+    Attributes
+    ----------
+    count
+        Number of values outside.
+    total
+        Number of all values.
+    max_abs
+        Largest magnitude outside.
+    """
+
+    low: float
+    high: float
+    count: int = 0
+    total: int = 0
+    max_abs: float = 0.0
+
+    def add(self, array: np.ndarray) -> None:
+        """Count the values of one batch.
+
+        Outside are values beyond `_RANGE_MARGIN` times the bound on their side, with its sign.
+        """
+        is_above = (array > _RANGE_MARGIN * self.high) & (array > 0)
+        is_below = (array < _RANGE_MARGIN * self.low) & (array < 0)
+        clipped = np.abs(array)[is_above | is_below]
+        self.count += clipped.size
+        self.total += array.size
+        self.max_abs = max(self.max_abs, float(clipped.max(initial=0.0)))
+
+    @property
+    def calibrated_max_abs(self) -> float:
+        """Largest magnitude of the calibrated range."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether many values are outside, or some are far outside.
+
+        Many are at least `_MIN_CLIPPED_SHARE` of all; far is beyond `_MAX_OVERSHOOT` times the
+        largest calibrated magnitude.
+        """
+        if not self.count:
+            return False
+        has_many = self.count >= _MIN_CLIPPED_SHARE * self.total
+        return has_many or self.max_abs > _MAX_OVERSHOOT * self.calibrated_max_abs
+
+
+def format_clipped_values(
+    result: QuantizedModel, data: object, budget: int, limit: int | None = None
+) -> list[str]:
+    """Format a note for each tensor of which many values in `data` exceed the calibrated range.
+
+    Also for few values far outside, see `_ClippedValues.is_notable`. At most `_MAX_LINES` tensors
+    are listed, those with the largest fraction of such values first. Returns an empty list if the
+    plan came from elsewhere, so that the calibrated range is unknown, or if the data can be read
+    only once.
+
+    Parameters
+    ----------
+    result
+        The quantized model.
+    data
+        Evaluation data; at most `_MAX_SAMPLES` samples are used.
+    budget
+        Memory budget in bytes.
+    limit
+        Maximum number of samples.
+    """
+    if not result.ranges:
+        return []
+    source = Data(
+        data,
+        get_input_specs(result.float_graph),
+        limit=min(limit or _MAX_SAMPLES, _MAX_SAMPLES),
+        label="evaluation data",
+    )
+    if not source.is_rereadable:
+        return []
+    runner = FloatRunner(result.float_graph, set(result.ranges))
+    clipped = {name: _ClippedValues(low, high) for name, (low, high) in result.ranges.items()}
+    batch_size = choose_batch_size(bytes_per_sample(result.float_graph), _MAX_BATCH_SIZE, budget)
+    for feeds, _ in source.batches(batch_size):
+        for name, array, _qparams in runner.run(feeds):
+            clipped[name].add(array)
+    notable = [
+        (values.count / values.total, name, values)
+        for name, values in clipped.items()
+        if values.is_notable
+    ]
+    notable.sort(key=lambda entry: entry[:2], reverse=True)
+    return [
+        f"evaluation data: {values.count} values ({share:.2%}) of '{name}' exceed the calibrated "
+        f"range (up to {values.max_abs:.3g}, calibrated to {values.calibrated_max_abs:.3g}) and "
+        "are clipped; add similar data to the calibration set"
+        for share, name, values in notable[:_MAX_LINES]
+    ]

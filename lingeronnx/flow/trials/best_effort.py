@@ -21,8 +21,7 @@ from ..planning.refinement import refine_weights, select_refinement_samples
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
-from .evidence import MAX_SQNR_DB
-from .gains import SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
+from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
 from .verdict_log import log_verdict

@@ -29,7 +29,7 @@ from ..planning.refinement import refine_weights
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
 from ..report.fidelity import Fidelity
-from .gains import Gain, compute_gain
+from .evidence import Gain, compute_gain
 
 __all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
 

@@ -35,7 +35,7 @@ from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import count_samples
-from .gains import SIGNIFICANCE_Z, Gain, compute_gain
+from .evidence import SIGNIFICANCE_Z, Gain, compute_gain
 from .verdict_log import log_verdict
 
 __all__ = ["HOLD_OUT", "measure_on_held_out"]

@@ -20,8 +20,7 @@ from ...run.session import open_lowered_session
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import sum_squares
-from .evidence import MIN_GAIN_DB
-from .gains import SIGNIFICANCE_Z, compute_gain
+from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, compute_gain
 from .verdict_log import log_verdict
 
 __all__ = ["MIN_SAMPLES", "choose_import_or_requantize"]

@@ -17,8 +17,15 @@ from ..assign.shared_scales import SharedScaleGroup, find_saturated_clip_bounds,
 from ..methods.scale_search import find_searchable_scales, rescale_tensors
 from ..planning.planned_model import PlannedModel
 from ..report.candidate import Candidate, build_candidate
-from .evidence import MAX_SQNR_DB, MIN_GAIN_DB, can_choose_by_samples, output_sqnr_levels
-from .gains import STEP_SIGNIFICANCE_Z, Gain, compute_gain
+from .evidence import (
+    MAX_SQNR_DB,
+    MIN_GAIN_DB,
+    STEP_SIGNIFICANCE_Z,
+    Gain,
+    can_choose_by_samples,
+    compute_gain,
+    output_sqnr_levels,
+)
 from .verdict_log import log_verdict
 
 __all__ = ["try_finer_noisy_scales"]

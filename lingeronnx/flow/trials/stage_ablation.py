@@ -26,12 +26,12 @@ from ..report.candidate import Candidate, build_candidate
 from .evidence import (
     MAX_SQNR_DB,
     MIN_GAIN_DB,
+    SIGNIFICANCE_Z,
     has_decisive_samples,
     is_better,
     mean_sqnr_gain_db,
     output_sqnr_levels,
 )
-from .gains import SIGNIFICANCE_Z
 from .verdict_log import log_verdict
 
 __all__ = ["drop_harmful_stages"]

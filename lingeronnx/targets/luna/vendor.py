@@ -118,7 +118,7 @@ class LunaVendor(PackerVendor):
 
     def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> LunaVendor:
         """Return a copy with the kernel costs of a calibrated board."""
-        from .timing.board_costs import apply_calibration
+        from .timing.calibration_fit import apply_calibration
 
         return replace(self, prices=apply_calibration(calibration, target))
 

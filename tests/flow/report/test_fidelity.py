@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.flow import build_candidate, plan_model, prepare_model
-from lingeronnx.flow.report.evaluation_clipping import format_clipped_values
+from lingeronnx.flow.report.evaluation import format_clipped_values
 from lingeronnx.graph import ir
 from lingeronnx.run.data import Data, InputSpec
 

@@ -70,6 +70,8 @@ def test_products_behind_nonzero(platform, tmp_path):
 
 #: Models of the regression baseline that this repository contains.
 BASELINE = ("digits_cnn", "digits_lstm", "digits_gru", "digits_attention")
+#: A GRU that a chip does not compute as ONNX does is written out step by step, which adds products.
+WRITTEN_OUT = {("digits_gru", "venus")}
 
 
 @pytest.mark.parametrize("platform", ("generic", "venus"))
@@ -83,7 +85,11 @@ def test_baseline_models(name, platform):
     assert None not in counts.values()
     on_host = {node.node for node in (*report.float_nodes, *report.host_part)}
     host_float = sum(count for node, count in counts.items() if node in on_host)
-    assert report.macs.total == pytest.approx(sum(counts.values()), rel=1e-3)
+    if (name, platform) in WRITTEN_OUT:
+        assert any("GRU" in rewrite.what for rewrite in report.fitted)
+        assert report.macs.total > sum(counts.values())
+    else:
+        assert report.macs.total == pytest.approx(sum(counts.values()), rel=1e-3)
     assert report.macs.host_float == host_float
     assert report.macs.unknown == {}
 

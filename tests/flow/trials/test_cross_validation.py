@@ -17,7 +17,7 @@ from lingeronnx.flow import RefinementOptions, plan_model, prepare_model
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.report.fidelity import select_measured_tensors
 from lingeronnx.flow.trials.cross_validation import CrossValidation, count_samples
-from lingeronnx.flow.trials.gains import Gain, compute_gain
+from lingeronnx.flow.trials.evidence import Gain, compute_gain
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ....targets import Target
+from ... import Target
 from ...verdict import VerdictFinding
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
 from ..packer.memory.overruns import UNCONFIRMED_RULE, find_overruns

@@ -7,7 +7,7 @@ start in PSRAM, and the tensors of nodes with findings return to shared memory.
 
 from __future__ import annotations
 
-from ....targets import Target
+from ... import Target
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
 from ..packer.memory.plan import get_shared_memory_limit
 from ..packer.options import PackerOptions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ....alignment import round_up
 from ....graph import ir
 from ....graph.name_mapping import apply_file_names
-from ....targets import Target
+from ... import Target
 from ...objective import MEMORY, PARTS_KEY, PARTS_RESIDENT, get_objective
 from ...verdict import PackerArguments
 from ..packer.names import build_safe_names

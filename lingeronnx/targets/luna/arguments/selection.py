@@ -16,7 +16,7 @@ import onnx
 
 from ....escaping import join_shell
 from ....graph import ir
-from ....targets import Target
+from ... import Target
 from ...objective import TIME, can_keep_constants_resident, get_objective
 from ...verdict import PackerArguments
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan, prepare_graph

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ....formats import LAYER_NORM
-from ....targets import Target
+from ... import Target
 from ...latency import Latency
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
 from ..kernel_costs import ARCS

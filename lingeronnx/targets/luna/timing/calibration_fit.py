@@ -6,19 +6,25 @@ S_f and R_f are the cycles of its calls by the formulas, before the first elemen
 The sum of squares of (this / measured - 1) is minimized, plus a small penalty on the difference of
 the factors from one common factor. The penalty decides where the data do not: a log with one size
 of a kernel cannot separate its start from the rest. No factor is below 0.
+
+`apply_calibration` gives the kernel costs of a calibrated board: those of a chip with known
+formulas, times its factors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ....errors import ConfigError, suggest_nearest
+from ... import Target
 from ...timing_calibration import FamilyFactor, TimingCalibration
-from .kernels import CallCost
+from ..kernel_costs import ARCS, CostCorrection, KernelCosts
+from .kernels import FAMILIES, CallCost
 
-__all__ = ["MeasuredNode", "fit_calibration"]
+__all__ = ["BASE_COSTS", "MeasuredNode", "apply_calibration", "fit_calibration"]
 
 _REGULARIZATION = 1e-4  # weight of the penalty, relative to a sum of squares over nodes
 _MAX_SWEEPS, _CONVERGENCE_TOLERANCE = 5_000, 1e-9
@@ -151,3 +157,44 @@ def _solve_nonnegative(design: np.ndarray, prior: np.ndarray) -> np.ndarray:
         if np.abs(solution - previous).max() < _CONVERGENCE_TOLERANCE:
             break
     return solution
+
+
+#: Chips whose formulas a calibration may correct.
+BASE_COSTS = {"arcs": ARCS}
+
+
+def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelCosts:
+    """Return the kernel costs of `target` according to a calibration file.
+
+    Raises
+    ------
+    ConfigError
+        If the calibration is for another chip, or corrects unknown formulas or kernels.
+    """
+    if calibration.platform != target.name:
+        raise ConfigError(
+            f"the timing file is for {calibration.platform}, but the model targets {target.name}; "
+            f"profile a board with {target.name}"
+        )
+    if calibration.base not in BASE_COSTS:
+        raise ConfigError(
+            f"the timing file corrects formulas of {calibration.base}, which is unknown; "
+            f"known: {', '.join(BASE_COSTS)}"
+        )
+    for family in calibration.factors:
+        if family not in FAMILIES:
+            raise ConfigError(
+                f"the timing file corrects unknown kernels '{family}'"
+                f"{suggest_nearest(family, FAMILIES)}; known: {', '.join(FAMILIES)}"
+            )
+    factors = {
+        family: CostCorrection(factor.start, factor.rest)
+        for family, factor in calibration.factors.items()
+    }
+    return replace(
+        BASE_COSTS[calibration.base],
+        corrections=factors,
+        node_overhead_cycles=calibration.node,
+        relative_spread=calibration.spread,
+        clock_mhz=calibration.clock_mhz,
+    )
