@@ -110,7 +110,7 @@ TABLE = {
         ("--state", "h_new=h"),
         "no output 'h_new'",
     ),
-    "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
+    "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h", "--calls", "all"), None),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
     "a number that the data lack": (
         _NUMBER,

@@ -47,9 +47,9 @@ def network():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effort", ("fast", "normal"))
-def test_quantize_opens_five_sessions(opened, effort):
+def test_number_of_sessions(opened, effort):
     """The shapes, the user's graph, the normalised one before and after ranges are moved, and the
-    host's part.
+    host's part; of a trial run without held-out samples the last two once more.
     """
     graph = network()
     x = np.random.default_rng(1).standard_normal((40, 3, 16, 16)).astype(np.float32)
@@ -61,7 +61,8 @@ def test_quantize_opens_five_sessions(opened, effort):
     search = (
         2 if found.report.warnings else 0
     )  # an output below 15 dB: all tensors are compared to say where it breaks
-    assert 1 < len(opened) <= 5 + search
+    trial = 2 if effort == "normal" else 0
+    assert 1 < len(opened) <= 5 + search + trial
 
 
 RESNET8 = Path(__file__).resolve().parents[3] / "shared" / "models" / "mlperf_tiny_resnet8.onnx"
@@ -71,10 +72,10 @@ RESNET8 = Path(__file__).resolve().parents[3] / "shared" / "models" / "mlperf_ti
 @pytest.mark.skipif(
     not RESNET8.exists(), reason="the larger models do not lie beside the repository"
 )
-def test_resnet8_opens_five_sessions(opened):
-    """A whole network with defaults."""
+def test_resnet8_opens_six_sessions(opened):
+    """A whole network with defaults; the host's part runs before and after the last rewrites."""
     lo.quantize(RESNET8, None)
-    assert 1 < len(opened) <= 5
+    assert 1 < len(opened) <= 6
 
 
 def test_ties_are_looked_for_once(monkeypatch):

@@ -166,7 +166,7 @@ def test_figures():
         in texts["README.md"]
     )
     assert (
-        f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong"
+        f"{len(verdicts()):,} measured graphs, of which the executor computes {wrong:,} wrong"
         in texts["docs/check.md"]
     )
 
