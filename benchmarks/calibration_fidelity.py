@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
+import runpy
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +33,7 @@ import lingeronnx as lo
 from benchmarks.model_cases import CASES
 from benchmarks.packability_agreement import replace_section
 from lingeronnx import quantization
+from lingeronnx.decibels import ratio_db
 
 _MAX_TEST_SAMPLES = 256
 _REAL_FIXED = {"silero": {"sr": np.array(16000, np.int64)}}  # besides FIXED of real_models.py
@@ -61,24 +62,15 @@ class Subject:
     fixed: Mapping[str, np.ndarray]
 
 
-def _load_module(path: Path) -> Any:
-    """Import a Python file."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def iter_subjects(shared: Path) -> Iterator[Subject]:
     """Yield the models that were trained here, then those of others."""
-    loaders, real = (_load_module(shared / "data" / f"{n}.py") for n in ("loaders", "real_models"))
+    loaders = runpy.run_path(str(shared / "data" / "loaders.py"))
+    real = runpy.run_path(str(shared / "data" / "real_models.py"))
     for name, case in CASES.items():
-        calib, test = (getattr(loaders, f"{case.data}_{kind}") for kind in ("calib", "test"))
+        calib, test = (loaders[f"{case.data}_{kind}"] for kind in ("calib", "test"))
         yield Subject(name, shared / "models" / case.file, calib, test, {}, {})
-    for name, (file, calib, test, state) in real.MODELS.items():
-        fixed = {**real.FIXED.get(name, {}), **_REAL_FIXED.get(name, {})}
+    for name, (file, calib, test, state) in real["MODELS"].items():
+        fixed = {**real["FIXED"].get(name, {}), **_REAL_FIXED.get(name, {})}
         yield Subject(name, shared / "models" / "real" / file, calib, test, state, fixed)
 
 
@@ -110,11 +102,7 @@ def measure_fresh(subject: Subject, result: Any) -> dict[str, float]:
                 wide = want.astype(np.float64)
                 signal[name] += float(np.square(wide).sum())
                 noise[name] += float(np.square(wide - have).sum())
-    return {
-        name: 10 * float(np.log10(signal[name] / max(noise[name], 1e-30)))
-        for name in names
-        if signal[name]
-    }
+    return {name: ratio_db(signal[name], max(noise[name], 1e-30)) for name in names if signal[name]}
 
 
 @contextlib.contextmanager

@@ -445,7 +445,7 @@ def _find_causes(
 
 
 def _explain_missing_cause(differing: int | None) -> str:
-    """Return why a difference of `differing` values, or of an unknown number, is unexplained."""
+    """Format the reason that `differing` values, or an unknown number, are unexplained."""
     if differing is not None and differing < _MIN_EXPLAINED_VALUES:
         return (
             f"only {differing} values differ; a fault that agrees with fewer than "

@@ -99,6 +99,10 @@ _INTEGER_PRODUCTS = {
 }
 
 
+#: Rules that count the products of functions.
+_FUNCTION_RULES = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}
+
+
 def count_macs(node: ir.Node) -> int:
     """Return the MACs of one sample; 0 if the operator has none or is unknown."""
     return _count_node(node) or 0
@@ -134,7 +138,7 @@ def _count_node(node: ir.Node) -> int | None:
     """Count the products of a node itself, without subgraphs; unknown dimensions count as 1."""
     op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
-        rule = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}.get(op_type)
+        rule = _FUNCTION_RULES.get(op_type)
         return 0 if rule is None else rule.macs(node)
     count = _MAC_COUNTERS.get((node.domain, op_type))
     if count is not None:
@@ -147,7 +151,7 @@ def _count_node(node: ir.Node) -> int | None:
 def _is_counted(node: ir.Node) -> bool:
     """Whether the operator has products that are counted by shapes."""
     if node.domain == ir.FUNCTION_DOMAIN:
-        return ir.base_op_type(node) in ("Linear", "LSTM", "GRU")
+        return ir.base_op_type(node) in _FUNCTION_RULES
     return (node.domain, ir.base_op_type(node)) in _MAC_COUNTERS
 
 

@@ -34,7 +34,13 @@ from ._target import (
 )
 from .call_latency import DEFAULT_LATENCY_OPTIONS, CallLatency, LatencyOptions
 from .generic import GENERIC
-from .verdict import GraphCost, LayerCost, PackerArguments, Verdict, VerdictFinding
+from .verdict import (
+    GraphCost,
+    LayerCost,
+    PackerArguments,
+    Verdict,
+    VerdictFinding,
+)
 
 __all__ = [
     "DEFAULT",

@@ -181,7 +181,7 @@ class CycleSavings:
     def summary(self) -> str:
         """The savings as text; that the integers are the same only if they were compared."""
         basis = "another chip's kernel costs assumed" if self.assumed else "upper bounds"
-        integers = "same integers; " * bool(self.checked_samples)
+        integers = "same integers; " if self.checked_samples else ""
         return f"before / after {self.before:,} / {self.after:,} ({integers}{basis})"
 
     def write_metadata(self, metadata: MutableMapping[str, str]) -> None:

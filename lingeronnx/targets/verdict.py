@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,16 +12,20 @@ from ..escaping import join_shell
 from .latency import Latency
 
 __all__ = [
+    "ClaimBasis",
     "PackerArguments",
     "GraphCost",
     "RuleBasis",
     "VerdictFinding",
     "LayerCost",
     "Verdict",
+    "combine_bases",
     "require_latency",
 ]
 
 #: What stands behind a rule: runs of the vendor's packer and executor, or their sources alone.
+#: What the claim that a graph is chip-ready stands on; empty without such a claim.
+ClaimBasis = Literal["", "computed", "assumed"]
 RuleBasis = Literal["measured", "read"]
 
 
@@ -244,7 +248,7 @@ class Verdict:
         return self.is_packable and self.is_correct
 
     @property
-    def basis(self) -> Literal["", "computed", "assumed"]:
+    def basis(self) -> ClaimBasis:
         """What the claim that a graph is chip-ready stands on; empty if it is not.
 
         "computed" from rules that were all measured on the vendor's packer and executor; "assumed"
@@ -305,6 +309,17 @@ class Verdict:
     def latency(self) -> Latency | None:
         """The estimated latency on the chip; None if it is not known."""
         return None
+
+
+def combine_bases(verdicts: Iterable[Verdict]) -> ClaimBasis:
+    """Return the basis of the claim that all graphs are chip-ready: the weakest of `verdicts`.
+
+    Empty if it is claimed of none, or not of all.
+    """
+    bases = {verdict.basis for verdict in verdicts}
+    if not bases or "" in bases:
+        return ""
+    return "assumed" if "assumed" in bases else "computed"
 
 
 def require_latency(verdict: Verdict) -> Latency:

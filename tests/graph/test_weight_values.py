@@ -15,7 +15,7 @@ from tests.passes.helpers import graph
 SIX = np.linspace(-1, 1, 6).reshape(2, 3).astype(np.float32)
 
 
-def holed(*shape, value=np.nan, dtype=np.float32):
+def make_damaged(*shape, value=np.nan, dtype=np.float32):
     """Array of ones of which the last element is not finite."""
     array = np.ones(shape, dtype)
     array[tuple(size - 1 for size in shape)] = value
@@ -30,25 +30,25 @@ CONV = "y = Conv(x, w, b)"
 B = np.zeros(2, np.float32)
 REFUSED = {
     "weight of a convolution": (
-        one(CONV, w=holed(2, 3, 1, 1), b=B),
+        one(CONV, w=make_damaged(2, 3, 1, 1), b=B),
         "constant 'w' of Conv 'Conv_y' must be finite, but is nan at [1, 2, 0, 0] (1 of 6 elements); ",
     ),
     "infinite weight": (
-        one(CONV, w=holed(2, 3, 1, 1, value=-np.inf), b=B),
+        one(CONV, w=make_damaged(2, 3, 1, 1, value=-np.inf), b=B),
         "constant 'w' of Conv 'Conv_y' must be finite, but is -inf at [1, 2, 0, 0]",
     ),
     "bias": (
-        one(CONV, w=np.ones((2, 3, 1, 1), np.float32), b=holed(2)),
+        one(CONV, w=np.ones((2, 3, 1, 1), np.float32), b=make_damaged(2)),
         "constant 'b' of Conv 'Conv_y' must not be NaN, but is nan at [1] (1 of 2 elements)",
     ),
-    "matrix": (one("y = MatMul(x, w)", w=holed(4, 5)), "constant 'w' of MatMul"),
-    "left matrix": (one("y = MatMul(w, x)", w=holed(4, 4, value=np.inf)), "'w' of MatMul"),
+    "matrix": (one("y = MatMul(x, w)", w=make_damaged(4, 5)), "constant 'w' of MatMul"),
+    "left matrix": (one("y = MatMul(w, x)", w=make_damaged(4, 4, value=np.inf)), "'w' of MatMul"),
     "behind a Transpose": (
-        one("t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t)", w=holed(5, 4)),
+        one("t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t)", w=make_damaged(5, 4)),
         "constant 'w' of MatMul 'MatMul_y' must be finite, but is nan at [4, 3]",
     ),
     "float16 behind a Cast": (
-        one("t = Cast<to = 1>(w) y = MatMul(x, t)", w=holed(4, 5, dtype=np.float16)),
+        one("t = Cast<to = 1>(w) y = MatMul(x, t)", w=make_damaged(4, 5, dtype=np.float16)),
         "constant 'w' of MatMul",
     ),
     "scale of a quantized weight": (
@@ -64,12 +64,12 @@ REFUSED = {
             "y = BatchNormalization(x, one, zero, zero, v)",
             one=np.ones(3, np.float32),
             zero=np.zeros(3, np.float32),
-            v=holed(3),
+            v=make_damaged(3),
         ),
         "constant 'v' of BatchNormalization",
     ),
     "operand": (
-        one("y = Add(x, k)", k=holed(3, 1, 1)),
+        one("y = Add(x, k)", k=make_damaged(3, 1, 1)),
         "'k' of Add 'Add_y' must not be NaN, but is nan at [2, 0, 0]",
     ),
 }
@@ -88,18 +88,18 @@ def test_refused(name):
 
 NEVER = np.float32(-np.inf)
 ALLOWED = {
-    "added mask": one("y = Add(x, k)", k=holed(4, 4, value=NEVER)),
+    "added mask": one("y = Add(x, k)", k=make_damaged(4, 4, value=NEVER)),
     "bias that hides a class": one(
-        CONV, w=np.ones((2, 3, 1, 1), np.float32), b=holed(2, value=NEVER)
+        CONV, w=np.ones((2, 3, 1, 1), np.float32), b=make_damaged(2, value=NEVER)
     ),
     "Where": one("c = Less(x, z) y = Where(c, k, x)", z=np.float32(-5), k=NEVER),
     "Clip": one("y = Clip(x, low, high)", low=NEVER, high=np.float32(np.inf)),
     "Max": one("y = Max(x, low)", low=NEVER),
     "Min": one("y = Min(x, high)", high=np.float32(np.inf)),
     "Pad": one("y = Pad(x, p, k)", p=np.array([0, 0, 1, 1, 0, 0, 1, 1]), k=NEVER),
-    "Mul": one("y = Mul(x, k)", k=holed(4, 4, value=np.inf)),
+    "Mul": one("y = Mul(x, k)", k=make_damaged(4, 4, value=np.inf)),
     "Equal": one("e = Equal(x, k) y = Where(e, z, x)", k=np.float32(np.nan), z=np.float32(0)),
-    "unused": one("y = Relu(x)", k=holed(3)),
+    "unused": one("y = Relu(x)", k=make_damaged(3)),
 }
 
 
@@ -112,7 +112,7 @@ def test_allowed(name):
 def test_constant_nodes_defaults_and_bodies():
     """Weights may be Constant nodes, default values of graph inputs, or in the body of an If."""
     base = one("y = MatMul(x, w)", w=np.ones((4, 5), np.float32))
-    bad = numpy_helper.from_array(holed(4, 5), "w")
+    bad = numpy_helper.from_array(make_damaged(4, 5), "w")
     as_node = ir.to_proto(base)
     del as_node.graph.initializer[:]
     as_node.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=bad))
@@ -126,7 +126,7 @@ def test_constant_nodes_defaults_and_bodies():
         "branch",
         [],
         [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(holed(4, 5), "v")],
+        [numpy_helper.from_array(make_damaged(4, 5), "v")],
     )
     condition = numpy_helper.from_array(np.array(True), "c")
     in_body.graph.initializer.append(condition)

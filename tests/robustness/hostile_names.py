@@ -98,7 +98,7 @@ NAMES_BY_LANGUAGE = {
     ),
     "path": (
         "../../" + SENTINEL,
-        f"/tmp/../{SENTINEL}",
+        f"/usr/../{SENTINEL}",
         "..\\..\\" + SENTINEL,
         "CON",
     ),

@@ -93,9 +93,9 @@ class Monitor:
         from lingeronnx.run.integer.bind import Binder
 
         for owner, stage in ((LoweringContext, "lowering"), (Binder, "binding")):
-            owner.run = self._recorded(owner.run, stage)
+            owner.run = self._record_stage(owner.run, stage)
 
-    def _recorded(self, function, stage):
+    def _record_stage(self, function, stage):
         def run(*args, **options):
             self.stages.add(stage)
             return function(*args, **options)

@@ -25,6 +25,7 @@ from ...message_grouping import (
 )
 from ...ops import Violation
 from ...targets import CallLatency, GraphCost, PackerArguments, Verdict, VerdictFinding, get_target
+from ...targets.verdict import combine_bases
 
 __all__ = ["Check", "WorkedAround"]
 
@@ -132,10 +133,7 @@ class Check(Sequence[Violation]):
 
         Empty if it is not claimed.
         """
-        bases = {verdict.basis for verdict in self.verdicts}
-        if not bases or "" in bases:
-            return ""
-        return "assumed" if "assumed" in bases else "computed"
+        return combine_bases(self.verdicts)
 
     @property
     def is_wrong_by_reading(self) -> bool:
@@ -426,7 +424,7 @@ def _format_part(part: PartReport) -> list[str]:
 
 
 def _format_rule_count(noun: str, violated: Sequence[tuple[str, str]]) -> str:
-    """Return how many distinct rules are violated at how many nodes, from (rule, node) pairs.
+    """Format the numbers of distinct rules and of nodes in (rule, node) pairs of violations.
 
     Rules that differ only in quoted names and numbers are one. `noun` is "limit" or "rule".
     """

@@ -48,6 +48,12 @@ from ...targets.limits import PadLimits, SliceLimits
 
 __all__ = ["IntegerNode", "MOVE_NODE_REMEDY", "RULES", "Rule", "make_violation"]
 
+#: The remedy for a node that a platform has no operator for.
+MOVE_NODE_REMEDY = (
+    "use operators that the platform has, or move the node before the first or after the last of "
+    "them"
+)
+
 
 @dataclass(frozen=True)
 class IntegerNode:
@@ -333,13 +339,6 @@ _IMAGE_FORMATS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_
 def _is_power_of_two(scale: float) -> bool:
     """Whether a positive scale is a power of two."""
     return math.frexp(scale)[0] == 0.5
-
-
-#: The remedy for a node that a platform has no operator for.
-MOVE_NODE_REMEDY = (
-    "use operators that the platform has, or move the node before the first or after the last of "
-    "them"
-)
 
 
 def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:

@@ -304,7 +304,7 @@ def _dead_channel_suspicion(
 
 
 def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarray | None:
-    """Return which channels have nonzero float weights, bool [channel_count].
+    """Return a mask of the channels that have nonzero float weights, bool [channel_count].
 
     The channels are on the first axis of that length; None if there is none.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from .._shared import format_examples, json_option, print_json
@@ -29,9 +27,7 @@ def demo(as_json: bool) -> None:
         from ...demo import demo as run
 
         result = run(progress=progress)
-    report = result.result.report
-    warnings = tuple(dict.fromkeys((*result.evaluation.warnings, *report.warnings)))
-    report = replace(report, accuracy=result.evaluation.accuracy, warnings=warnings)
+    report = result.result.report.with_accuracy(result.evaluation)
     show_demo(console_for(as_json), result, report)
     if as_json:
         print_json(

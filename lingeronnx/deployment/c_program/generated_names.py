@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from ...errors import ConstraintError
+from ...graph.write_verification import iter_nodes_recursive
 
 __all__ = ["replace_names"]
 
@@ -49,22 +50,13 @@ def replace_names(model: onnx.ModelProto) -> onnx.ModelProto:
         for index, value in enumerate(values):
             copier.tensor_names.setdefault(value.name, f"{prefix}{index}")
     graph = copier.copy_graph(model.graph)
-    domains = {node.domain for node in iter_nodes(graph)} | {""}
+    domains = {node.domain for node in iter_nodes_recursive(graph.node)} | {""}
     opsets = [
         onnx.helper.make_opsetid("" if opset.domain == "ai.onnx" else opset.domain, opset.version)
         for opset in model.opset_import
         if opset.domain in domains | {"ai.onnx"}
     ]
     return onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=opsets)
-
-
-def iter_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Yield the nodes of a graph and of its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from iter_nodes(subgraph)
 
 
 class _Copier:

@@ -136,7 +136,7 @@ class ProgramSizes:
         )
 
     def format_origin(self) -> str:
-        """Return what the figures were measured with, or that they are computed."""
+        """Format the origin of the figures: a compiler that measured them, or declarations."""
         if self.compiler:
             return f"measured with {self.compiler}"
         return "computed from the declarations in the C files"
@@ -289,7 +289,7 @@ def compile_object(
 
 
 def read_sections(object_path: Path, toolchain: Toolchain) -> str:
-    """Return what `size -A` prints for an object file; ConfigError if it fails."""
+    """Return the output of `size -A` for an object file; ConfigError if it fails."""
     process = subprocess.run(
         [toolchain.size_tool, "-A", str(object_path)], capture_output=True, text=True, check=False
     )

@@ -259,7 +259,7 @@ class _PredictedNoise:
         self.activation_max_abs = np.max([c.input_stats.max_abs for c in self._consumers], axis=0)
 
     def alive(self) -> np.ndarray:
-        """Return which channels may be scaled, bool [C].
+        """Return a mask of the channels that may be scaled, bool [C].
 
         Each of the three ranges must exceed `_DEAD_CHANNEL_RATIO` times its largest.
         """

@@ -16,6 +16,7 @@ from ...plan.synthetic_calibration import SYNTHETIC_WARNING
 from ...run.program_parts import ProgramPart
 from ...targets import Verdict
 from ...targets.latency import CycleSavings
+from ...targets.verdict import combine_bases
 from ..partition import Partition
 from ..planning.planned_model import PlannedModel
 from ..prepare.preparation import PreparedModel
@@ -58,10 +59,7 @@ class _ChipEvaluation:
     @property
     def basis(self) -> str:
         """What the claim that all chip parts run stands on; see `Verdict.basis`."""
-        bases = {verdict.basis for verdict in self.chip_verdicts}
-        if not bases or "" in bases:
-            return ""
-        return "assumed" if "assumed" in bases else "computed"
+        return combine_bases(self.chip_verdicts)
 
     @property
     def chip_verdicts(self) -> tuple[Verdict, ...]:

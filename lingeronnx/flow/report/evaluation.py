@@ -20,6 +20,14 @@ from .quantized_model import QuantizedModel
 __all__ = ["format_clipped_values", "measure_accuracy"]
 
 
+_MAX_SAMPLES = 256
+_MAX_BATCH_SIZE = 16
+_RANGE_MARGIN = 1.25  # scales are approximate: values up to this times the range do not count
+_MIN_CLIPPED_SHARE = 1e-3  # minimum fraction of a tensor's values that is reported
+_MAX_OVERSHOOT = 2.0  # a single value beyond this times the range is reported as well
+_MAX_LINES = 3
+
+
 def measure_accuracy(
     result: QuantizedModel,
     data: object,
@@ -62,17 +70,8 @@ def measure_accuracy(
         **options,
     )
     notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
-    warnings = tuple(dict.fromkeys((*evaluated.warnings, *result.report.warnings)))
-    report = replace(result.report, accuracy=evaluated.accuracy, notes=notes, warnings=warnings)
+    report = replace(result.report.with_accuracy(evaluated), notes=notes)
     return replace(result, report=report)
-
-
-_MAX_SAMPLES = 256
-_MAX_BATCH_SIZE = 16
-_RANGE_MARGIN = 1.25  # scales are approximate: values up to this times the range do not count
-_MIN_CLIPPED_SHARE = 1e-3  # minimum fraction of a tensor's values that is reported
-_MAX_OVERSHOOT = 2.0  # a single value beyond this times the range is reported as well
-_MAX_LINES = 3
 
 
 @dataclass

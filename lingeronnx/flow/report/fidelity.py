@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 _MAX_SAMPLES = 64  # calibration samples that are used if none are held out
-_MIN_SQNR_DB = MIN_SQNR_DB
 _MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
 _STUCK_SHARE = 0.25  # fraction of a state's changing elements that may be constant in integers
 _CHUNK_SIZE = 1 << 20  # elements that are compared at once
@@ -244,8 +243,8 @@ class _OutputComparison:
 
     @property
     def low_sqnr(self) -> dict[str, float]:
-        """SQNR of the outputs below `_MIN_SQNR_DB`, or not finite."""
-        return {name: sqnr for name, sqnr in self.sqnr.items() if not sqnr >= _MIN_SQNR_DB}
+        """SQNR of the outputs below `MIN_SQNR_DB`, or not finite."""
+        return {name: sqnr for name, sqnr in self.sqnr.items() if not sqnr >= MIN_SQNR_DB}
 
     @property
     def parts(self) -> list[OutputPart]:
@@ -265,7 +264,7 @@ def _format_low_sqnr(low_sqnr: Mapping[str, float]) -> str:
     """
     worst = min(low_sqnr, key=lambda name: _sqnr_sort_key(low_sqnr[name]))
     others = len(low_sqnr) - 1
-    others_text = f" (and {others} more below {_MIN_SQNR_DB:g} dB)" if others else ""
+    others_text = f" (and {others} more below {MIN_SQNR_DB:g} dB)" if others else ""
     return f"output '{worst}' is {_format_distance(low_sqnr[worst])}{others_text}"
 
 
@@ -320,11 +319,11 @@ def _squared_error_per_row(expected: np.ndarray, actual: np.ndarray, rows: int) 
 def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, float]) -> list[str]:
     """Format a warning for the worst bad part of each output that has a good overall SQNR.
 
-    A part is bad below `_MIN_SQNR_DB` or NaN, the output good from that on (`output_sqnr`, in dB).
+    A part is bad below `MIN_SQNR_DB` or NaN, the output good from that on (`output_sqnr`, in dB).
     """
     worst: dict[str, OutputPart] = {}
     for part in parts:
-        if part.sqnr >= _MIN_SQNR_DB or not output_sqnr[part.output] >= _MIN_SQNR_DB:
+        if part.sqnr >= MIN_SQNR_DB or not output_sqnr[part.output] >= MIN_SQNR_DB:
             continue
         previous = worst.get(part.output, part)
         worst[part.output] = min(previous, part, key=lambda part: _sqnr_sort_key(part.sqnr))
@@ -567,7 +566,7 @@ def _locate_break(
 ) -> str:
     """Describe the node that loses the most SQNR against its inputs, in one batch.
 
-    Only nodes whose output is below twice `_MIN_SQNR_DB` count; "" without one, or for a model with
+    Only nodes whose output is below twice `MIN_SQNR_DB` count; "" without one, or for a model with
     states a note that the error accumulates. States are those of the float model.
     """
     feed = prepared.data.first(prepared.comparison_batch_size)
@@ -583,7 +582,7 @@ def _locate_break(
             output_db = min(max(output_db, -_MAX_SQNR_DB), _MAX_SQNR_DB)
             clamped_db[name] = output_db
             loss_db = input_db - output_db
-            if name in sqnr_db and loss_db > max_loss_db and output_db < 2 * _MIN_SQNR_DB:
+            if name in sqnr_db and loss_db > max_loss_db and output_db < 2 * MIN_SQNR_DB:
                 break_node, break_tensor, max_loss_db = node, name, loss_db
     if break_node is None:
         return "; the error accumulates from call to call" if prepared.calls is not None else ""

@@ -69,7 +69,9 @@ class MacShares:
             )
         )
         nodes = sum(self.unknown.values())
-        return f"{text}, unknown {nodes} node{'' if nodes == 1 else 's'}" if nodes else text
+        if not nodes:
+            return text
+        return f"{text}, unknown {nodes} node" + ("" if nodes == 1 else "s")
 
     def to_dict(self) -> dict[str, object]:
         """Return the counts as JSON-ready values."""

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from ...legalization import AppliedRewrite
 from ...message_grouping import format_violations, group_by_key, mask_quotes_and_numbers
 from ...number_format import difference_unit, format_decibels, format_value
 from ...ops.macs import count_macs
+from ...run.evaluation import Evaluation
 from ...targets import CallLatency, GraphCost, Target, VerdictFinding
 from ...targets.latency import CycleSavings
 from ..assign.imported_scales import ImportedQParams
@@ -188,6 +189,11 @@ class Report:
     time: CallLatency = field(default_factory=CallLatency)
     chip_ready_basis: str = ""
 
+    def with_accuracy(self, evaluation: Evaluation) -> Report:
+        """Return a copy with a measured accuracy; its warnings come first, each once."""
+        warnings = tuple(dict.fromkeys((*evaluation.warnings, *self.warnings)))
+        return replace(self, accuracy=evaluation.accuracy, warnings=warnings)
+
     @property
     def chip_ready_text(self) -> str:
         """Whether the graph is chip-ready, and what that stands on if it was not measured."""
@@ -233,8 +239,10 @@ class Report:
         """The parts of the program as one line; empty if it is not split."""
         if not self.program.parts:
             return ""
-        doubt = "; assumed, not measured: see the note" * (self.chip_ready_basis == "assumed")
-        return f"{self.program.format_line(self.integer_macs)}{doubt}"
+        line = self.program.format_line(self.integer_macs)
+        if self.chip_ready_basis != "assumed":
+            return line
+        return f"{line}; assumed, not measured: see the note"
 
     @property
     def macs_text(self) -> str:

@@ -21,7 +21,7 @@ from ..planning.refinement import refine_weights, select_refinement_samples
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
-from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
+from .evidence import MAX_SQNR_DB, SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain, accept_gain
 from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
 from .verdict_log import log_verdict
@@ -63,8 +63,7 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
     if best is baseline:
         return candidate.with_notes(notes)
     total_gain = trials.gain_between(baseline.errors, best.errors)
-    accepted = total_gain.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z)
-    if not _log_gain(total_gain, accepted, _MIN_GAIN_DB, "together"):
+    if not accept_gain("methods", total_gain, _MIN_GAIN_DB, SIGNIFICANCE_Z, "together"):
         note = f"effort best: none of these was kept; combined gain {total_gain}"
         return candidate.with_notes([*notes, note])
     refined_graph = refine_weights(best.planned, best.methods, progress=progress)
@@ -96,8 +95,7 @@ def _select_methods(
         if not gain.is_nonzero:
             notes.append(f"effort best: {name} changes nothing")
             continue
-        significant = gain.is_significant(min_gain_db, SIGNIFICANCE_Z)
-        accepted = _log_gain(gain, significant, min_gain_db, name)
+        accepted = accept_gain("methods", gain, min_gain_db, SIGNIFICANCE_Z, name)
         ending = "" if accepted else "; not kept"
         notes.append(f"effort best: {name}: gain {gain} on {gain.samples} held-out samples{ending}")
         if accepted:
@@ -124,12 +122,6 @@ def _format_regression(old: Candidate, new: Candidate) -> str:
         f"effort best: none of these was kept; gain {new_mean_db - old_mean_db:+.2f} dB "
         f"{old.fidelity.measured_on}"
     )
-
-
-def _log_gain(gain: Gain, accepted: bool, min_gain_db: float, label: str) -> bool:
-    """Log the verdict on a gain measured on held-out samples, and return the verdict."""
-    criterion = {"mean_db": min_gain_db, "errors": SIGNIFICANCE_Z}
-    return log_verdict("methods", accepted, criterion=criterion, measured=gain.figures, label=label)
 
 
 def _min_and_mean_sqnr(candidate: Candidate) -> tuple[float, float]:

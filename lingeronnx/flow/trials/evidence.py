@@ -26,6 +26,7 @@ from ...decibels import convert_to_db
 from ...graph import ir, operators
 from ..prepare.preparation import PreparedModel
 from ..report.candidate import Candidate
+from .verdict_log import log_verdict
 
 __all__ = [
     "Gain",
@@ -33,6 +34,7 @@ __all__ = [
     "MIN_GAIN_DB",
     "SIGNIFICANCE_Z",
     "STEP_SIGNIFICANCE_Z",
+    "accept_gain",
     "can_choose_by_samples",
     "clamp_sqnr_db",
     "compute_gain",
@@ -44,6 +46,9 @@ __all__ = [
 
 MAX_SQNR_DB = 100.0  #: SQNR above this counts as this
 MIN_GAIN_DB = 0.2  #: minimum gain of the mean SQNR of the outputs
+SIGNIFICANCE_Z = 1.645  #: minimum gain in standard errors (one-sided test at 5 %)
+STEP_SIGNIFICANCE_Z = 3.0  #: the same for one of dozens of scales: by chance one of 700
+_EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 _MIN_SOFTMAX_ROWS = 500  # minimum number of rows of a Softmax output
 
 
@@ -121,11 +126,6 @@ def clamp_sqnr_db(sqnr: float) -> float:
     if math.isnan(sqnr):
         return -MAX_SQNR_DB
     return max(min(sqnr, MAX_SQNR_DB), -MAX_SQNR_DB)
-
-
-SIGNIFICANCE_Z = 1.645  #: minimum gain in standard errors (one-sided test at 5 %)
-STEP_SIGNIFICANCE_Z = 3.0  #: the same for one of dozens of scales: by chance one of 700
-_EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 
 
 @dataclass(frozen=True)
@@ -214,3 +214,17 @@ def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: in
     power_db = convert_to_db(power, tiny)
     worst_gain = float((power_db - total_db[1]).min() - (power_db - total_db[0]).min())
     return Gain(float((total_db[0] - total_db[1]).mean()), standard_error, counts, worst_gain)
+
+
+def accept_gain(trial: str, gain: Gain, min_db: float, z: float, label: str = "") -> bool:
+    """Whether a gain reaches `min_db` dB and `z` standard errors (`Gain.is_significant`).
+
+    The verdict is logged for the proposal `label` of `trial`, see `log_verdict`.
+    """
+    return log_verdict(
+        trial,
+        gain.is_significant(min_db, z),
+        criterion={"mean_db": min_db, "errors": z},
+        measured=gain.figures,
+        label=label,
+    )

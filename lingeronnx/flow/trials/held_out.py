@@ -35,8 +35,7 @@ from ..recipe import get_recipe
 from ..report.candidate import Candidate, build_candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import count_samples
-from .evidence import SIGNIFICANCE_Z, Gain, compute_gain
-from .verdict_log import log_verdict
+from .evidence import SIGNIFICANCE_Z, Gain, accept_gain, compute_gain
 
 __all__ = ["HOLD_OUT", "measure_on_held_out"]
 
@@ -99,7 +98,7 @@ def measure_on_held_out(
         if alternative_trial is None:
             continue
         gain = _compute_gain(trial.candidate, alternative_trial.candidate)
-        if not _log_gain(gain, f"{calibrator} refined"):
+        if not _accept_calibrator(gain, f"{calibrator} refined"):
             continue
         note = (
             f"calibrator {calibrator} instead of mse: outputs {gain.value:.1f} dB closer to the "
@@ -230,7 +229,7 @@ def _list_promising_calibrators(best: Candidate, trial: _HeldOutTrial) -> list[s
         if replanned.plan.tensors == planned.plan.tensors:
             continue
         alternative = _build_alike(reconfigured, replanned, None, None, locate_break=False)
-        if _log_gain(_compute_gain(default, alternative), f"{calibrator} unrefined"):
+        if _accept_calibrator(_compute_gain(default, alternative), f"{calibrator} unrefined"):
             promising.append(calibrator)
     return promising
 
@@ -246,10 +245,6 @@ def _compute_gain(old: Candidate, new: Candidate) -> Gain:
     return compute_gain(old_errors, new_errors, power, old_errors.shape[1])
 
 
-def _log_gain(gain: Gain, label: str) -> bool:
-    """Log the verdict on the gain of a calibrator, and return whether it is significant."""
-    criterion = {"mean_db": _MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
-    accepted = gain.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z)
-    return log_verdict(
-        "calibrator", accepted, criterion=criterion, measured=gain.figures, label=label
-    )
+def _accept_calibrator(gain: Gain, label: str) -> bool:
+    """Whether the gain of another calibrator is significant; `label` names it in the log."""
+    return accept_gain("calibrator", gain, _MIN_GAIN_DB, SIGNIFICANCE_Z, label)

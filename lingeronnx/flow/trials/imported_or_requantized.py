@@ -20,8 +20,7 @@ from ...run.session import open_lowered_session
 from ..report.candidate import Candidate
 from ..report.fidelity import select_measured_tensors
 from .cross_validation import sum_squares
-from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, compute_gain
-from .verdict_log import log_verdict
+from .evidence import MIN_GAIN_DB, SIGNIFICANCE_Z, accept_gain, compute_gain
 
 __all__ = ["MIN_SAMPLES", "choose_import_or_requantize"]
 
@@ -135,9 +134,7 @@ def _choose_by_measurement(
         f"{_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
         f"{_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
     )
-    accepted = gain.is_significant(MIN_GAIN_DB, SIGNIFICANCE_Z)
-    criterion = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
-    if log_verdict("other_scales", accepted, criterion=criterion, measured=gain.figures):
+    if accept_gain("other_scales", gain, MIN_GAIN_DB, SIGNIFICANCE_Z):
         note = "using the requantized weights (pass --no-requantize to keep the scales)"
         return requantize(None).with_notes([f"{comparison}; {note}"])
     note = "keeping the scales (pass --requantize to use the weights alone)"

@@ -22,11 +22,11 @@ from .evidence import (
     MIN_GAIN_DB,
     STEP_SIGNIFICANCE_Z,
     Gain,
+    accept_gain,
     can_choose_by_samples,
     compute_gain,
     output_sqnr_levels,
 )
-from .verdict_log import log_verdict
 
 __all__ = ["try_finer_noisy_scales"]
 
@@ -72,9 +72,7 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
             refinement=candidate.refinement,
         )
         gain = _measured_gain(best, trial)
-        accepted = gain.is_significant(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z)
-        criterion = {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z}
-        if not log_verdict("noisiest", accepted, criterion=criterion, measured=gain.figures):
+        if not accept_gain("noisiest", gain, MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
             break
         best = trial
         finer_tensors.append(names[-1])

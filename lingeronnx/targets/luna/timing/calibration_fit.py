@@ -26,6 +26,9 @@ from .kernels import FAMILIES, CallCost
 
 __all__ = ["BASE_COSTS", "MeasuredNode", "apply_calibration", "fit_calibration"]
 
+#: Chips whose formulas a calibration may correct.
+BASE_COSTS = {"arcs": ARCS}
+
 _REGULARIZATION = 1e-4  # weight of the penalty, relative to a sum of squares over nodes
 _MAX_SWEEPS, _CONVERGENCE_TOLERANCE = 5_000, 1e-9
 _FOLDS = 10  # of the cross-validation that estimates the error on other nodes
@@ -157,10 +160,6 @@ def _solve_nonnegative(design: np.ndarray, prior: np.ndarray) -> np.ndarray:
         if np.abs(solution - previous).max() < _CONVERGENCE_TOLERANCE:
             break
     return solution
-
-
-#: Chips whose formulas a calibration may correct.
-BASE_COSTS = {"arcs": ARCS}
 
 
 def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelCosts:
