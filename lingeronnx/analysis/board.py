@@ -29,7 +29,8 @@ def profile_board(
 ) -> BoardProfile:
     """Compare a board's profile log with the latency model, and derive kernel costs from it.
 
-    Writes `output` if it is given, and nothing else.
+    Writes the calibrated kernel costs as JSON to `output` if it is given, and nothing else. Returns
+    the comparison of all parts of the model that run on the chip.
 
     Parameters
     ----------

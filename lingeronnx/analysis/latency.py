@@ -60,11 +60,11 @@ def latency(
 
 
 def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
-    """Return {node: cycles per call} of `nodes` of an integer graph.
+    """Return {node name: cycles per call} of the `nodes` of an integer graph, by the latency model.
 
     Layers outside of `nodes` count towards the next layer whose node is in `nodes`; those after the
-    last one are dropped. Nodes that are no layer are left out. Empty if the graph is no integer
-    graph, the cycles are unknown, or it does not pack.
+    last one are dropped. Nodes that are no layer are left out. Empty if `graph` is None or no
+    integer graph, if no latency model is known for its platform, or if it does not pack.
     """
     if graph is None or not is_integer_graph(graph):
         return {}

@@ -13,10 +13,10 @@ _WIDTH = 80  # columns
 
 
 def wrap_text(text: str, head: str, indent: str) -> list[str]:
-    """Wrap text to lines of 80 columns without breaking names.
+    """Wrap text to lines of 80 columns without breaking names, and return the list of lines.
 
     The first line begins with `head`, the others with `indent`. Invisible characters are escaped; a
-    longer name makes a longer line.
+    longer name makes a longer line. Empty for an empty text.
     """
     return textwrap.wrap(
         escape_invisible(text),
@@ -31,8 +31,9 @@ def wrap_text(text: str, head: str, indent: str) -> list[str]:
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a left-aligned table with ``+---+`` around the head and below the last row.
 
-    Cells are separated by ``|``; the text ends with a newline. Raises ValueError if a row has
-    another number of cells than `head`.
+    Cells are separated by ``|``; invisible characters of rows are escaped, those of `head` are not.
+    The text ends with a newline. Raises ValueError if a row has another number of cells than
+    `head`.
     """
     lines = [list(head)]
     for row in rows:

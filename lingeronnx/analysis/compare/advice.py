@@ -40,7 +40,10 @@ def diagnose(
     feeds: Mapping[str, np.ndarray],
     layout_checks: Mapping[str, InputLayoutCheck] | None = None,
 ) -> list[LayerFinding]:
-    """Diagnose the analysed model.
+    """Diagnose the analysed (quantized) model: list likely problems, worst first.
+
+    Tensors that share a scale and a problem become one finding. A problem that a finding upstream
+    explains is not reported.
 
     Parameters
     ----------
@@ -54,7 +57,7 @@ def diagnose(
     Returns
     -------
     list of LayerFinding
-        Findings by order, then by weight, worst first.
+        Findings by order (0 is the most serious), then by weight, worst first.
     """
     diagnosis = _Diagnosis(tensor_join, feeds)
     for finding in diagnose_inputs(tensor_join, layout_checks or {}):
@@ -74,23 +77,30 @@ class _Diagnosis:
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
-        """Create a diagnosis without findings; `feeds` has the samples to examine layers with."""
+        """Create a diagnosis of the joined tensors without findings.
+
+        `feeds` has the samples on which layers are examined.
+        """
         self._join, self._rows = tensor_join, tensor_join.rows
         self.parents = find_parent_rows(tensor_join)
         self._examiner = LayerExaminer(tensor_join, feeds)
         self.findings: dict[str, LayerFinding] = {}
 
     def _is_explained_upstream(self, name: str, order: int) -> bool:
-        """Whether a parent row has a finding of `order` or lower (0 is the most serious)."""
+        """Whether a tensor that the layer of `name` reads has a finding of `order` or lower.
+
+        0 is the most serious order, 3 the least. Only the nearest compared tensors upstream count.
+        """
         findings = [self.findings.get(parent) for parent in self.parents[name]]
         return any(finding is not None and finding.order <= order for finding in findings)
 
     def diagnose_scales(self) -> None:
-        """Add findings about scales that clip values or use too few integers.
+        """Add findings about scales that clip values or use too few integers to `findings`.
 
-        Rows that have a finding already are skipped. If the graph records its settings and the user
-        did not fix the scale, a rule chose a scale that is too small: the finding gets the minor
-        order 3, or is replaced by one about large values if there is one.
+        Tensors that have a finding already are skipped. If the graph is exactly as quantization
+        made it, records its settings and the user did not fix the scale, a rule of the chip chose a
+        scale that is too small: the finding gets the minor order 3, or is replaced by one about
+        large values if there is one.
         """
         has_settings = self._examiner.is_unmodified and _records_settings(self._join)
         fixed = _extend_to_shared_scale(_user_fixed_tensors(self._join), self._rows, self.parents)
@@ -108,9 +118,9 @@ class _Diagnosis:
             self.findings[name] = finding
 
     def diagnose_large_values(self) -> None:
-        """Add findings about tensors whose range is set by a few channels or values.
+        """Add findings about tensors whose range is set by a few channels or values to `findings`.
 
-        Tensors with a finding, or explained by one of order up to 1 upstream, are skipped.
+        Tensors with a finding, or with a finding of order 0 or 1 directly upstream, are skipped.
         """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
@@ -122,8 +132,8 @@ class _Diagnosis:
     def diagnose_broken_layers(self) -> None:
         """Add findings about layers that compute something else than the float model's.
 
-        These replace minor findings (order 2 and up). Left out are findings of UNSPECIFIC_KINDS
-        that few bits explain, and layers that already have a finding of order 0 or 1.
+        These replace findings of order 2 and up. Left out are findings of unspecific kinds that few
+        bits explain, and those about a layer that already has a finding of order 0 or 1.
         """
         for name, row in self._rows.items():
             if name in self.findings and self.findings[name].order < 2:
@@ -141,22 +151,22 @@ class _Diagnosis:
                 self.findings[name] = finding
 
     def _is_explained_by_few_bits(self, name: str, row: ComparedTensor) -> bool:
-        """Whether the layer or a parent has a finding, or the layer's weights are uneven.
+        """Whether the tensor or one directly upstream has a finding, or its weights are uneven.
 
-        Findings of parents count up to order 2.
+        Findings upstream count up to order 2.
         """
         if name in self.findings or self._is_explained_upstream(name, 2):
             return True
         return self._diagnose_uneven_weights(name, row) is not None
 
     def _diagnose_uneven_weights(self, name: str, row: ComparedTensor) -> LayerFinding | None:
-        """Return the finding of `diagnose_uneven_weights` about a row, or None."""
+        """Return a finding if a few large weights leave few bits for the others, else None."""
         return diagnose_uneven_weights(row, self._join, self.parents[name], self.findings)
 
     def diagnose_remaining(self) -> None:
-        """Add uneven weights and minor issues of tensors without a finding.
+        """Add uneven weights, or else minor issues, of tensors that have no finding yet.
 
-        Tensors whose error is explained by a finding of order up to 1 upstream are skipped.
+        Tensors with a finding of order 0 or 1 directly upstream are skipped.
         """
         for name, row in self._rows.items():
             if name in self.findings or self._is_explained_upstream(name, 1):
@@ -175,9 +185,9 @@ def _records_settings(tensor_join: TensorJoin) -> bool:
 
 
 def _load_settings(tensor_join: TensorJoin) -> Mapping[str, Any] | None:
-    """Return the settings of `quantize` recorded in the analysed graph.
+    """Return the settings of `quantize` that the analysed graph records, by name.
 
-    None if it records none, or the analysed model has no graph.
+    None if it records none, or the analysed model has no graph (a dump).
     """
     graph = tensor_join.other.graph
     return None if graph is None else load_quantize_settings(graph)
@@ -188,10 +198,13 @@ def _extend_to_shared_scale(
 ) -> set[str]:
     """Extend `names` to all tensors that share a scale with them through data movement.
 
-    Returns a new set; tensors are joined as long as both sides have the same scale.
+    Follows operators that move data or keep scales, in both directions, as long as input and output
+    are stored with the same scale. Returns a new set.
 
     Parameters
     ----------
+    names
+        Tensors to begin with.
     rows
         Compared tensors by name.
     parents
@@ -216,7 +229,8 @@ def _extend_to_shared_scale(
 def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
     """Return the tensors whose scale the user set by an override, as the analysed graph records it.
 
-    Empty if no settings are recorded, there is no float graph, or they do not match it.
+    Overrides are resolved in the float graph. Empty if no settings are recorded, there is no float
+    graph, or an override does not match it.
     """
     settings = _load_settings(tensor_join)
     overrides = {} if settings is None else settings.get("overrides", {})
@@ -245,10 +259,11 @@ def format_options(findings: Sequence[LayerFinding]) -> str:
 
 
 def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
-    """Return {row: nearest upstream rows} of every row.
+    """Return {tensor: nearest upstream tensors} for every compared tensor (row) of the join.
 
-    Tensors without a row are skipped, and the search continues at their inputs; constants do not
-    count.
+    Tensors without a row are skipped and the search continues at the inputs of their nodes, on all
+    paths. Constants do not count. The baseline's graph is searched, or the analysed model's if the
+    baseline has none.
     """
     source = tensor_join.base if tensor_join.base.graph is not None else tensor_join.other
 
@@ -293,10 +308,10 @@ def _group_findings(
 ) -> Iterator[LayerFinding]:
     """Yield one finding for each group of tensors that share a scale and a problem.
 
-    The finding is about the Concat of the group, or about its first tensor; the others are in
-    `also`. It has the largest weight of the group, times _DOWNSTREAM_WEIGHT if a tensor directly
-    upstream of the group has a finding of the same kind. `parents` maps a tensor to those that its
-    layer reads.
+    It is the finding of the group's first Concat in graph order, or of its first tensor; the others
+    are in `also`. It has the largest weight of the group, times _DOWNSTREAM_WEIGHT (a half) if a
+    tensor directly upstream of the group has a finding of the same kind. `parents` maps a tensor to
+    those that its layer reads.
     """
     position = {name: i for i, name in enumerate(rows)}
     for names in _group_layers(by_layer, rows, parents):
@@ -348,9 +363,10 @@ def _can_group(
     by_layer: Mapping[str, LayerFinding],
     rows: Mapping[str, ComparedTensor],
 ) -> bool:
-    """Whether a tensor and its parent have a finding of the same groupable kind and the same scale.
+    """Whether a tensor and its parent (one that its layer reads) can be reported as one finding.
 
-    Dead channels are grouped only behind operators that keep the scale.
+    Both need a finding of the same groupable kind and the same scale. Dead channels are grouped
+    only behind operators that keep the scale. `name` must have a finding.
     """
     finding, parent_finding = by_layer[name], by_layer.get(parent)
     if finding.kind not in _GROUPABLE_KINDS:

@@ -172,9 +172,9 @@ def find_bad_case(
 
 
 def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples in a batch, the largest of all inputs of any batch size.
+    """Return the number of samples in a batch: the largest count of all inputs.
 
-    1 if there is no such input.
+    Inputs with a fixed batch size do not count; 1 if there are no others.
     """
     counts = [
         spec.count_samples(feeds[name]) for name, spec in specs.items() if spec.accepts_any_batch
@@ -183,9 +183,10 @@ def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpe
 
 
 def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
-    """Return the name of the output to compare and its sample axis.
+    """Return the name of the model output to compare, and the axis of its samples.
 
-    An `output` of None is the first output; the axis is that of `find_dynamic_axis`.
+    An `output` of None is the model's first output. The axis is the only one of unknown size of a
+    float32 output, else 0.
 
     Raises
     ------
@@ -200,15 +201,16 @@ def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
 
 
 def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
-    """Resolve a metric to (name, function of two arrays, order).
+    """Resolve a metric to (name, function, order); the function takes two arrays, returns a float.
 
-    The order is None for a metric of `METRICS`, whose name may be in any case; a user's function,
-    or "module:function", requires "ascending" or "descending". The function returns a float.
+    `metric` is a known name such as "SQNR" in any case, "module:function", which is imported, or a
+    function. The order of a known metric is None; a user's function requires "ascending" or
+    "descending", the direction in which its worst values come first.
 
     Raises
     ------
     ConfigError
-        If the metric is unknown, or the order is missing or superfluous.
+        If the metric is unknown, or the order is missing, wrong or superfluous.
     """
     known = {name.casefold(): name for name in METRICS}
     if isinstance(metric, str) and metric.casefold() in known:
@@ -232,7 +234,7 @@ def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Meas
 
 
 def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
-    """Compute the measure `name` of `METRICS` for one sample's outputs.
+    """Compute a measure of METRICS, such as "SQNR", of output `y` against `x` of one sample.
 
     Raises
     ------
@@ -250,7 +252,9 @@ def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _run_output(source: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Run a batch and return the float values of the output or dumped tensor `name`.
+    """Run a batch through a source and return the float values of its output `name`.
+
+    Of a dump, it is the stored tensor `name`. Integers are converted to real values.
 
     Raises
     ------

@@ -53,11 +53,11 @@ class StoredRanges:
 
     @classmethod
     def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
-        """Compute the magnitudes of the channels of `row`, stored as `stored_form`.
+        """Compute the magnitudes of the channels of `row` in the stored units of `stored_form`.
 
-        They are the largest absolute value and RMS of each channel, times its factor. The medians
-        are of the active channels (0) and of their SQNR in dB (inf), with the value in parentheses
-        if there are none.
+        These are largest absolute value and RMS of each channel, times the channel's factor. The
+        median magnitude (0 if there are none) and the median SQNR in dB (infinite if there are
+        none) are of the active channels.
         """
         channels, factor = row.channels, np.array(stored_form.factor)
         max_abs, rms = channels.max_abs * factor, np.sqrt(channels.mean_square) * factor
@@ -73,15 +73,15 @@ class StoredRanges:
 
     @property
     def has_few_large(self) -> bool:
-        """Whether at most an eighth of the channels are large, or at most one."""
+        """Whether the large channels (`is_large`) are at most an eighth of all, or only one."""
         return bool(np.count_nonzero(self.is_large) <= max(1, len(self.max_abs) // 8))
 
 
 def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
     """Return a finding if a few channels or a few values set the range of the tensor, else None.
 
-    Rare values come first, then large channels, then uneven ones. Inputs and float tensors are not
-    examined.
+    Tried in this order: rare values, large channels, uneven channels. Model inputs and tensors that
+    are not stored as integers are not examined.
     """
     if row.stored_form is None or not row.channels.count or row.kinds[0] == "Input":
         return None
@@ -134,9 +134,10 @@ def _diagnose_large_channels(
 ) -> LayerFinding | None:
     """Return a finding if some channels are much larger than the median channel, else None.
 
-    Large channels are those of `ranges.is_large`; the SQNR of the median channel must be below
-    _POOR_SQNR_DB, and the largest RMS of a large channel above _MAX_CHANNEL_RATIO / 2 times the
-    median RMS. The kind is "outlier channel" if `ranges.has_few_large`, else "uneven channels".
+    Large is more than _MAX_CHANNEL_RATIO times the median range. The SQNR of the median channel
+    must be below _POOR_SQNR_DB, and the largest RMS of a large channel above _MAX_CHANNEL_RATIO / 2
+    times the median RMS. The kind is "outlier channel" if at most an eighth of the channels (or
+    one) is large, else "uneven channels".
     """
     large = np.flatnonzero(ranges.is_large)
     if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large.size:
@@ -176,7 +177,10 @@ def _diagnose_uneven_channels(
 def _make_uneven_finding(
     row: ComparedTensor, kind: str, measured: str, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding:
-    """Make a finding of order 2 whose options equalize channels, with the median channel's SQNR."""
+    """Make a finding of the given kind and order 2 that advises to equalize the channels.
+
+    Its weight follows from the SQNR of the median channel; `measured` is its text.
+    """
     return make_finding(
         row,
         kind=kind,
@@ -190,17 +194,20 @@ def _make_uneven_finding(
 
 
 def _abs_quantile_99(row: ComparedTensor) -> float:
-    """Estimate the 0.99 quantile of |x|: the largest of |q(0.995)|, |q(0.005)| and q(0.99) of x."""
+    """Estimate the 0.99 quantile of |x| from quantiles of x, the baseline's values.
+
+    It is the largest of |q(0.995)|, |q(0.005)| and q(0.99).
+    """
     histogram = row.effective.x.histogram
     tails = abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005))
     return max(*tails, histogram.quantile(0.99))
 
 
 def _equalization_options(row: ComparedTensor, tensor_join: TensorJoin) -> tuple[str, ...]:
-    """Return the option to equalize channel ranges, or 16 bits for a graph that is equalized.
+    """Return the option of `quantize` that equalizes channel ranges: ("--effort normal",).
 
-    A graph is equalized if a transform of its plan has different factors. Empty if it is and the
-    platform has no 16 bits.
+    If the plan of the graph equalizes already (a transform has different factors), return an
+    override with 16 bits for the tensor instead, or () if the platform has no 16 bits.
     """
     plan = getattr(tensor_join.other, "plan", None)
     if plan is None or all(len(set(t.factor)) <= 1 for t in plan.transforms.values()):
@@ -269,9 +276,10 @@ def diagnose_uneven_weights(
 
 
 def _integer_weight(node: ir.Node | None) -> np.ndarray | None:
-    """Return the integer weight [O, I, ...] of a layer: constant input 1 of at least two axes.
+    """Return the integer weight [O, I, ...] of a layer, its constant input 1.
 
-    None if it has none.
+    None without a node, a second input, or if that is not a signed integer constant of at least two
+    axes.
     """
     if node is None or len(node.inputs) <= 1:
         return None
@@ -291,11 +299,11 @@ _CHANNEL_PRODUCING_OPS = (
 def diagnose_minor_issues(
     row: ComparedTensor, tensor_join: TensorJoin, explained: bool
 ) -> LayerFinding | None:
-    """Return a finding about dead channels, an 8-bit output, or an unexplained error, else None.
+    """Return a finding of order 3 about dead channels, an 8-bit output, or an unexplained error.
 
-    They are tried in this order, all of order 3. The output needs an SQNR below _UNEVEN_SQNR_DB,
-    the error one below _LOW_SQNR_DB and a local error. `explained` says whether a finding upstream
-    explains the error, which excludes the last.
+    Tried in this order; None if none applies. An 8-bit graph output needs an SQNR below
+    _UNEVEN_SQNR_DB, an unexplained error one below _LOW_SQNR_DB and a local error. `explained` says
+    that a finding upstream explains the error, which excludes the last.
     """
     finding = _diagnose_dead_channels(row)
     if finding is not None:
@@ -328,10 +336,10 @@ def diagnose_minor_issues(
 
 
 def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
-    """Find out whether some, but not all channels of the layer are constant; None if not.
+    """Return a finding "dead channel" if some, but not all channels of the layer are constant.
 
-    The weight of the finding is the fraction of these channels, a hundredth of it behind a Relu or
-    other clipping operator.
+    Else None, and for operators that do not compute their channels. The weight of the finding is
+    the fraction of constant channels, a hundredth of it behind a Relu or Clip.
     """
     if row.channels.count <= 1 or row.kinds[0] not in _CHANNEL_PRODUCING_OPS:
         return None
@@ -355,6 +363,6 @@ def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
 
 
 def _format_channels(channels: np.ndarray) -> str:
-    """List up to four channels, and the number of the others."""
+    """List the first four channel indices, separated by commas, and the number of the others."""
     listed = ", ".join(str(int(c)) for c in channels[:4])
     return listed + (f" and {len(channels) - 4} more" if len(channels) > 4 else "")

@@ -88,9 +88,9 @@ def _append_clip(
     array: np.ndarray,
     used_names: set[str],
 ) -> ir.Value:
-    """Append Max and Min that clip `value` to the range of its integers, and return the result.
+    """Append Max and Min nodes that clip `value` to the range of its integers; return the result.
 
-    `array` has the rank and data type of the value. Names are reserved in `used_names`.
+    `array` has the rank and data type of the value. New names are added to `used_names`.
     """
     max_float = np.finfo(array.dtype).max
     bounds = stored_form.representable_range(array.ndim)

@@ -94,13 +94,17 @@ def compare(
     trial_feeds: dict[str, np.ndarray] = {}
 
     def iter_recorded_batches() -> Iterator[Batch]:
-        """Yield the batches, and add samples of them to those on which options are tried."""
+        """Yield the batches of the data, and add their first samples to `trial_feeds`.
+
+        Options are tried on these samples after the comparison.
+        """
         specs = list(base.inputs)
         for feeds, labels in iter_batches(specs, data, tensor_join, state, calls, batch, limit):
             _add_trial_samples(trial_feeds, feeds, first_call_only=ordered)
             yield feeds, labels
 
     def report_progress() -> None:
+        """Report the number of samples so far to the `progress` callback, if there is one."""
         if progress is not None:
             progress("comparing", tensor_join.samples, None)
 
@@ -127,8 +131,9 @@ def _build_comparison(
 ) -> Comparison:
     """Diagnose the joined tensors, and try the findings' options on the samples `trial_feeds`.
 
-    With `ordered`, samples are consecutive calls; then neither the input layout is checked nor
-    options are tried. `names` are the titles of both models.
+    Layers are examined on the first 16 of these. With `ordered`, samples are consecutive calls, so
+    neither the input layout is checked nor options are tried. `names` are the titles of both
+    models.
     """
     examined_feeds = {
         name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array
@@ -158,7 +163,7 @@ def _build_comparison(
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
     """Return {node: bits of its weights} of an integer graph; empty if all have 8 bits.
 
-    Nodes without attribute `parameter_bits` are left out. Empty, too, without a graph.
+    Nodes without the attribute `parameter_bits` are left out. Empty if `graph` is None.
     """
     bits_by_node: dict[str, int] = {}
     for node in () if graph is None else graph.graph:
@@ -176,11 +181,11 @@ class _JoinJob:
     other: TensorSource
 
     def start(self) -> Callable[[Batch], PartialJoin]:
-        """Return the function that joins both sources on a batch."""
+        """Return the function that joins both sources on one batch (feeds, labels)."""
         return self._join
 
     def _join(self, batch: Batch) -> PartialJoin:
-        """Measure one batch (feeds, labels) with a join of its own."""
+        """Run one batch (feeds, labels) through both sources and return its measures alone."""
         tensor_join = TensorJoin(self.base, self.other)
         tensor_join.add(*batch)
         return tensor_join.partial_result
@@ -189,10 +194,10 @@ class _JoinJob:
 def _add_trial_samples(
     trial_feeds: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], first_call_only: bool
 ) -> None:
-    """Add the first samples of a batch to `trial_feeds`, in place, up to `_MAX_TRIAL_SAMPLES` each.
+    """Add the first samples of a batch to `trial_feeds`, in place, up to _MAX_TRIAL_SAMPLES each.
 
-    With `first_call_only`, only samples of the first batch are added. Scalars keep their first
-    value, and samples of another shape are left out.
+    With `first_call_only`, an input that is in `trial_feeds` already gets no more samples. Scalars
+    keep their first value, and samples whose shape differs from those so far are left out.
     """
     for name, array in feeds.items():
         if name not in trial_feeds or not array.ndim:
@@ -234,7 +239,10 @@ def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> 
 
 
 def _format_table(comparison: Comparison) -> str:
-    """Format the comparison as a text table, left-aligned, without CSV_ONLY_COLUMNS."""
+    """Format the comparison as a left-aligned text table: names of columns, then a row per tensor.
+
+    The columns that are only in the CSV file (local errors, saturation ...) are left out.
+    """
     names = (*COLUMNS, *comparison.width_columns)
     rows = [list(names)]
     for cells in comparison.table():
@@ -267,5 +275,8 @@ def _format_cell(value: object) -> str:
 
 
 def _join_list(value: object) -> object:
-    """Join the items of a list by "x"; other values are unchanged."""
+    """Join the items of a list by "x", such as a shape to "1x3x8x8".
+
+    Return other values unchanged.
+    """
     return "x".join(map(str, value)) if isinstance(value, list) else value

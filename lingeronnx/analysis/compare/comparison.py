@@ -98,7 +98,10 @@ class Comparison:
         return sorted(self.rows, key=lambda row: row.effective.sqnr)[:5]
 
     def finding_kind_of(self, row: ComparedTensor) -> str:
-        """Return the kind of the first finding about a row (or with it in `also`), or ""."""
+        """Return the kind of the first finding about a tensor, or "" if there is none.
+
+        A finding is about its layer and about the tensors in its `also`.
+        """
         for finding in self.findings:
             if row.name in (finding.layer, *finding.also):
                 return finding.kind
@@ -108,14 +111,14 @@ class Comparison:
     def options(self) -> str:
         """The options that help, as arguments of `lingeronnx quantize MODEL --calib DATA`.
 
-        These are the options of all findings if none was tried, else the best combination.
+        If options were tried, the best combination, which may be empty; else those of all findings.
         """
         if self.option_results is None:
             return format_options(self.findings)
         return " ".join(self.option_results.best)
 
     def table(self) -> list[dict[str, object]]:
-        """Return the cells of every tensor by COLUMNS, CSV_ONLY_COLUMNS and `width_columns`."""
+        """Return {column: cell} for every tensor, in graph order: the rows of the CSV file."""
         rows = []
         for index, row in enumerate(self.rows):
             widths = {name: self.weight_bits.get(row.nodes[1]) for name in self.width_columns}
@@ -124,11 +127,14 @@ class Comparison:
 
     @property
     def width_columns(self) -> tuple[str, ...]:
-        """The last columns of both tables: bits of weights, if a layer has other than 8 bits."""
+        """("weight_bits",), the last column of both tables, or () if all weights have 8 bits."""
         return ("weight_bits",) if self.weight_bits else ()
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but the histograms as JSON-ready values."""
+        """Return models, accuracy, outputs, options, findings and all rows as JSON-ready values.
+
+        Histograms are not included.
+        """
         layers = []
         for cells in self.table():
             layers.append({key or "index": value for key, value in cells.items()})
@@ -169,7 +175,7 @@ class Comparison:
     def _format_option_advice(self) -> list[str]:
         """Return the lines that advise options, with their measured effect if they were tried.
 
-        Empty if no finding has an option.
+        If none helped when tried, the lines explain that. Empty if no finding has an option.
         """
         if not format_options(self.findings):
             return []
@@ -207,7 +213,7 @@ class Comparison:
 
 
 def _explain_no_option(results: OptionTrialResult) -> str:
-    """Explain that no option helps, or that the gain is within the error of the trial."""
+    """Return a sentence: no option helps, or the gain is within the error of the trial itself."""
     effect = (
         f"with all options {format_number(results.all_options_sqnr)} dB, without "
         f"{format_number(results.baseline_sqnr)} dB"
@@ -222,9 +228,10 @@ _INDENT = "   "
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
-    """Return the cells of a tensor, without the columns of weight widths.
+    """Return {column: cell} of a tensor, without the bits of weights; `index` is its row number.
 
-    Cells are None without the value: scale (float tensor) and local measures (none taken).
+    None where a value is missing: scale, saturation and so on of float tensors, and local measures
+    if none were taken.
     """
     local_values = {} if row.local is None else row.local.to_dict()
     arrived_values = row.arrived.to_dict()

@@ -54,10 +54,10 @@ class LayerFinding:
 
     @property
     def place(self) -> str:
-        """The location as text: module, operator, node unless the module implies it, and tensor.
+        """The location as text: module, operator type, node name and tensor, "a.b: Conv n 'x'".
 
-        A module implies the node if the node's name contains its path; without a module it is left
-        out.
+        The module is left out if it is empty or the node's name. The node is left out if its name
+        contains the module's path.
         """
         has_module = self.module not in ("", self.node)
         node = self.node
@@ -84,8 +84,8 @@ def make_finding(
 ) -> LayerFinding:
     """Create a finding about the tensor of `row`.
 
-    The weight is the shortfall of `sqnr_db` from an ordinary 8-bit tensor, at least 0. `sqnr_db` is
-    the SQNR that the tensor is left with, in dB; None for the SQNR of its own layer.
+    Its weight is the shortfall of `sqnr_db` from 35 dB (an ordinary 8-bit tensor), at least 0.
+    `sqnr_db` is the SQNR that the tensor is left with, in dB; None takes that of its own layer.
     """
     if sqnr_db is None:
         sqnr_db = row.effective.sqnr
@@ -107,10 +107,10 @@ def make_finding(
 def format_distinct_from(
     value: float, limit: float, template: str = "{:.{d}f}", digits: int = 1
 ) -> str:
-    """Format a value with enough digits to differ from the limit that it exceeds.
+    """Format a value with enough digits that its text differs from that of `limit`.
 
     `template` is a format string with the number of digits `d`, which begins at `digits` and grows
-    by at most 5; if that is not enough, it stays `digits`.
+    by at most 5; if that is not enough, `digits` digits are used.
     """
     for d in range(digits, digits + 6):
         if template.format(value, d=d) != template.format(limit, d=d):
@@ -119,5 +119,5 @@ def format_distinct_from(
 
 
 def format_override(row: ComparedTensor, setting: str) -> str:
-    """Format, for a shell, the option of `quantize` that gives the tensor its own setting."""
+    """Format `--override 'TENSOR=SETTING'`, an option of `quantize`, quoted for a shell."""
     return f"--override {quote_shell(f'{row.name}={setting}')}"

@@ -28,11 +28,11 @@ _MIN_SAMPLES = 32  # samples required to judge the order of channels
 def diagnose_inputs(
     tensor_join: TensorJoin, layout_checks: Mapping[str, InputLayoutCheck]
 ) -> Iterator[LayerFinding]:
-    """Yield at most one finding for each input, if it differs from those of calibration.
+    """Yield at most one finding for each model input whose data differ from those of calibration.
 
-    Tried in this order: the moments that the analysed graph records, the layout check, and without
-    recorded moments, whether the fraction of clipped values exceeds _MAX_CLIPPED_FRACTION. Inputs
-    without a row are skipped. `layout_checks` has the layout check of each image input.
+    Tried in this order: the mean and deviation that the analysed graph records, the layout check,
+    and, if no moments are recorded, whether more than _MAX_CLIPPED_FRACTION of the values are
+    clipped. Inputs that were not compared are skipped. `layout_checks` has results by input.
     """
     graph = tensor_join.other.graph
     moments = {} if graph is None else load_input_moments(graph)
@@ -68,9 +68,10 @@ def _compare_with_calibration(
     """Return a finding if an input differs from the calibration data, else None.
 
     Tried in this order: 2 to 4 channels in another order; a mean that moved by more than
-    _MAX_MEAN_SHIFT, or a deviation that changed by _MAX_STD_RATIO ("input not normalised"); channel
-    means that moved against each other. The first and the last require _MIN_SAMPLES samples. `mean`
-    and `std` are those of calibration, [C], or [1] for the entire tensor.
+    _MAX_MEAN_SHIFT deviations, or a deviation that changed by a factor of _MAX_STD_RATIO ("input
+    not normalised"); channel means that moved against each other. The first and the last require
+    _MIN_SAMPLES samples. `mean` and `std` are those of calibration, [C], or [1] for the entire
+    tensor.
     """
     moments = row.channels.mean, row.channels.std
     if len(moments[0]) != len(mean):
@@ -106,11 +107,12 @@ def _detect_channel_shift(
     std: np.ndarray,
     samples: int,
 ) -> LayerFinding | None:
-    """Return a finding if channel means moved against each other, else None.
+    """Return "input channels swapped" if channel means moved against each other, else None.
 
-    This happens if channels are swapped and then normalized. The largest shift relative to the mean
-    shift must reach a limit that depends on the number of `samples`, and exceed the mean shift.
-    `input_mean`, `mean` and `std` [C] are those of the data and of calibration.
+    This happens if channels are swapped and then normalized. A channel's shift against the mean
+    shift of all must reach a limit, which falls with the number of `samples`, and the largest such
+    shift must not be below the mean shift. `input_mean`, `mean` and `std` [C] are those of the data
+    and of calibration.
     """
     shifts = (input_mean - mean) / np.maximum(std, 1e-12)
     relative_shifts = shifts - shifts.mean()
@@ -171,7 +173,10 @@ def _detect_channel_reorder(
 def _make_input_finding(
     row: ComparedTensor, kind: str, measured: str, limit: str, weight: float
 ) -> LayerFinding:
-    """Create a finding of order 0, the most serious, about an input; it has no options."""
+    """Create a finding of order 0 about a model input, which advises to prepare the data otherwise.
+
+    Order 0 is the most serious; it has no options.
+    """
     remedy = "prepare the data as for calibration, or calibrate with data like these (--calib)"
     return LayerFinding(
         layer=row.name,

@@ -54,12 +54,13 @@ class InputLayoutCheck:
 def check_input_layout(
     base: TensorSource, name: str, feeds: Mapping[str, np.ndarray]
 ) -> InputLayoutCheck:
-    """Check the layout of the images [N, 3, H, W] that input `name` has in `feeds`.
+    """Check whether the images [N, 3, H, W] of input `name` have swapped channels, or H and W.
 
-    Inputs of another shape, and a `base` that is no float model, give an empty result, as do images
-    whose layout is right. The result is undecided with fewer than _MIN_SAMPLES images, without the
-    node of `_first_batch_norm`, or if another layout is almost as close. Otherwise it has the kind
-    of the mistake.
+    The outputs of the first Conv are compared with the statistics of the BatchNormalization after
+    it, for the given layout and all others. The result is empty if the layout is right, for inputs
+    of another shape and if `base` is no float model. It is undecided with fewer than _MIN_SAMPLES
+    images, without such a BatchNormalization, or if another layout is almost as close. Otherwise it
+    has the kind of the mistake.
     """
     images = feeds.get(name)
     if not isinstance(base, FloatSource) or images is None:
@@ -102,9 +103,10 @@ _TRANSPOSED = "height and width exchanged"
 
 
 def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (description, images) of all layouts; the given layout comes first, with "".
+    """Yield (description, images) of the given layout, with "", and then of all others.
 
-    Height and width are exchanged only if they are equal.
+    Others are the permutations of the three channels, and height and width exchanged if these are
+    equal.
     """
     yield "", array
     for order in permutations(range(_COLOR_CHANNELS)):
@@ -115,9 +117,10 @@ def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
-    """Return the BatchNormalization after the first Conv; each is the sole consumer of its input.
+    """Return the BatchNormalization after the first Conv of the model's input `name`.
 
-    None if input `name` has no such consumers, or the variance is not constant.
+    None unless the Conv is the sole consumer of the input and the BatchNormalization that of the
+    Conv, with a constant variance.
     """
     value = next((v for v in graph.graph.inputs if v.name == name), None)
     conv = None if value is None else ir.sole_consumer(value)
@@ -130,10 +133,10 @@ def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
 
 
 def _distance(base: FloatSource, norm: ir.Node, feeds: Mapping[str, np.ndarray]) -> float:
-    """Compute the distance d of the first layer's outputs for `feeds` to the training data.
+    """Run `feeds` and compute how far the inputs of `norm` are from the training data.
 
-    It compares mean (in standard deviations) and log variance of each channel with the statistics
-    that `norm` stores, and averages over the channels.
+    Squared difference of means (in training deviations) plus squared log ratio of variances, from
+    the statistics that the BatchNormalization stores, averaged over the channels.
     """
     ((_, outputs, _),) = base.session.tensors(feeds, [ir.input_name(norm)])
     train_mean = np.asarray(ir.const_value(norm.inputs[3]), np.float64)

@@ -100,14 +100,14 @@ class ComparedTensor:
 
     @property
     def display_name(self) -> str:
-        """The node that produces the tensor, by its name and module, or else the tensor's name."""
+        """The name and module of the node that produces the tensor, or else the tensor's name."""
         return format_node_label(self.nodes[0], self.module) or self.name
 
     @property
     def total_shape(self) -> tuple[int, ...]:
         """The shape over all of the data, with the batches concatenated on axis 0.
 
-        The shape of the last batch for scalars, and without elements.
+        For scalars and tensors without elements it is the shape of the last batch.
         """
         row_size = math.prod(self.shape[1:])
         total_count = self.arrived.total_count
@@ -122,20 +122,21 @@ class ComparedTensor:
 
     @property
     def local_or_arrived(self) -> PairMeasures:
-        """The local error if it is known, else the error as it arrives."""
+        """The local error (added by the tensor's own layer), or the error as it arrives."""
         return self.arrived if self.local is None else self.local
 
     @property
     def effective(self) -> PairMeasures:
         """The error of the layer itself, as far as it matters to the consumers of the tensor.
 
-        This is `as_consumed`, else the local error, else the error as it arrives.
+        This is the error within the range that the consumers let through, if they clip; else the
+        local error if it is known; else the error as it arrives from both models' inputs.
         """
         return self.local_or_arrived if self.as_consumed is None else self.as_consumed
 
     @property
     def baseline_range(self) -> tuple[float, float]:
-        """The lowest and the highest value of the baseline, as its consumers see them."""
+        """Lowest and highest value of the baseline, clipped to what consumers let through."""
         low, high = (-math.inf, math.inf) if self.consumed_range is None else self.consumed_range
         x = self.arrived.x
         return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
@@ -147,7 +148,9 @@ class ComparedTensor:
         stored_form: StoredForm | None,
         unclipped: np.ndarray,
     ) -> None:
-        """Add a batch to `as_consumed` and `channels`.
+        """Add a batch to `channels`, and to `as_consumed` if the tensor's consumers clip it.
+
+        If `consumed_range` is set, all arrays are clipped to it first.
 
         Parameters
         ----------
@@ -156,8 +159,7 @@ class ComparedTensor:
         stored_form
             How y is stored, or None for float.
         unclipped
-            x as it is if no input of the layer is clipped. All are clipped to `consumed_range` if
-            it is set; only then does `as_consumed` get them.
+            x as it is if no input of the layer is clipped.
         """
         raw = unclipped
         if self.consumed_range is not None:
@@ -246,10 +248,12 @@ class TensorJoin:
         local: bool = True,
         state: Mapping[str, str] | None = None,
     ) -> None:
-        """Start without any samples; a dump gets the names of an integer baseline.
+        """Start without any samples.
 
-        With `local`, local errors are measured if the analysed model's layers can be computed one
-        by one. `state` has the inputs by the outputs that are fed back to them from batch to batch.
+        If the baseline is an integer graph and `other` a dump, the dump's tensors get the user's
+        names. With `local`, local errors are measured if the analysed model's layers can be
+        computed one by one. `state` has the inputs by the outputs that are fed back to them from
+        batch to batch.
         """
         if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
             other = other.renamed_for(base)
@@ -268,7 +272,7 @@ class TensorJoin:
     def accuracy(self) -> tuple[float, float] | None:
         """Top-1 accuracy of (baseline, analysed model) in percent, of the first graph output.
 
-        None unless all samples have labels, which are class indices, and without samples.
+        None unless all samples have labels that are class indices, and None without samples.
         """
         predictions = self._predictions
         if not predictions.samples == self.samples > 0:
@@ -279,10 +283,7 @@ class TensorJoin:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the accuracy, and about constant or saturated outputs.
-
-        The former only if `accuracy` is known.
-        """
+        """Warnings about the accuracy, if it is known, and about constant or saturated outputs."""
         warnings = []
         if self.accuracy is not None:
             warnings += self._predictions.format_warnings(is_integer=True)
@@ -292,15 +293,18 @@ class TensorJoin:
 
     @property
     def outputs(self) -> dict[str, float]:
-        """{graph output: SQNR in dB, as the error arrives}, of the outputs that have a row."""
+        """{graph output: SQNR in dB}, for the outputs that both models have.
+
+        It is the error as it arrives, with all layers quantized.
+        """
         names = [name for name in self._output_names if name in self.rows]
         return {name: self.rows[name].arrived.sqnr for name in names}
 
     def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
-        """Run a batch through both models and measure it.
+        """Run a batch through both models and measure all tensors that they have in common.
 
-        Inputs that the analysed model lacks are not fed to it. Outputs of `state` become the inputs
-        of the next batch.
+        Inputs that the analysed model lacks are not fed to it. State outputs become the inputs of
+        the next batch, separately in each model. Local errors are measured if requested.
 
         Raises
         ------
@@ -334,8 +338,8 @@ class TensorJoin:
         """Run the baseline and return its float tensors as float, by the analysed model's names.
 
         Integers are converted to real values (float32), tensors of other types are left out.
-        Outputs of recurrent layers that normalization renames appear under both names, see
-        `_convert_recurrent_outputs`.
+        Outputs of recurrent layers whose layout and name normalization changes appear twice: as
+        they are, and converted under the analysed model's name.
         """
         real = {}
         for name, array, form in self.base.run(feeds):
@@ -348,7 +352,11 @@ class TensorJoin:
     def _convert_recurrent_outputs(
         self, tensors: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return {analysed model's name: output} of recurrent layers, as [N, T, D * H]."""
+        """Return {analysed model's name: array [N, T, D * H]} of renamed recurrent outputs.
+
+        `tensors` are the baseline's by its own names. Only outputs whose names differ between the
+        models are converted; those that `tensors` lacks are left out.
+        """
         return {
             name: _to_batch_first(tensors[output.name], output)
             for name, output in self._recurrent_outputs.items()
@@ -361,10 +369,11 @@ class TensorJoin:
         real: Mapping[str, np.ndarray],
         labels: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """Run the analysed model and add the errors as they arrive, against the tensors `real`.
+        """Run the analysed model and add the errors as they arrive, against tensors `real`.
 
-        Creates the rows of new tensors and counts class hits in the first graph output. Without
-        local errors it also adds to `as_consumed` and `channels`.
+        Creates the rows of new tensors, updates the checks of graph outputs, and counts correct
+        classes. If local errors are not measured, `as_consumed` and `channels` are updated here
+        too.
 
         Returns
         -------
@@ -391,7 +400,10 @@ class TensorJoin:
     def _set_states(
         self, real: Mapping[str, np.ndarray], other_states: dict[str, np.ndarray]
     ) -> None:
-        """Store the state inputs of the next batch: outputs in `real`, and `other_states`.
+        """Store the state inputs of the next batch of both models.
+
+        The baseline's are its state outputs in `real`; `other_states` has the analysed model's by
+        input name.
 
         Raises
         ------
@@ -410,10 +422,10 @@ class TensorJoin:
     def _tensors_from_clipped_inputs(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return baseline tensors computed from clipped inputs, where that makes a difference.
+        """Return the baseline's tensors as computed by each layer from clipped inputs, float32.
 
-        The inputs of each layer are clipped to the range of their integers. {} unless the baseline
-        is a float model.
+        Inputs of each layer are clipped to the range that their integers represent. {} if no value
+        is out of range, or if the baseline is no float model.
         """
         if not isinstance(self.base, FloatSource):
             return {}
@@ -434,8 +446,9 @@ class TensorJoin:
     ) -> None:
         """Run each layer of the analysed model on the baseline's values and add the local errors.
 
-        Tensors without a row, or of another size in `real`, are skipped. `clipped` has the expected
-        tensors that differ from `real` because inputs are clipped.
+        `real` has the baseline's tensors, `clipped` those that differ because a layer's inputs were
+        clipped, which are expected instead. Tensors without a row, or of another size in `real`,
+        are skipped.
         """
         for name, array, form in self.other.run_isolated(feeds, real):
             row = self.rows.get(name)
@@ -462,10 +475,10 @@ class TensorJoin:
         array: np.ndarray,
         form: StoredForm | None,
     ) -> None:
-        """Add a batch of the graph output `name` to what the warnings need.
+        """Add a batch of the graph output `name` to what the warnings about outputs need.
 
-        Class hits are counted in the first output. `expected` and `array` are the baseline's
-        values and those of the analysed model, stored in `form` (None for float).
+        For the first output it also counts correct classes by `labels`. `expected` and `array` are
+        the baseline's values and those of the analysed model, stored in `form` (None for float).
         """
         real = array if form is None else form.real(array)
         if name == self._output_names[0]:
@@ -494,7 +507,7 @@ class TensorJoin:
 
     @property
     def partial_result(self) -> PartialJoin:
-        """The result so far, without the models."""
+        """The rows, unpaired tensors, counts and checks so far, without the models; not copied."""
         return PartialJoin(
             self.rows, self.unpaired, self.samples, self._predictions, self._output_checks
         )
@@ -522,7 +535,7 @@ class TensorJoin:
         stored_form: StoredForm | None,
         real: Mapping[str, np.ndarray],
     ) -> np.ndarray | None:
-        """Find the baseline's tensor to compare with, or None if there is none.
+        """Return the baseline's tensor in `real` to compare tensor `name` with, or None.
 
         Shapes must be equal except for axes of length 1. Tensors without a counterpart are added to
         `unpaired`, except for plain integers such as indices and shapes.
@@ -537,14 +550,17 @@ class TensorJoin:
         return None
 
     def baseline_name(self, name: str) -> str:
-        """Return the baseline's name of the tensor in row `name`.
+        """Return the baseline's name of a tensor from the analysed model's.
 
-        It is another one only for renamed recurrent outputs.
+        They differ only for outputs of recurrent layers that normalization renames.
         """
         return self._recurrent_outputs[name].name if name in self._recurrent_outputs else name
 
     def find_row(self, name: str) -> str | None:
-        """Return the row name of the baseline's tensor `name`, or None if it has no row."""
+        """Return the name of the row of the baseline's tensor `name`, or None if it has no row.
+
+        The names differ only for outputs of recurrent layers that normalization renames.
+        """
         for row_name, output in self._recurrent_outputs.items():
             if output.name == name:
                 name = row_name
@@ -552,9 +568,10 @@ class TensorJoin:
         return name if name in self.rows else None
 
     def _create_row(self, name: str) -> ComparedTensor:
-        """Create the row of a tensor, with the nodes that produce it in both models.
+        """Create the empty row of a tensor, with the nodes that produce it in both models.
 
         Its module is that of the baseline's node, or of the other's if the baseline has no graph.
+        The range that its consumers let through is determined from the baseline.
         """
         base_node, other_node = self.base.node(self.baseline_name(name)), self.other.node(name)
         named_node = base_node if self.base.graph is not None else other_node
@@ -568,7 +585,7 @@ class TensorJoin:
 
 
 def _producer_type(source: TensorSource, node: ir.Node | None) -> str:
-    """Return the operator type, "Input" without a node, or "" without a graph."""
+    """Return the operator type of `node`, "Input" for None, "" if the source has no graph."""
     if source.graph is None:
         return ""
     return "Input" if node is None else node.op_type
@@ -597,8 +614,8 @@ def _match_recurrent_outputs(
 ) -> Iterator[tuple[str, _RecurrentOutput]]:
     """Yield (name in the analysed model, baseline output) of renamed recurrent outputs.
 
-    Normalization changes the layout of these outputs and therefore their names; the nodes keep
-    their names.
+    Normalization changes the layout of these outputs and therefore their names; nodes are matched
+    by their names, which stay. Nothing unless both sources have graphs.
     """
     if base.graph is None or other.graph is None:
         return
@@ -615,7 +632,10 @@ def _match_recurrent_outputs(
 
 
 def _to_batch_first(array: np.ndarray, output: _RecurrentOutput) -> np.ndarray:
-    """Convert Y, [T, D, N, H] or batch first [N, T, D, H], to [N, T, D * H]."""
+    """Convert the output Y of an ONNX recurrent layer to [N, T, D * H].
+
+    `array` is [T, D, N, H], or [N, T, D, H] if `output` is batch first.
+    """
     batch_first = array if output.batch_first else array.transpose(2, 0, 1, 3)
     return batch_first.reshape(*batch_first.shape[:2], -1)
 
@@ -623,10 +643,10 @@ def _to_batch_first(array: np.ndarray, output: _RecurrentOutput) -> np.ndarray:
 def _consumed_range(
     graph: ir.Model | None, node: ir.Node | None, name: str
 ) -> tuple[float, float] | None:
-    """Return the range (low, high) that all consumers of a tensor clip it to.
+    """Return the range (low, high) that all consumers clip the output `name` of `node` to.
 
     The consumers must be Relus or Clips from 0 with the same range; else None. None, too, for a
-    graph output or input, and without a graph.
+    graph output, without a node or without a graph.
     """
     if graph is None or node is None:
         return None
@@ -731,8 +751,8 @@ def iter_batches(
         Join that gets the batches; the caller adds each before it takes the next.
     state
         Input name by the name of the output that feeds it. With it each item of the data is one
-        call; states that the data lack are zeros until `tensor_join` has samples, and are left out
-        later, because `TensorJoin.add` feeds the outputs back.
+        call; states that the data lack are zeros until `tensor_join` has samples and where a
+        sequence begins, and are left out otherwise: `TensorJoin.add` feeds the outputs back.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
         per call; None: one, see `run.streaming.iter_calls`.
@@ -763,10 +783,11 @@ def _iter_call_feeds(
     calls: CallCount | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels) of each call in the data.
+    """Yield (feeds, labels) of each call in the data of a model with states.
 
-    `state` maps outputs to the inputs that they feed. States that the data lack are zeros while
-    `tensor_join` has no samples and where a sequence begins, and are left out otherwise.
+    `state` maps outputs to the inputs that they feed. State inputs that the data lack are zeros
+    while `tensor_join` has no samples and where a sequence begins, and are left out otherwise.
+    `calls` says how many calls an item of the data contains.
 
     Raises
     ------

@@ -61,7 +61,10 @@ class LayerExaminer:
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
-        """Keep the sources, the stored forms, and the first _MAX_SAMPLES samples of `feeds`."""
+        """Store both sources, the stored forms, and the first _MAX_SAMPLES samples of `feeds`.
+
+        Nothing is run yet.
+        """
         self._base, self._other = tensor_join.base, tensor_join.other
         self._stored_forms = {
             name: row.stored_form
@@ -78,7 +81,7 @@ class LayerExaminer:
 
     @cached_property
     def _float_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the float model on the samples, as real values by name."""
+        """The real values of the float model's tensors on the samples, by name."""
         return {
             name: array if form is None else form.real(array)
             for name, array, form in self._base.run(self._feeds)
@@ -87,9 +90,9 @@ class LayerExaminer:
 
     @cached_property
     def _arrived_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the analysed model as real values, run from its inputs.
+        """The real values of the analysed model's tensors, by name, run from the model's inputs.
 
-        Also stores the feeds that the model has inputs for.
+        Also stores the samples of those inputs that the analysed model has.
         """
         known = {spec.name for spec in self._other.inputs}
         self._other_feeds = {name: array for name, array in self._feeds.items() if name in known}
@@ -97,18 +100,19 @@ class LayerExaminer:
 
     @cached_property
     def _isolated_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the analysed model, each computed from the float model's values.
+        """The real values of the analysed model's tensors, each layer run on float values.
 
-        The model is run first, because that determines the types of its tensors.
+        The model is run normally first, because that determines the types of its tensors.
         """
         assert self._arrived_tensors is not None
         return _dequantize_items(self._other.run_isolated(self._other_feeds, self._float_tensors))
 
     @cached_property
     def _expected_tensors(self) -> dict[str, np.ndarray]:
-        """The tensors of the float model, with inputs of layers clipped to their integer range.
+        """The float model's tensors, each layer run on inputs clipped to their integer range.
 
-        Not clipped if the baseline is no float model.
+        Tensors that clipping does not change are as computed; nothing is clipped if the baseline is
+        no float model.
         """
         if not isinstance(self._base, FloatSource):
             return self._float_tensors
@@ -117,10 +121,11 @@ class LayerExaminer:
         )
 
     def explain(self, row: ComparedTensor) -> Explanation | None:
-        """Find the cause of a row's error; None if none applies or the layer cannot be isolated.
+        """Find the cause of the error that a tensor's own layer adds, on a few samples.
 
         Tried in this order: other attributes, a missing Relu, swapped channels, offsets of channels
-        (a wrong bias if they persist, else None), and errors of 8 steps or more.
+        (a wrong bias if they persist in the full run, else None), and errors of 8 steps or more.
+        None if none applies or the layer cannot be isolated.
         """
         x, y = self._expected_tensors.get(row.name), self._isolated_tensors.get(row.name)
         if x is None or y is None or x.size != y.size:
@@ -143,9 +148,10 @@ class LayerExaminer:
         return _explain_as_unrelated(row, *consumed)
 
     def _offset_persists(self, row: ComparedTensor, offsets: np.ndarray) -> bool:
-        """Whether more than half of the largest offset [C] remains in a run from the inputs.
+        """Whether more than half of the largest channel offset remains in a run from the inputs.
 
-        Otherwise it compensates for errors upstream. True if the tensor has no channels.
+        `offsets` [C] are those of the isolated layer. If not, the bias compensates for errors
+        upstream. True if the tensor has no channels.
         """
         x = self._float_tensors[row.name]
         y = self._arrived_tensors[row.name].reshape(x.shape)
@@ -156,10 +162,10 @@ class LayerExaminer:
         return 2 * abs(float(error[worst].mean())) > abs(float(offsets[worst]))
 
     def find_saturated_bias(self, row: ComparedTensor) -> Explanation | None:
-        """Find biases (third input) at the limits of their integer type; None without any.
+        """Return a cause if biases of the layer (third input) are at limits of their integer type.
 
-        The lowest two integers and the highest count. Only nodes of the quantized domain are
-        examined.
+        The lowest two integers and the highest count. None without such biases, and for nodes that
+        are not of the integer operators' domain.
         """
         node = self._other.node(row.name)
         if node is None or not is_quantized_domain(node) or len(node.inputs) <= 2:
@@ -180,16 +186,20 @@ class LayerExaminer:
         )
 
     def _find_float_node(self, name: str, op_types: Collection[str]) -> ir.Node | None:
-        """Return the first of the nodes folded into `name` with one of the types, or None."""
+        """Return the first float node of one of the types that is folded into the tensor's layer.
+
+        These are the producer of tensor `name` and the nodes upstream of it, up to a tensor that
+        the analysed model has too. None if there is none.
+        """
         for node in self._iter_folded_nodes(name):
             if node.op_type in op_types:
                 return node
         return None
 
     def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
-        """Return a cause if channels of the layer have each other's weights, else None.
+        """Return a cause if output channels of the layer have each other's weights, else None.
 
-        The weights alone are compared, so the samples need not show it.
+        The integer weights are compared with the float model's, so the samples need not show it.
         """
         integer_node = self._other.node(row.name)
         if integer_node is None:  # such as in a dump
@@ -205,7 +215,7 @@ class LayerExaminer:
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
     def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:
-        """Find the first of pads, strides, dilations and group that differs from the float layer's.
+        """Return a cause for the first of pads, strides, dilations, group that differs.
 
         None if all are equal; an attribute that one of the two layers lacks is not compared.
         """
@@ -225,10 +235,10 @@ class LayerExaminer:
         return None
 
     def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
-        """Find a Relu whose input this layer reads, while the float layer reads its output.
+        """Return a cause if the layer reads the input of a Relu whose output the float layer reads.
 
-        Relus and Clips before all nodes that are folded into the layer count; None if there is
-        none.
+        Relus and Clips at the inputs of all float nodes that are folded into the layer count. None
+        if none is bypassed.
         """
         node = self._other.node(row.name)
         if node is None:
@@ -252,10 +262,10 @@ class LayerExaminer:
         return None
 
     def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
-        """Yield the float node that produces `name`, then the nodes folded into it, upstream.
+        """Yield the float node that produces `name`, then upstream nodes that are folded into it.
 
-        It follows first inputs up to a tensor that the analysed model has too; nothing for an
-        unknown name.
+        It follows first inputs up to a tensor that the analysed model has too. Yields nothing for
+        an unknown name.
         """
         node = self._base.node(name)
         while node is not None:
@@ -269,7 +279,10 @@ class LayerExaminer:
 def _move_channel_axes(
     row: ComparedTensor, x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the channels of both arrays to the axis of `channel_axis`."""
+    """Move the channels of both arrays [N, C, T] with factors per channel to axis 2.
+
+    Arrays of another rank, and tensors of `row` with one factor, are returned as they are.
+    """
     factor = (1.0,) if row.stored_form is None else row.stored_form.factor
     return move_channel_axis(x, factor), move_channel_axis(y, factor)
 
@@ -295,7 +308,10 @@ def _iter_input_relus(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _dequantize_items(items: Iterator[Item]) -> dict[str, np.ndarray]:
-    """Return the float values of tensors by name."""
+    """Return {name: float values} of (name, array, stored form or None) items.
+
+    Arrays without a stored form are returned as they are.
+    """
     return {name: array if form is None else form.real(array) for name, array, form in items}
 
 
@@ -310,16 +326,17 @@ def _to_ints(value: object) -> object:
 
 
 def _sqnr_db(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the SQNR of y against x in dB, at most 200."""
+    """Return the SQNR of y against x in dB, at most 200, which is also that of equal arrays."""
     sqnr_db = ratio_db(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
     return min(sqnr_db, 200.0)
 
 
 def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both arrays, with y equal to x in channels that are constant in both.
+    """Return x and y, with y replaced by x in the channels that are constant in both.
 
     The consumers of such channels may contain the constant. Constant is a range of at most
-    CONSTANT_TOLERANCE of the largest magnitude.
+    CONSTANT_TOLERANCE of the largest magnitude. Arrays without a channel axis are returned as they
+    are.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     axis = channel_axis(x.ndim)
@@ -332,9 +349,9 @@ def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return a cause if clipping y at 0 brings it much closer to x, which is never negative.
+    """Return "missing Relu" if clipping y at 0 brings it much closer to x, which is never negative.
 
-    Much is _MIN_IMPROVEMENT_DB; None otherwise, and if y has no negative value.
+    Much is an SQNR higher by _MIN_IMPROVEMENT_DB. None otherwise, and if y has no negative value.
     """
     if x.min(initial=0) < 0 or y.min(initial=0) >= 0:
         return None
@@ -346,13 +363,13 @@ def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
 
 
 def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
-    """Return an array as [C, n], or None if it has no channels."""
+    """Return an array as [C, n], its channel axis first, or None below two axes."""
     axis = channel_axis(array.ndim)
     return None if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Find pairs of channels of y that match x much better swapped; None if there are none.
+    """Return "channels swapped" if pairs of channels of y match x much better swapped, else None.
 
     Channels are compared without their means. Each pair must be closer by _MIN_IMPROVEMENT_DB, and
     swapping all pairs must gain 1 dB. None, too, for tensors without channels or of more than
@@ -394,7 +411,7 @@ def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> E
 
 
 def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """Compute the mean of y - x per channel, [C]; None if it does not explain the error.
+    """Compute the mean of y - x per channel, [C], if it explains most of the error, else None.
 
     It does if subtracting it from `y` improves the SQNR against `x` by _MIN_IMPROVEMENT_DB. None
     also for tensors without channels.
@@ -409,16 +426,19 @@ def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
 
 
 def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
-    """Create the cause of a wrong bias from the offset of each channel [C]."""
+    """Create the cause "wrong bias" that names the channel with the largest offset.
+
+    `offsets` is [C].
+    """
     worst = int(np.abs(offsets).argmax())
     measured = f"channel {worst} is off by {float(offsets[worst]):.4g} on average"
     return Explanation("wrong bias", measured, "0")
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return "computes something else" if a channel's RMS error is 8 steps or more, else None.
+    """Return "computes something else" if a channel's RMS error is 8 integer steps or more.
 
-    None too for float tensors and for tensors without channels.
+    Else None. None too for tensors that are not stored as integers and those without channels.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:

@@ -93,15 +93,19 @@ class OptionTrialResult:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the gain is at least `MIN_GAIN_DB` and the error of the trial itself.
+        """Whether the gain is at least MIN_GAIN_DB (0.5 dB) and the error of the trial itself.
 
-        The latter is the difference between the trial without options and the graph.
+        That error is the difference between the SQNR of the trial without options and of the graph.
         """
         trial_error = abs(self.baseline_sqnr - self.graph_sqnr)
         return self.best_sqnr - self.baseline_sqnr >= max(MIN_GAIN_DB, trial_error)
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON-ready values."""
+        """Return the result as JSON-ready values.
+
+        "value" is the SQNR with the `best` options, "every" with all options, "now" without options
+        and "graph" that of the graph, in dB.
+        """
         return {
             "best": self.best,
             "value": self.best_sqnr,
@@ -166,10 +170,10 @@ def _distinct_options(findings: Sequence[LayerFinding]) -> tuple[str, ...]:
 def rank_findings(
     findings: Sequence[LayerFinding], result: OptionTrialResult | None
 ) -> list[LayerFinding]:
-    """Return the findings, that with the most effective option before all others with options.
+    """Move the finding with the most effective option before all others with options.
 
-    It moves up to the next finding without options (such as about the data) at most. The order is
-    unchanged without a best option.
+    It moves up at most to the nearest finding without options (such as one about the data). Returns
+    a new list, in the same order if `result` is None or has no best option.
     """
     if result is None or not result.best or not findings:
         return list(findings)
@@ -183,11 +187,12 @@ def rank_findings(
 def _find_best_options(
     trial: _OptionTrial, single_options: Sequence[str], options: Sequence[str]
 ) -> OptionTrialResult | None:
-    """Measure the effect of options, those of `single_options` one by one.
+    """Measure the effect of options on the worst output's SQNR, and select the best ones.
 
-    The best are chosen greedily, or all `options` if these gain MIN_GAIN_DB more; none if the gain
-    is not certain. Without recorded settings the baseline is the graph itself. Returns None if
-    planning or running the model without or with all options fails.
+    Those of `single_options` are selected greedily one by one; all `options` are taken instead if
+    these gain MIN_GAIN_DB more; none if the gain is not certain. Without recorded settings the
+    baseline is the graph itself. Returns None if planning or running the model without or with all
+    options fails.
     """
     baseline_sqnr = trial.graph if trial.recorded_settings is None else trial.value(())
     all_options_sqnr = None if baseline_sqnr is None else trial.value(options)
@@ -205,9 +210,10 @@ def _find_best_options(
 def _select_greedily(
     trial: _OptionTrial, options: Sequence[str], value: float
 ) -> tuple[tuple[str, ...], float]:
-    """Select options greedily, largest gain first, while the gain is at least `MIN_GAIN_DB`.
+    """Select options greedily, largest gain first, while each gains at least MIN_GAIN_DB.
 
-    `value` is the SQNR in dB without options. Returns the selected options and their SQNR together.
+    `value` is the SQNR in dB without options. Options whose trial fails are skipped. Returns the
+    selected options and the SQNR in dB with all of them.
     """
     best: tuple[str, ...] = ()
     while len(best) < len(options):
@@ -238,9 +244,9 @@ class _OptionTrial:
     def __init__(
         self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]
     ) -> None:
-        """Compute the expected outputs for `feeds`; read the analysed graph's plan and settings.
+        """Run the float model on `feeds`, and read the analysed graph's plan and settings.
 
-        Trials round weights without refining them.
+        Trials round weights without refining them until `refines_weights` is set.
         """
         self._base, self._other, self._feeds = base, other, dict(feeds)
         self._values: dict[tuple[tuple[str, ...], bool], float | None] = {}
@@ -254,9 +260,9 @@ class _OptionTrial:
         )
 
     def value(self, options: Sequence[str]) -> float | None:
-        """Measure the worst output's SQNR in dB with options; None if planning or running fails.
+        """Plan the model with options, run it, and return the worst output's SQNR in dB.
 
-        Results are kept by options and by `refines_weights`.
+        None if planning or running fails. Results are cached by options and `refines_weights`.
         """
         key = tuple(options), self.refines_weights
         if key not in self._values:
@@ -269,12 +275,15 @@ class _OptionTrial:
 
     @cached_property
     def graph(self) -> float:
-        """The worst output's SQNR of the analysed graph in dB; infinite without outputs."""
+        """The worst output's SQNR in dB of the analysed graph itself; infinite without outputs."""
         sqnr_db = self._measure_worst_sqnr(self._other)
         return math.inf if sqnr_db is None else sqnr_db
 
     def _measure_worst_sqnr(self, source: TensorSource) -> float | None:
-        """Measure the worst output's SQNR in dB against the baseline's; None without outputs."""
+        """Run the samples and return the lowest SQNR in dB of the outputs against the float ones.
+
+        None if the source has none of the float model's outputs.
+        """
         worst_db, has_outputs = math.inf, False
         for name, array, form in source.run(self._feeds):
             if name not in self._expected:
@@ -287,23 +296,26 @@ class _OptionTrial:
 
     @property
     def graph_is_refined(self) -> bool:
-        """Whether the graph's recorded settings include refinement of weights; False without."""
+        """Whether the settings recorded in the analysed graph include refinement of weights.
+
+        False if the graph records no settings.
+        """
         if self.recorded_settings is None:
             return False
         return refines_weights(self.recorded_settings)
 
     @property
     def with_refined_weights(self) -> _OptionTrial:
-        """The same trial with refined weights, whose outputs are those of the simulator."""
+        """A shallow copy of the trial that refines weights and runs the simulator."""
         trial = copy(self)
         trial.refines_weights = True
         return trial
 
     def _build_source(self, planned: PlannedModel) -> TensorSource:
-        """Make the source of a planned model.
+        """Create the source that runs a planned model.
 
-        It is computed in float with fake quantization; with `refines_weights` the weights are
-        refined and the simulator runs the lowered graph.
+        It is computed in float with fake quantization, or, with `refines_weights`, by the simulator
+        from the lowered graph with refined weights.
         """
         if not self.refines_weights:
             return PlannedSource(planned.graph, planned.plan)
@@ -337,10 +349,10 @@ class _OptionTrial:
         return apply_external_plan(prepared, plan)
 
     def _plan_samples(self, prepared: PreparedModel) -> PlannedModel:
-        """Return the plan of the samples.
+        """Plan a prepared model from the samples.
 
-        Without range transforms if the graph is refined but not equalized: `quantize` rejected
-        them.
+        Range transforms (equalization) are left out if the analysed graph is refined but not
+        equalized: `quantize` had rejected them.
         """
         if self.graph_is_refined and not self._equalized:
             return plan_without_range_transforms(prepared)
@@ -348,11 +360,14 @@ class _OptionTrial:
 
     @cached_property
     def _base_plan(self) -> Plan:
-        """The plan of the samples without options."""
+        """The plan of the samples with the graph's own settings, without further options."""
         return self._plan_samples(self._prepare_with_options(())).plan
 
     def _prepare_with_options(self, options: Sequence[str]) -> PreparedModel:
-        """Prepare the float model with the settings, changed by options, and the samples."""
+        """Prepare the float model for planning, with the graph's settings changed by `options`.
+
+        All samples are used for calibration; none is held out.
+        """
         return prepare_model(
             self._base.graph, self._feeds, None, self._settings(options), hold_out=False
         )

@@ -22,9 +22,10 @@ _BINS = 64  # bins of a tensor's histogram
 
 
 def render_comparison_section(comparison: Comparison) -> PageSection:
-    """Render a comparison as a page section, with all its rows as data for the script.
+    """Render a comparison as a page section, with all its rows as JSON data for the page's script.
 
-    Numbers that JSON lacks (infinite, NaN) are converted by `_to_json_number`.
+    A row has the indices of its parents: the nearest compared tensors upstream. Infinite numbers
+    and NaN become words, because JSON lacks them.
     """
     index = {row.name: i for i, row in enumerate(comparison.rows)}
     parents = find_parent_rows(comparison.join)
@@ -76,8 +77,8 @@ def _read_asset(kind: str) -> str:
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
     """Make the data of a row for the page's script, with short keys.
 
-    "m" and "o" are the measures as they arrive and of the layer itself, "hx" and "hy" histograms
-    of both models over "lo" to "hi".
+    "m" and "o" are the measures as they arrive and of the layer itself, "own" is the latter's SQNR,
+    "hx" and "hy" are histograms of both models over "lo" to "hi".
     """
     pair, form = row.arrived, row.stored_form
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
@@ -106,12 +107,18 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
 
 
 def _metrics(pair: PairMeasures) -> dict[str, object]:
-    """Return {name in tables: value for JSON} of the measures in METRICS."""
+    """Return {name in tables: value} of Cosine, MSE, L1, KL, SQNR, Atol and Rtol, for JSON.
+
+    Infinite numbers and NaN become words.
+    """
     return {name: _to_json_number(getattr(pair, key)) for name, key in METRICS.items()}
 
 
 def _distribution_to_json(distribution: Distribution) -> list[float | str | None]:
-    """Return lowest and highest value, mean and variance for JSON."""
+    """Return [lowest, highest, mean, variance] of a distribution for JSON.
+
+    Numbers have six significant digits; infinite ones and NaN become words.
+    """
     values = (distribution.low, distribution.high, distribution.mean, distribution.variance)
     return [_to_json_number(value) for value in values]
 

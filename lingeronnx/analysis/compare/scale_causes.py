@@ -66,13 +66,13 @@ def diagnose_scale(
 def _scale_finding(
     row: ComparedTensor, shared_kinds: Collection[str], fixed: bool
 ) -> LayerFinding | None:
-    """Return a finding if the tensor's own scale is too large or too small, else None.
+    """Return a finding if the scale of a tensor's integers is too large or too small, else None.
 
     "scale too large": more than _MAX_CLIPPED_FRACTION of the values are clipped, and the SQNR is
-    below _FULL_SQNR_DB or a parent with the same scale has this finding. "scale too small": fewer
-    than _MIN_USED_FRACTION of the integers are used, and the SQNR is below _POOR_SQNR_DB (with
+    below _FULL_SQNR_DB or a parent with the same scale has this finding. "scale too small": less
+    than _MIN_USED_FRACTION of the integer range is used, and the SQNR is below _POOR_SQNR_DB (with
     `fixed`: _FULL_SQNR_DB). `shared_kinds` are the kinds of findings of parents with the same
-    scale, `fixed` tells that the user set it. None for float tensors.
+    scale; `fixed` tells that the user set the scale. None for float tensors.
     """
     pair = row.effective
     clipped, used = pair.clipped_fraction, pair.used_fraction
@@ -106,11 +106,11 @@ def _scale_finding(
 
 
 def _suggest_scale_override(row: ComparedTensor) -> str:
-    """Return the override with the power-of-two scale that gives the least squared error.
+    """Return the text of an option: `--override` with the best power-of-two scale of a tensor.
 
-    It is the text of an option (`format_override` with scale:2^N). The coarsest scale tried covers
-    all values; finer ones, up to _MAX_OCTAVES_TRIED, may clip rare values, as calibration does. The
-    coarsest one is returned if no error can be estimated. The tensor must have a stored form.
+    That is the scale with the least squared error. The coarsest scale tried covers all values;
+    finer ones, _MAX_OCTAVES_TRIED in all, may clip rare values, as calibration does. The coarsest
+    one is returned if no error can be estimated. The tensor must be stored as integers.
     """
     assert row.stored_form is not None
     low, high = _stored_range(row)

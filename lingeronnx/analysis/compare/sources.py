@@ -65,33 +65,33 @@ class TensorSource(Protocol):
 
     @property
     def graph(self) -> ir.Model | None:
-        """The graph, or None for a dump."""
+        """The graph of the model, or None for a dump."""
         ...
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
-        """The inputs that a batch must contain; none for a dump."""
+        """The inputs that a batch must contain; empty for a dump."""
         ...
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch, in graph order.
+        """Run a batch and yield (user's name, array, stored form) of every tensor, in graph order.
 
-        The items are (user's name, array, stored form), the stored form None for the user's float
-        values.
+        The stored form says how integers represent the user's values; None for float values.
         """
         ...
 
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as its layer computes it from the inputs in `real`, by user's names.
+        """Run each layer on the baseline's values and yield (user's name, array, stored form).
 
-        Yields nothing if not `has_isolated_layers`. Must be called after `run` on the same feeds.
+        `real` has these values by the user's tensor name. Yields nothing if `has_isolated_layers`
+        is False. Must be called after `run` on the same feeds.
         """
         ...
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces the tensor with the user's `name`, or None."""
+        """Return the node that produces the user's tensor `name`; None for inputs."""
         ...
 
 
@@ -107,20 +107,20 @@ class FloatSource:
     has_isolated_layers = False
 
     def __init__(self, session: Session) -> None:
-        """Make the source of the model of a float session."""
+        """Make the source of the model of a float session; nothing is run."""
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
         self._nodes = _producers_by_output(self.graph)
         self._clipped_model: _ClippedModel | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the session only; the copy computes everything else again."""
+        """Pickle the session only; unpickling creates the source from it again."""
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch, without values such as sequences.
+        """Run a batch and yield (name, array, None) of every tensor of the float model.
 
-        The stored form of each is None.
+        Values that are no arrays, such as sequences, are left out.
         """
         for name, array, _ in self.session.tensors(feeds):
             if isinstance(array, np.ndarray):
@@ -129,7 +129,7 @@ class FloatSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing, because a float layer has no error of its own."""
+        """Yield nothing: layers of a float model have no quantization error of their own."""
         return iter(())
 
     def run_with_clipped_inputs(
@@ -138,7 +138,9 @@ class FloatSource:
         real: Mapping[str, np.ndarray],
         stored_forms: Mapping[str, StoredForm],
     ) -> dict[str, np.ndarray]:
-        """Return each layer's tensors, computed from inputs clipped to the range of their integers.
+        """Run each layer on inputs clipped to the range of their integers, and return its tensors.
+
+        The model with clipped inputs is kept for further calls with the same stored forms.
 
         Parameters
         ----------
@@ -190,7 +192,7 @@ class _ClippedModel:
 def _has_values_out_of_range(
     stored_forms: Mapping[str, StoredForm], tensors: Mapping[str, np.ndarray]
 ) -> bool:
-    """Whether a tensor of `stored_forms` has values that its integers cannot represent."""
+    """Whether any tensor of `stored_forms` has values that its integers cannot represent."""
     for name, form in stored_forms.items():
         low, high = form.representable_range(tensors[name].ndim)
         if ((tensors[name] < low) | (tensors[name] > high)).any():
@@ -213,10 +215,10 @@ class IntegerSource:
     has_isolated_layers = True
 
     def __init__(self, session: Session) -> None:
-        """Read the plan of an integer session, and map the graph's tensors to the user's names.
+        """Read the plan of an integer session's graph, and map its tensors to the user's names.
 
-        Of several copies of a tensor only the first in graph order is kept; a tensor that is a
-        float copy of an integer one is left out.
+        If several tensors hold the same user's tensor, only the first in graph order is mapped; a
+        tensor that is a float copy of an integer one is left out.
         """
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
@@ -238,6 +240,7 @@ class IntegerSource:
         self._graph_names = {user_name: name for name, user_name in self.user_names.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the session only; unpickling creates the source from it again."""
         return IntegerSource, (self.session,)
 
     def graph_name(self, name: str) -> str:
@@ -245,13 +248,14 @@ class IntegerSource:
         return self._graph_names.get(name, name)
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that produces the integers of the user's tensor `name`, or None."""
+        """Return the node whose output holds the user's tensor `name`, or None."""
         return self._nodes.get(self.graph_name(name))
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield (user's name, array, stored form) of every tensor of a batch.
+        """Run a batch and yield (user's name, array, stored form or None) of every tensor.
 
-        Copies of a tensor are left out. Shapes and types are kept for `run_isolated`.
+        Further copies of a user's tensor are left out. Shapes and types are stored for
+        `run_isolated`.
         """
         self._stored_types = {}
         for name, array, q in self.session.tensors(feeds):
@@ -265,12 +269,12 @@ class IntegerSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as its node computes it from the baseline's quantized values.
+        """Run every node on quantized values of the baseline, and yield its tensors.
 
-        `real` has these values by the user's name. Tensors that `real` lacks or has in another
-        size, and those in `feeds`, keep the computed values; a float tensor of the graph gets the
-        value of `real` as it is. Tensors are yielded as by `run`, which must have been called
-        before, because it records shapes and types.
+        Yields (user's name, array, stored form or None). `real` has the baseline's values by the
+        user's name. Tensors that `real` lacks or has in another size, and those in `feeds`, keep
+        the computed values; a float tensor of the graph gets the value of `real` as it is. `run`
+        must have been called before, because it records shapes and types.
         """
         forced = {}
         for name, stored in self._stored_types.items():
@@ -287,10 +291,10 @@ class IntegerSource:
     def _run_forced(
         self, feeds: Mapping[str, np.ndarray], forced: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as computed with the consumers of `forced` reading these values.
+        """Run a batch while consumers of the tensors in `forced` read the values given there.
 
-        `forced` has arrays as stored, by the graph's tensor name. Yields (user's name, array,
-        stored form).
+        `forced` has arrays as stored, by the graph's tensor name. Yields (user's name, array as
+        computed, stored form or None) of every tensor.
         """
         for name, array, q in self.session.tensors(feeds, force=forced):
             if name in self.user_names:
@@ -300,9 +304,10 @@ class IntegerSource:
     def _stored_form(
         self, user_name: str, array: np.ndarray, qparams: Affine | None
     ) -> StoredForm | None:
-        """Make the stored form of a tensor of the graph with `qparams`, or None for float.
+        """Return how a tensor of the graph is stored, or None if `qparams` is None (float).
 
-        The plan's width replaces that of `qparams`, and the plan's transform gives the factors.
+        The bit width of `qparams` is replaced by the plan's, if the plan has the tensor, and the
+        factors per channel are those of the plan's transform if they match the array's channels.
         """
         if qparams is None:
             return None
@@ -328,7 +333,7 @@ class PlannedSource:
     has_isolated_layers = True
 
     def __init__(self, graph: ir.Model, plan: Plan) -> None:
-        """Build the graph with the plan's fake quantization, which `run` computes in float."""
+        """Build the graph with the plan's fake quantization, and open a float session of it."""
         self.plan = plan
         self.graph: ir.Model = graph
         fake_quantized, self.user_names = build_fake_quantized_graph(graph, plan)
@@ -338,6 +343,10 @@ class PlannedSource:
         self._nodes = _producers_by_output(graph)
 
     def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the serialized graph and the plan.
+
+        Unpickling creates the source from them again.
+        """
         return _unpickle_planned_source, (ir.to_bytes(self.graph), self.plan)
 
     def node(self, name: str) -> ir.Node | None:
@@ -345,9 +354,10 @@ class PlannedSource:
         return self._nodes.get(name)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every planned tensor of a batch, and the float tensors between them.
+        """Run a batch in float with fake quantization.
 
-        The items are (user's name, float array, stored form or None).
+        Yield (user's name, array, stored form or None). Planned tensors have a stored form; the
+        float tensors between them have None.
         """
         for name, array, _ in self._session.tensors(feeds):
             if name in self.user_names:
@@ -356,11 +366,12 @@ class PlannedSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every planned tensor as computed from inputs that represent `real`.
+        """Yield every planned tensor, computed from the values in `real` on the plan's grid.
 
         The graph is split at the tensors of `real`; their values, rounded and clipped to the plan's
-        integers, are the inputs of the pieces. The split model is kept for the next call. All
-        tensors of `real` must be in the plan. Arrays are float.
+        integers, are the inputs of the pieces. The split model is kept for the next call with the
+        same tensors. All tensors of `real` must be in the plan. Yields (user's name, float array,
+        stored form or None).
         """
         split_at = frozenset(real)
         if self._split_model is None or self._split_model.split_at != split_at:
@@ -380,7 +391,7 @@ class PlannedSource:
         )
 
     def _stored_form(self, user_name: str) -> StoredForm | None:
-        """Return the planned form of a tensor, or None for float."""
+        """Return how the plan stores a tensor, or None if the plan leaves it in float."""
         q, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
         if q is None:
             return None
@@ -477,7 +488,7 @@ class DumpSource:
         return dump
 
     def node(self, name: str) -> ir.Node | None:
-        """Return None, because a dump has no nodes."""
+        """Return None: a dump has no nodes."""
         return None
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -499,14 +510,15 @@ class DumpSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing, because a dump cannot be computed again."""
+        """Yield nothing: a dump cannot be computed again."""
         return iter(())
 
 
 def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
-    """Open the sources of two models: (baseline, analysed).
+    """Open the sources of two models: (baseline, analysed model).
 
-    Inputs that were fixed when the quantized model was made are fixed in the float model too.
+    Model inputs that were fixed to constants when the second model was quantized are fixed in the
+    float model too.
     """
     base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:
@@ -516,10 +528,11 @@ def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSo
 
 
 def open_source(model: object) -> TensorSource:
-    """Open the source of a model.
+    """Open the source of a model, from which `compare` reads tensors.
 
     `model` is a model's path, graph or session, a `QuantizedModel`, a dump (a folder or a mapping),
-    or a source, which is returned as it is. Raises ConfigError for anything else.
+    or a source, which is returned as it is. Integer models get a source of the simulator, others
+    one of onnxruntime. Raises ConfigError for anything else.
     """
     if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return model

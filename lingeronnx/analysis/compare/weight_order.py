@@ -71,7 +71,10 @@ def find_swapped_channels(
 
 
 def _weight_array(node: ir.Node) -> np.ndarray | None:
-    """Return constant input 1 of a layer as float64; None without one of at least two axes."""
+    """Return the weight of a layer, its constant input 1, as float64.
+
+    None if there is no such constant or it has fewer than two axes.
+    """
     array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if array is None or array.ndim < 2 else array.astype(np.float64)
 
@@ -82,7 +85,7 @@ def _max_abs_per_row(magnitudes: np.ndarray) -> np.ndarray:
 
 
 def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.ndarray:
-    """Return |cosine| of all pairs of rows, [integer row, float row]."""
+    """Return |cosine| of all pairs of weight rows (output channels), [integer row, float row]."""
     directions = []
     for weight in (integer_weight, float_weight):
         rows = weight.reshape(len(weight), -1)
@@ -91,11 +94,11 @@ def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.
 
 
 def _find_swapped_pairs(similarity: np.ndarray, is_reliable: np.ndarray) -> list[tuple[int, int]]:
-    """Return the swapped pairs, sorted, from the similarity [integer, float] of rows.
+    """Return pairs (lower, higher) of swapped rows, sorted, from their similarity [integer, float].
 
-    Both rows must be below _MAX_MISMATCH with themselves and above _MIN_MATCH with each other.
-    `is_reliable` [O] tells which integer rows are large enough to have a direction; an unreliable
-    one need not match back.
+    Both rows must have a similarity below _MAX_MISMATCH with themselves and above _MIN_MATCH with
+    each other. `is_reliable` [O] tells which integer rows are large enough to have a direction; an
+    unreliable one need not match back.
     """
     is_mismatched = similarity.diagonal() < _MAX_MISMATCH
     pairs = set()

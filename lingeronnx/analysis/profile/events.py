@@ -70,9 +70,10 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]])
 
 
 def _encode_histogram(distribution: Distribution) -> bytes:
-    """Encode a distribution as TensorBoard's HistogramProto message: moments, limits and counts.
+    """Encode a distribution that is not empty as TensorBoard's HistogramProto message.
 
-    The buckets are BUCKETS of equal width from the lowest to the highest value.
+    Contains minimum, maximum, count, sum, sum of squares, the limits and the counts of 64 buckets
+    of equal width from the lowest to the highest value (widened by 0.5 if these are equal).
     """
     low, high, count = distribution.low, distribution.high, distribution.count
     counts = distribution.histogram.bins(low, high, BUCKETS)
@@ -134,7 +135,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _crc_table_entry(crc: int) -> int:
-    """Compute the CRC table entry of a byte."""
+    """Compute the entry of the CRC-32C lookup table for the byte `crc`, 0 to 255."""
     for _ in range(8):
         crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
     return crc

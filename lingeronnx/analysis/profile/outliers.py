@@ -77,25 +77,35 @@ class OutlierRow:
 
     @property
     def multiple(self) -> float:
-        """Ratio of the largest absolute value to the mean."""
+        """Largest absolute value divided by the mean of the absolute values; 1 if both are 0."""
         return _ratio(self.max_abs, self.mean)
 
     @property
     def versu(self) -> float:
-        """Ratio of the largest absolute value to the 0.99 quantile."""
+        """Largest absolute value divided by the 0.99 quantile of |x|; 1 if both are 0."""
         return _ratio(self.max_abs, self.quantile_99)
 
     @property
     def is_outlier(self) -> bool:
-        """Whether `versu` exceeds MAX_RATIO, or a value is not finite (NaN)."""
+        """Whether the largest absolute value exceeds 10 times the 0.99 quantile.
+
+        Also true if the ratio is NaN, because a value is not finite.
+        """
         return not self.versu <= MAX_RATIO  # true for NaN as well
 
     def values(self) -> tuple[float, ...]:
-        """Return the numbers of the row in the order of the columns."""
+        """Return the numbers of the table row, of absolute values |x|.
+
+        They are mean, maximum, maximum / mean, 0.99 quantile, maximum / quantile, in this order.
+        """
         return self.mean, self.max_abs, self.multiple, self.quantile_99, self.versu
 
     def to_dict(self) -> dict[str, object]:
-        """Return the row as JSON-ready values."""
+        """Return the row as JSON-ready values.
+
+        Keys are name, mean, max, multiple (max / mean), dynamic (the 0.99 quantile), versu (max /
+        dynamic) and outlier (bool).
+        """
         keys = ("mean", "max", "multiple", "dynamic", "versu")
         numbers = dict(zip(keys, self.values(), strict=True))
         return {"name": self.name, **numbers, "outlier": self.is_outlier}
@@ -109,7 +119,10 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
-    """Format the table as text, headed by `head`, with a row of ``!!!`` below each outlier."""
+    """Format rows of tensors as a text table with the column heads `head`.
+
+    Numbers have six significant digits. Below each outlier follows a row of ``!!!``.
+    """
     lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
@@ -133,9 +146,10 @@ def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
 def compute_outlier_rows(
     tensors: Mapping[str, Any] | Iterator[tuple[str, Any]],
 ) -> list[OutlierRow]:
-    """Return the rows of numeric tensors that are not empty, in order.
+    """Return a row of mean, maximum and 0.99 quantile of |x| for each tensor, in order.
 
-    `tensors` are (name, array-like) pairs or a mapping; booleans and counters count as numbers.
+    `tensors` are (name, array-like) pairs or a mapping. Empty arrays and those without numbers are
+    left out; booleans count as numbers.
     """
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
@@ -143,7 +157,7 @@ def compute_outlier_rows(
 
 
 def _is_number(array: np.ndarray) -> bool:
-    """Whether an array has numbers or booleans, bfloat16 and float8 included."""
+    """Whether the type of an array is a number or a boolean; bfloat16 and float8 are numbers."""
     return (
         array.dtype.kind in "fiub"
         or array.dtype.name in ("bfloat16",)
@@ -152,9 +166,9 @@ def _is_number(array: np.ndarray) -> bool:
 
 
 def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
-    """Compute the row of a tensor; mean and quantile are NaN if a value is not finite.
+    """Compute mean, maximum and 0.99 quantile of |x| of an array that is not empty.
 
-    The quantile is the 0.99 quantile of the absolute values; the array must not be empty.
+    If a value is NaN or infinite, mean and quantile are NaN.
     """
     magnitudes = np.abs(array.reshape(-1).astype(np.float64))
     max_abs = float(magnitudes.max())
@@ -181,15 +195,22 @@ class OutputCollector:
     def __init__(
         self, layers: Mapping[str, str] | None = None, session: Session | None = None
     ) -> None:
+        """Start without values.
+
+        `layers` maps tensors to layer names of the table; None takes all tensors under their own
+        names. `session` is where the tensors come from; None if they are float values.
+        """
         self.layers = layers
         self._real = None if session is None else RealValues(session)
         self._distributions: dict[str, Distribution] = {}
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Add the absolute real values of a batch of tensor `name`, as `Session.tensors` yields it.
+        """Add the absolute real values of a batch of tensor `name` to its layer's distribution.
 
-        Tensors that `layers` does not map to a layer, and those without numbers, are left out. With
-        `layers` None, each tensor is a layer of its name.
+        `array` is as the session stores it, with quantization parameters or None for float values;
+        it is converted to real values. Tensors that `layers` does not map to a layer, arrays
+        without numbers and empty ones are left out. If `layers` is None, each tensor is a layer of
+        its name.
         """
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
@@ -199,7 +220,7 @@ class OutputCollector:
         distribution.add(np.abs(real.astype(np.float64)))
 
     def rows(self) -> list[OutlierRow]:
-        """Return the rows of the layers in the order in which they first appeared."""
+        """Return mean, maximum and 0.99 quantile of |x| of each layer, first seen first."""
         return [
             _row_from_distribution(name, distribution)
             for name, distribution in self._distributions.items()
@@ -207,10 +228,10 @@ class OutputCollector:
 
 
 def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
-    """Create the row of a distribution of absolute values.
+    """Create the table row (mean, maximum, 0.99 quantile) of a distribution of absolute values.
 
-    With skipped values mean and quantile are NaN and the maximum is infinite; without any values
-    all three are NaN.
+    If values were skipped (NaN or infinite), mean and quantile are NaN and the maximum is infinite;
+    without any values all three are NaN.
     """
     if distribution.skipped:
         return OutlierRow(name, math.nan, math.inf, math.nan)
@@ -287,6 +308,9 @@ def analyse_outputs(
     progress: Progress | None = None,
 ) -> list[OutlierRow]:
     """Run an integer or float model on data and return an outlier row for each layer's output.
+
+    A row has mean, maximum and 0.99 quantile of the absolute real values over all samples. The
+    table is also written to `log` if it is given.
 
     Parameters
     ----------

@@ -32,9 +32,10 @@ _STATISTIC_KEYS = ("min", "max", "mean", "var")
 def render_profile_section(
     profile: Profile, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
 ) -> PageSection:
-    """Render the selected operators of a profile as a page section.
+    """Render the selected operators of a profile as a page section with one table.
 
-    `prefixes` and `types` select operators as in `Profile.select`.
+    A row is a tensor in its role at an operator. `prefixes` (of node or module names) and `types`
+    (of operators) select operators; None or empty selects all. Raises ConfigError if none matches.
     """
     rows = profile.to_dict(prefixes, types)
     cells = []
@@ -62,7 +63,12 @@ def render_profile_page(
     prefixes: Sequence[str] | None = None,
     types: Sequence[str] | None = None,
 ) -> str:
-    """Render the page of a profile; the title has the name of `model`."""
+    """Render a profile as an HTML page with one table, and return the HTML.
+
+    `model` is a path or name, of which the last part stands in the title. `prefixes` (of node or
+    module names) and `types` (of operators) select operators; None or empty selects all. Raises
+    ConfigError if none matches.
+    """
     section = render_profile_section(profile, prefixes, types)
     operators = len({entry.module for entry in profile.select(prefixes, types)})
     return render_page(f"Profile of {PurePath(model).name}", f"{operators} operators", [section])

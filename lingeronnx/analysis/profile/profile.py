@@ -120,7 +120,10 @@ class RecordedTensor:
 
     @property
     def scale_text(self) -> str:
-        """The scale as text: "-" for floats, "LOW to HIGH" if there is one per channel."""
+        """The scale (integer steps per unit) as text.
+
+        "-" for float tensors, "LOWEST to HIGHEST" if there is one per channel, else the number.
+        """
         if self.scale is None:
             return "-"
         if isinstance(self.scale, tuple):
@@ -129,11 +132,11 @@ class RecordedTensor:
 
 
 def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
-    """Return the inputs, weights, biases and outputs of all operators, in graph order.
+    """List the inputs, weights, biases and outputs of all operators of a model, in graph order.
 
-    Constants that are not parameters, such as shapes, are left out. Inputs and outputs without a
-    name, too. An entry has the operator's type, name, role of the tensor, tensor, source location
-    and module.
+    An entry has the operator's type, node name, role of the tensor, tensor name, source location
+    and torch module. A tensor occurs once for each operator that uses it. Constant nodes, constants
+    that are not parameters (such as shapes) and tensors without a name are left out.
     """
     entries = []
     for node in model.graph:
@@ -156,8 +159,10 @@ def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
 def _input_role(node: ir.Node, index: int, value: ir.Value) -> str:
     """Classify an input of a node: "input", "weight", "bias", or "" for a constant such as a shape.
 
-    In an integer node a constant from the third input on of 32 bits or more is a bias, other
-    integers are weights. In a float node it is a bias if it is called B, C or bias there.
+    Everything that is not constant is an "input". In an integer node a constant from the third
+    input on of 32 bits or more is a bias, other signed integers are weights. In a float node a
+    float constant from the third input on is a bias if the operator's schema calls it B, C or bias,
+    else a weight.
     """
     array = ir.const_value(value)
     if array is None:
@@ -242,13 +247,15 @@ class Recorder:
 
     @property
     def has_run(self) -> bool:
-        """Whether any tensor was recorded."""
+        """Whether at least one batch of a tensor was recorded."""
         return bool(self._recorded)
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Record a batch of tensor `name`, as `Session.tensors` yields it; channels are on axis 1.
+        """Record a batch of the tensor `name`: update its distribution by its real values.
 
-        Tensors of no operator, or without numbers, are only passed to `on_tensor`.
+        `array` is as the session stores it, with `qparams` or None for float values; channels are
+        on axis 1. Tensors that no operator uses, and arrays without numbers, are not recorded.
+        `on_tensor` is called in every case.
         """
         if self._on_tensor is not None:
             self._on_tensor(name, array, qparams)
@@ -257,7 +264,7 @@ class Recorder:
             self._add_values(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
-        """Return the profile of all runs so far, with the model's weights and biases.
+        """Return the profile of all runs so far; the model's weights and biases are recorded first.
 
         Raises
         ------
@@ -301,10 +308,10 @@ class Recorder:
 
 
 def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return the parameters of the integer weights and biases of a model, by tensor name.
+    """Return {tensor: quantization parameters} of the integer weights and biases of a model.
 
     Weights are given 8 bits here, whatever their width. The scale of a bias is that of the
-    accumulator: the input's scale times the weight's.
+    accumulator: the input's scale times the weight's. Float nodes have no entries.
     """
     qparams: dict[str, Affine] = {}
     for node in model.graph:
@@ -328,7 +335,11 @@ def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
 
 
 def _bias_inputs(node: ir.Node) -> list[str]:
-    """Return the names of a node's constant inputs with the role "bias", in order."""
+    """Return the names of the constant inputs of a node that are biases, in order of inputs.
+
+    In an integer node these are constants of 32 bits or more from the third input on; in a float
+    node those that the operator's schema calls B, C or bias.
+    """
     names = []
     for index, value in enumerate(node.inputs):
         if value is None or ir.const_value(value) is None:
@@ -398,11 +409,12 @@ class Profile:
         types: Sequence[str] | None = None,
         with_stack: bool = False,
     ) -> str:
-        """Return the table of `statistic.txt`, a row for each entry of `select`.
+        """Format the table of `statistic.txt`: a row for each tensor of each selected operator.
 
-        The first column counts runs of consecutive entries of the same module, from 0. `with_stack`
-        adds a column with source locations of operators, "unknown" without one. Raises ConfigError
-        if no entry matches.
+        `prefixes` (of node or module names) and `types` (of operators) select operators; None or
+        empty selects all. The first column counts runs of consecutive rows of the same module, from
+        0. `with_stack` adds a column with source locations, "unknown" without one. Raises
+        ConfigError if no operator matches.
         """
         rows = []
         index, previous_module = -1, ""
@@ -435,9 +447,11 @@ class Profile:
         types: Sequence[str] | None = None,
         with_stack: bool = False,
     ) -> Path:
-        """Write `statistic.txt`, the text of `text`, into the folder `out_dir` and return its path.
+        """Write the table of operator tensors to `statistic.txt` in `out_dir`, and return its path.
 
-        The folder is created if necessary; the file is replaced.
+        The folder is created if necessary; the file is replaced. `prefixes` (of node or module
+        names) and `types` (of operators) select operators; None or empty selects all. `with_stack`
+        adds a column with source locations. Raises ConfigError if no operator matches.
         """
         text = self.text(prefixes, types, with_stack)
         path = ensure_folder(out_dir) / TABLE_FILE
@@ -501,7 +515,13 @@ class Profile:
     def to_dict(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
     ) -> list[dict[str, object]]:
-        """Return the rows of `select` as JSON-ready values."""
+        """Return a JSON-ready dict for each tensor of each selected operator, in graph order.
+
+        It has the entry (op, module, attr, tensor, stack, path), dtype, scale, shape, min, max,
+        mean, var, count and skipped. `prefixes` (of node or module names) and `types` (of
+        operators) select operators; None or empty selects all. Raises ConfigError if no operator
+        matches.
+        """
         rows = []
         for entry in self.select(prefixes, types):
             recorded = self.tensors[entry.tensor]
@@ -524,5 +544,5 @@ class Profile:
 
 
 def _matches_prefix(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
-    """Whether the node name or the module path of an operator begins with one of `prefixes`."""
+    """Whether an operator's node name or torch module path begins with one of `prefixes`."""
     return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)

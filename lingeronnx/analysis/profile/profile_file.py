@@ -40,7 +40,10 @@ _EMPTY_MOMENTS = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and su
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write a profile to `path`, an .npz file, completely or not at all."""
+    """Write a profile to the .npz file `path`, completely or not at all.
+
+    It contains one JSON text, and the exact values or the bins of each distribution as arrays.
+    """
     arrays: dict[str, np.ndarray] = {}
     index = 0
     tensors = {}
@@ -67,10 +70,10 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 def _dump_distribution(
     distribution: Distribution, index: int, arrays: dict[str, np.ndarray]
 ) -> dict[str, object]:
-    """Return the numbers of a distribution for JSON, and add its arrays to `arrays`.
+    """Return the numbers of a distribution for JSON, and add its arrays to `arrays` in place.
 
-    The arrays are "INDEX.values" if the exact values are kept, else "INDEX.bins" and
-    "INDEX.counts". An empty distribution has no arrays.
+    The arrays are named "INDEX.values" if the exact values are stored, else "INDEX.bins" and
+    "INDEX.counts". An empty distribution has no arrays: only its count 0 and skipped are returned.
     """
     if not distribution.count:
         return {"count": 0, "skipped": distribution.skipped}
@@ -93,12 +96,12 @@ def _dump_distribution(
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Load a profile from a file, or from a folder with a file named PROFILE_FILE.
+    """Load a profile from a file, or from a folder with a file `profile.npz`.
 
     Raises
     ------
     DataError
-        If there is no valid profile, or it is of another version.
+        If the file cannot be read, is not a profile, or is one of another version.
     """
     file = Path(path) / PROFILE_FILE if Path(path).is_dir() else Path(path)
     try:
@@ -129,9 +132,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    """Create a recorded tensor from its JSON object (dtype, scale, shape, spreads) and arrays.
+    """Create the record of a tensor from its JSON object (dtype, scale, shape, spreads).
 
-    The first of its "spreads" is that of the tensor, the others are those of its channels.
+    The values of its distributions are read from `arrays`. The first of "spreads" is the
+    distribution of the tensor, the others are those of its channels.
     """
     distribution, *channels = [_load_distribution(numbers, arrays) for numbers in stored["spreads"]]
     scale = tuple(stored["scale"]) if isinstance(stored["scale"], list) else stored["scale"]
@@ -141,9 +145,10 @@ def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 def _load_distribution(
     numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Distribution:
-    """Create a distribution from the result of `_dump_distribution` and the arrays of the file.
+    """Create a distribution from its JSON numbers (count, range, moments) and the file's arrays.
 
-    `arrays` are by name. The exact values or the bins become its histogram.
+    The arrays "INDEX.values" (exact values), or "INDEX.bins" and "INDEX.counts", become its
+    histogram. With count 0 the distribution is empty but for its skipped values.
     """
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:

@@ -120,9 +120,10 @@ def profile(
 
 
 def _record(recorder: Recorder, source: Data, batch: int, progress: Progress | None) -> Profile:
-    """Run the recorder's session over all of the data, `batch` samples at a time.
+    """Run the recorder's session over all of the data in batches of `batch`; return the profile.
 
-    Returns the profile; ConfigError if the data are empty.
+    `progress` is called after each batch with the samples so far. Raises ConfigError if the data
+    are empty.
     """
     sample_count = 0
     for feeds, _ in source.batches(batch):
@@ -181,7 +182,7 @@ class RecordedSession(Session):
                 self._sample_index[digest] = index
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the recorded inputs of the model, in batches of at most `size` samples.
+        """Yield the recorded model inputs as {input: array} in batches of at most `size` samples.
 
         They are in the order of recording; the last batch may be smaller.
         """
@@ -197,11 +198,11 @@ class RecordedSession(Session):
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Yield (name, array, quantization parameters or None) of the recorded tensors of samples.
+        """Yield (name, array, quantization parameters or None) of recorded tensors.
 
-        The arrays have the samples of `feeds` in their order, as they were stored. Tensors without
-        the same number of rows for each sample are left out, and those not in `names`, unless it is
-        None.
+        The samples of `feeds` are looked up by a digest of their inputs; each array has their rows
+        in the order of `feeds`, as they were stored. Tensors whose rows do not divide evenly among
+        the recorded samples are left out, and those not in `names`, unless it is None.
 
         Raises
         ------
@@ -235,12 +236,12 @@ class RecordedSession(Session):
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
-        """Yield a SHA-256 digest of the inputs of each sample along axis 0.
+        """Yield a SHA-256 digest of the inputs of each sample (axis 0), in order.
 
         Raises
         ------
         DataError
-            If an input has no array in `feeds`.
+            If an input of the model has no array in `feeds`.
         """
         missing = [name for name in self._input_names if name not in feeds]
         if missing:
@@ -264,7 +265,7 @@ class _RecordedSource(IntegerSource):
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing, because recorded tensors cannot be computed again."""
+        """Yield nothing: recorded tensors cannot be computed again for single layers."""
         return iter(())
 
 
@@ -290,7 +291,8 @@ def open_recorded_source(
     Raises
     ------
     DataError
-        As in `RecordedSession`.
+        If the profile cannot be read, is of another model, has no tensors, or does not store the
+        samples of each input along axis 0.
     """
     session = RecordedSession(model if isinstance(model, Session) else Session(model), path)
     return _RecordedSource(session) if session.is_integer else FloatSource(session), session
@@ -330,7 +332,9 @@ def compare_kept(
 
 
 def _load_recorded_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Load {tensor: (all samples, mapped from disk; quantization parameters or None)}.
+    """Load the dump in a profile's folder: {tensor: (array, quantization parameters or None)}.
+
+    Arrays contain all samples and are mapped from disk.
 
     Raises
     ------

@@ -15,17 +15,21 @@ CONSTANT_TOLERANCE = 1e-3
 
 
 def channel_axis(rank: int) -> int | None:
-    """Return the channel axis: 1, or 2 for sequences [N, T, C]; None below two axes."""
+    """Return the index of the channel axis for a tensor of `rank` axes.
+
+    It is 1, or 2 for three axes (sequences [N, T, C]); None if there are fewer than two axes.
+    """
     if rank < 2:
         return None
     return 2 if rank == 3 else 1
 
 
 def move_channel_axis(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
-    """Move the channels of a tensor from axis 1 to the axis of `channel_axis` if necessary.
+    """Move axis 1 of a tensor with three axes to axis 2, if `factor` has one value per channel.
 
-    Channels with a factor each are always on axis 1, which differs only for three axes; with one
-    factor the array is returned as it is.
+    Tensors with factors per channel always have their channels on axis 1, while the statistics of
+    three axes expect them last. In every other case (one factor, another rank) the array is
+    returned as it is.
     """
     return np.moveaxis(array, 1, 2) if array.ndim == 3 and len(factor) > 1 else array
 
@@ -38,22 +42,23 @@ class ChannelSums:
     """
 
     def __init__(self) -> None:
-        """Start without batches: the arrays are empty until the first."""
+        """Start without batches: the count is 0 and the arrays per channel are empty."""
         self.count = 0
         self.raw_min = self.raw_max = np.zeros(0)
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
-        """Add a batch; NaN and infinite values count as zero.
+        """Add a batch of both streams to the sums; NaN and infinite values count as zero.
 
-        Nothing is added for arrays without a channel axis or without elements.
+        The channel axis is 1, or 2 for three axes. Nothing is added for arrays without a channel
+        axis (fewer than two axes) or without elements.
 
         Parameters
         ----------
         x, y
             Batch of both streams, of the same shape, as their consumers see them.
         raw
-            x as computed; default `x`.
+            x as computed, from which the constant channels are determined; default `x`.
         """
         axis = channel_axis(x.ndim)
         if axis is None or not x.size:
@@ -74,9 +79,11 @@ class ChannelSums:
         self.merge(batch)
 
     def merge(self, other: ChannelSums) -> None:
-        """Merge the sums of further samples in place.
+        """Add the sums of further samples to these, in place.
 
-        Another number of channels (a sequence of another length) drops the sums so far.
+        An `other` without values changes nothing. If `other` has another number of channels (such
+        as a sequence of another length), the sums so far are dropped and replaced by those of
+        `other`.
         """
         if not other.count:
             return
@@ -97,51 +104,61 @@ class ChannelSums:
 
     @property
     def max_abs(self) -> np.ndarray:
-        """The largest |x| of each channel."""
+        """The largest |x| of each channel over all batches, float64 [C].
+
+        Empty before the first batch.
+        """
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean of x."""
+        """The mean of x of each channel over all batches, float64 [C]; empty before the first."""
         return self._sum / max(self.count, 1)
 
     @property
     def mean_square(self) -> np.ndarray:
-        """The mean square of x."""
+        """The mean of x^2 of each channel, float64 [C]; empty before the first batch."""
         return self._power / max(self.count, 1)
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation of x."""
+        """The standard deviation of x of each channel (of the population), float64 [C]."""
         return np.sqrt(np.maximum(self.mean_square - np.square(self.mean), 0))
 
     @property
     def mean_squared_error(self) -> np.ndarray:
-        """The mean square of the error."""
+        """The mean of (y - x)^2 of each channel, float64 [C]; empty before the first batch."""
         return self._error / max(self.count, 1)
 
     @property
     def bias(self) -> np.ndarray:
-        """The mean error."""
+        """The mean of y - x of each channel, float64 [C]; empty before the first batch."""
         return self._bias / max(self.count, 1)
 
     @property
     def is_constant(self) -> np.ndarray:
         """Which channels of x as computed never change; bool [C].
 
-        Their range is at most CONSTANT_TOLERANCE of the largest magnitude, which 8 bits cannot
-        resolve.
+        True where the range of the channel is at most 0.001 of its largest magnitude, which 8 bits
+        cannot resolve.
         """
         size = np.maximum(np.abs(self.raw_min), np.abs(self.raw_max))
         return np.asarray(self.raw_max - self.raw_min <= CONSTANT_TOLERANCE * size)
 
     @property
     def is_active(self) -> np.ndarray:
-        """Which channels change and are not always 0 for their consumers; bool [C]."""
+        """Which channels change and are not always 0 for their consumers; bool [C].
+
+        Change is judged by x as computed (not `is_constant`), the other by the mean square of x.
+        """
         return ~self.is_constant & (self.mean_square > 0)
 
     def sqnr_db(self) -> np.ndarray:
-        """Return the SQNR of the active channels in dB, [active channels], within [-60, 120]."""
+        """Return the SQNR of y against x in dB of each active channel, float64 [active channels].
+
+        Constant channels and those that are always 0 are left out, so the array may be shorter than
+        the number of channels. Values are clipped to [-60, 120] dB.
+        """
         active = self.is_active
         with np.errstate(over="ignore"):
             ratio = self.mean_square[active] / np.maximum(self.mean_squared_error[active], 1e-300)

@@ -24,7 +24,7 @@ class Distribution:
     """Count, range, mean, variance and histogram of one stream of values."""
 
     def __init__(self) -> None:
-        """Start empty: range (inf, -inf), mean NaN, no skipped values."""
+        """Start empty: count 0, range (inf, -inf), mean NaN, nothing skipped."""
         self.count = self.skipped = 0
         self.low, self.high = math.inf, -math.inf
         self.mean = math.nan
@@ -33,9 +33,9 @@ class Distribution:
         self.histogram = Histogram()
 
     def add(self, array: np.ndarray) -> None:
-        """Add a batch of any shape and numeric type; values that are not finite are only counted.
+        """Add a batch of any shape and numeric type to the moments and the histogram.
 
-        Their number is `skipped`.
+        NaN and infinite values are left out and only counted in `skipped`.
         """
         batch = Distribution()
         for start in range(0, array.size, _CHUNK):
@@ -48,14 +48,15 @@ class Distribution:
         self._merge_moments(batch)
 
     def merge(self, other: Distribution) -> None:
-        """Merge the values of another distribution into this one."""
+        """Merge histogram, count, range and moments of another distribution in place."""
         self.histogram.merge(other.histogram)
         self._merge_moments(other)
 
     def state(self, histogram: bool) -> list[object]:
-        """Return the state as a list of JSON-ready values for `from_state`.
+        """Return the state as a list of eight JSON-ready values, which `from_state` reads.
 
-        The last one is the histogram, or None without `histogram`.
+        These are count, skipped, low, high, mean, sum of |x|, sum of (x - mean)^2, and the state of
+        the histogram, or None without `histogram`.
         """
         numbers = [
             self.count,
@@ -70,7 +71,11 @@ class Distribution:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Distribution:
-        """Create a distribution from a `state`; its histogram is empty if the state has none."""
+        """Create a distribution from the eight values that the method `state` returns.
+
+        They are count, skipped, low, high, mean, sum of |x|, sum of (x - mean)^2, and the state of
+        the histogram or None, which gives an empty histogram.
+        """
         values = cls()
         (
             values.count,
@@ -96,11 +101,11 @@ class Distribution:
 
     @property
     def max_abs(self) -> float:
-        """The largest |x|; NaN without values."""
+        """The largest |x| of all finite values; NaN without values."""
         return max(abs(self.low), abs(self.high)) if self.count else math.nan
 
     def _add_finite(self, values: np.ndarray) -> None:
-        """Add finite float64 values to everything but the histogram."""
+        """Add finite float64 values to count, range and moments, but not to the histogram."""
         if not values.size:
             return
         batch = Distribution.__new__(Distribution)
@@ -112,7 +117,11 @@ class Distribution:
         self._merge_moments(batch)
 
     def _merge_moments(self, other: Distribution) -> None:
-        """Merge everything but the histogram in place (Chan, Golub, LeVeque 1979)."""
+        """Merge count, range, mean, variance, sum of |x| and skipped of `other` in place.
+
+        Mean and squares are combined pairwise (Chan, Golub, LeVeque 1979). The histogram is not
+        changed.
+        """
         self.skipped += other.skipped
         if not other.count:
             return

@@ -53,7 +53,7 @@ class Histogram:
     """Frequencies of values whose range is only known at the end."""
 
     def __init__(self) -> None:
-        """Start empty, with exact values instead of bins."""
+        """Start empty; values are stored exactly at first, instead of being counted in bins."""
         self.low, self.high = math.inf, -math.inf
         self.count = 0
         self.zeros = 0  # number of values that are 0, such as those clipped by a Relu
@@ -63,10 +63,10 @@ class Histogram:
         self._bins = np.zeros(_BIN_COUNT, np.int64)
 
     def add(self, values: np.ndarray) -> None:
-        """Add finite values, float64 [n].
+        """Add finite values, float64 [n], and update count, zeros and range.
 
-        Up to _MAX_EXACT_VALUES in all they are kept exactly; beyond that all are counted in bins.
-        The array is kept, not copied.
+        While there are at most 4096 values in all, they are stored (the array itself, not a copy).
+        With more, the stored and all later values are counted in bins instead.
         """
         if not values.size:
             return
@@ -84,7 +84,11 @@ class Histogram:
         self._count_in_bins(values)
 
     def merge(self, other: Histogram) -> None:
-        """Merge another histogram in place; if it has exact values, they are added as by `add`."""
+        """Add the values or the bins of another histogram to this one, in place.
+
+        If the other one still stores its exact values, they are added like further values.
+        Otherwise its bins are added to the bins here, after these were widened to the common range.
+        """
         if not other.count:
             return
         if other._exact_batches is not None:
@@ -102,7 +106,11 @@ class Histogram:
 
     @property
     def state(self) -> list[object]:
-        """The state as JSON-ready values, for `from_state`."""
+        """The state as JSON-ready values, from which `from_state` creates an equal histogram.
+
+        A flat list of all values while they are stored exactly; else [low, high, count, exponent,
+        first, bin indices, bin counts, number of zeros].
+        """
         if self._exact_batches is not None:
             return [value for values in self._exact_batches for value in values.tolist()]
         bins = self.nonzero_bins
@@ -111,9 +119,9 @@ class Histogram:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Histogram:
-        """Create a histogram from a `state`: exact values, or range, count and bins.
+        """Create a histogram from a `state`: exact values, or range, count, bins and zeros.
 
-        States of older files lack the number of zeros, which is then 0.
+        A state without an 8th element, from older files, has no number of zeros; it is then 0.
         """
         if len(state) < 7 or not isinstance(state[6], list):
             histogram = cls()
@@ -146,14 +154,17 @@ class Histogram:
 
     @property
     def exact_values(self) -> np.ndarray | None:
-        """All values, float64 [n], or None if there are more than 4096: see `nonzero_bins`."""
+        """All values, float64 [n], in the order added; None if there are more than 4096."""
         if self._exact_batches is None:
             return None
         return np.concatenate(self._exact_batches) if self._exact_batches else np.zeros(0)
 
     @property
     def nonzero_bins(self) -> NonzeroBins:
-        """The bins that contain values; empty as long as all values are stored."""
+        """The bins that contain values, with exponent, first index, indices and counts.
+
+        There are none as long as all values are stored exactly instead of being counted.
+        """
         index = np.flatnonzero(self._bins)
         return NonzeroBins(self._exponent, self._first, index, self._bins[index])
 
@@ -217,9 +228,10 @@ class Histogram:
         return lower_counts + np.bincount(below + 1, above, point_count)
 
     def quantile(self, fraction: float) -> float:
-        """Return the value that `fraction` of all values do not exceed; NaN without values.
+        """Return the value that the fraction `fraction` (0 to 1) of all values do not exceed.
 
-        Exact up to 4096 values (interpolated like numpy's), beyond that to the width of a bin.
+        Exact up to 4096 values (interpolated as in numpy.quantile); beyond that interpolated within
+        a bin and accurate to its width. NaN without values.
         """
         if not self.count:
             return math.nan
@@ -233,18 +245,25 @@ class Histogram:
         return float(np.clip(value, self.low, self.high))
 
     def _bin_exact_values(self) -> None:
-        """Count the stored values in bins and stop storing values."""
+        """Count the stored values in bins, and stop storing values from now on.
+
+        Does nothing if values are counted in bins already. The bins must cover the range.
+        """
         batches, self._exact_batches = self._exact_batches, None
         for values in batches or ():
             self._count_in_bins(values)
 
     def _count_in_bins(self, values: np.ndarray) -> None:
-        """Count values in the bins, which must cover them."""
+        """Add finite values, float64 [n], to the counts of their bins, which must cover them."""
         bins = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
         self._bins += np.bincount(bins, minlength=_BIN_COUNT)
 
     def _extend_bins(self) -> None:
-        """Widen the bins to cover `low` to `high`, merging neighbours; the total count stays."""
+        """Choose bins that cover `low` to `high` and move the counts so far into them, in place.
+
+        The width is a power of two and can only grow, so each old bin falls entirely into a new
+        one.
+        """
         exponent = _bin_exponent(self.low, self.high)
         first = _bin_index(self.low, exponent)
         if (exponent, first) == (self._exponent, self._first):
@@ -257,9 +276,10 @@ class Histogram:
 
 
 def _widen_range(low: float, high: float, bin_count: int) -> tuple[float, float]:
-    """Return a range with low < high and at least twice as many floats as bins.
+    """Return a range with low < high that spans at least twice as many floats as there are bins.
 
-    An empty one is widened by 0.5 on both sides, too narrow ones by as much as needed.
+    A range with low = high is widened by 0.5 on both sides. A range that is still too narrow is
+    then widened on both sides by 2 * bin_count units in the last place.
     """
     if high <= low:
         low, high = low - 0.5, high + 0.5
@@ -273,9 +293,10 @@ def _bin_index(value: float, exponent: int) -> int:
 
 
 def _bin_exponent(low: float, high: float) -> int:
-    """Return the smallest e for which _BIN_COUNT bins of width 2**e cover [low, high].
+    """Return the smallest e for which 8192 bins of width 2**e cover [low, high].
 
-    Indices of bins have at most 52 bits; _MIN_EXPONENT for zeros only.
+    The exponent is large enough that indices of bins have at most 52 bits. Returns -1040 if both
+    bounds are 0.
     """
     max_abs = max(abs(low), abs(high))
     if max_abs == 0:

@@ -31,7 +31,9 @@ _ACCURACY = ("top1", "top5")
 
 
 def normalize_metric_name(name: str) -> str:
-    """Return the name of a metric as in tables, whatever its case; "module:function" is unchanged.
+    """Return the name of a metric in the spelling of tables ("SQNR", "top1"), whatever its case.
+
+    A name with a colon, "module:function", names a function of the user and is returned unchanged.
 
     Raises
     ------
@@ -50,12 +52,15 @@ def normalize_metric_name(name: str) -> str:
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether a smaller value of the metric is better; False for functions of the user."""
+    """Whether a smaller value of the metric `name` is better, as for MSE, L1, KL, Atol and Rtol.
+
+    `name` is spelled as in tables. False for all others and for functions of the user.
+    """
     return name in LOWER_IS_BETTER
 
 
 def metric_unit(name: str) -> str:
-    """Return the unit of the metric: "%", "dB" or ""."""
+    """Return the unit of a metric: "%" for top1 and top5, "dB" for SQNR, else ""."""
     if name in _ACCURACY:
         return "%"
     return "dB" if name == "SQNR" else ""
@@ -84,9 +89,10 @@ class MeasureFactory:
     """Creates `Measures` of the metrics `names`; loads user functions once."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Normalize the names, and load the metrics that need labels (all but those of METRICS).
+        """Normalize the metric names, and load the metrics that need labels.
 
-        Raises ConfigError for an unknown metric.
+        These are all but Cosine, MSE, L1, KL, SQNR, Atol and Rtol: top1, top5 and functions of the
+        user, which are imported here. Raises ConfigError for an unknown metric.
         """
         self.names = [normalize_metric_name(name) for name in names]
         self.label_metrics: dict[str, Callable[[], Any]] = {
@@ -95,7 +101,7 @@ class MeasureFactory:
         self.histograms = "KL" in self.names
 
     def __call__(self) -> Measures:
-        """Create measures without any data."""
+        """Create empty `Measures` of this factory's metrics, for one output."""
         return Measures(self)
 
 
@@ -103,20 +109,25 @@ class Measures:
     """Metrics of one output over all batches."""
 
     def __init__(self, factory: MeasureFactory) -> None:
-        """Start without batches; `factory` names the metrics and creates those of labels."""
+        """Start without batches.
+
+        `factory` has the metric names and creates metrics that need labels.
+        """
         self._factory = factory
         self._pair = PairMeasures()
         self._label_metrics = {name: make() for name, make in factory.label_metrics.items()}
 
     @property
     def _needs_pair(self) -> bool:
-        """Whether a metric compares the output with the float model's."""
+        """Whether at least one metric compares the output with the float model's."""
         return len(self._label_metrics) < len(self._factory.names)
 
     def add(self, reference: np.ndarray, labels: np.ndarray | None, array: np.ndarray) -> None:
-        """Add a batch: the float model's output, labels if there are any, the trial's output.
+        """Add a batch: the float model's output `reference`, labels, and the trial's output.
 
-        Raises DataError if a metric needs labels and there are none.
+        Metrics like SQNR compare `array`, the trial's output, with `reference`; top1, top5 and user
+        functions compare it with `labels`. Raises DataError if a metric needs labels and they are
+        None.
         """
         if self._needs_pair:
             self._pair.add(reference, array)
@@ -129,12 +140,16 @@ class Measures:
 
     @property
     def state(self) -> list[object]:
-        """All sums as JSON-ready values, for `merge`."""
+        """The sums of all metrics so far as JSON-ready values, for `merge` of other measures.
+
+        The first is the state of the comparison with the float model, or None if no metric needs
+        it.
+        """
         pair = self._pair.state(self._factory.histograms) if self._needs_pair else None
         return [pair, *(list(metric.sums) for metric in self._label_metrics.values())]
 
     def merge(self, state: Sequence[Any]) -> None:
-        """Merge the `state` of the same metrics on further samples."""
+        """Add the `state` of measures of the same metrics on further samples, in place."""
         if state[0] is not None:
             self._pair.merge(PairMeasures.from_state(state[0]))
         for metric, sums in zip(self._label_metrics.values(), state[1:], strict=True):
@@ -142,7 +157,7 @@ class Measures:
 
     @property
     def values(self) -> list[float]:
-        """The values of the metrics, in the order of their names."""
+        """The values of the metrics over all batches, in the order of the metric names."""
         values = []
         for name in self._factory.names:
             if name in self._label_metrics:
@@ -153,10 +168,11 @@ class Measures:
 
 
 def worst_first_key(name: str, value: float, order: str | None) -> float:
-    """Return a key for an ascending sort that puts the worst value of a metric first.
+    """Return the sort key of a metric's value: an ascending sort puts the worst value first.
 
-    NaN is the worst. `order` is "ascending" or "descending" for a user's function, whose worst
-    values come first in that order; None for a known metric, or for a function "ascending".
+    NaN counts as the worst. For a known metric `order` is None. For a function of the user, `order`
+    is "ascending" or "descending", the direction in which the worst values come first; None for a
+    user function is like "ascending".
     """
     if math.isnan(value):
         return -math.inf

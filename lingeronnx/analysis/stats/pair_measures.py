@@ -70,7 +70,7 @@ class PairMeasures:
     """
 
     def __init__(self) -> None:
-        """Start without values: all sums and extremes are 0."""
+        """Start without values: all sums and extremes are 0, and `stored_form` is None."""
         self.x, self.y = Distribution(), Distribution()
         self.stored_form: StoredForm | None = None
         self.skipped = 0
@@ -129,16 +129,17 @@ class PairMeasures:
         self._merge_sums(batch)
 
     def merge(self, other: PairMeasures) -> None:
-        """Merge the measures of further samples, in place."""
+        """Merge histograms, sums and extremes of further samples into these measures, in place."""
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
         self._merge_sums(other)
 
     def state(self, histograms: bool) -> list[object]:
-        """Return the state of measures of float tensors, JSON-ready, for `from_state`.
+        """Return the state of measures of float tensors as JSON-ready values, read by `from_state`.
 
-        With `histograms` it includes the histograms, which KL needs and which are most of the
-        state. What a stored form adds (saturation, used range) is not included.
+        With `histograms` it includes the histograms, which only KL needs and which are most of the
+        state. What was counted for integer tensors (saturation, clipped and used range) is not
+        included.
         """
         distributions = [self.x.state(histograms), self.y.state(histograms)]
         return [
@@ -151,7 +152,11 @@ class PairMeasures:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> PairMeasures:
-        """Create measures from a `state`; it has no stored form, saturation or used range."""
+        """Create measures from the list that the method `state` returns.
+
+        It has distributions, sums and largest errors of float tensors: saturation, clipping and
+        used range are unknown (None).
+        """
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
@@ -159,7 +164,10 @@ class PairMeasures:
         return measures
 
     def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Add finite float64 values [n] of both streams: distributions, sums, largest errors."""
+        """Add finite float64 values [n] of both streams to distributions, histograms and sums.
+
+        Also updates the largest absolute error `atol` and relative error `rtol`.
+        """
         if not a.size:
             return
         for distribution, values in ((self.x, a), (self.y, b)):
@@ -178,9 +186,11 @@ class PairMeasures:
         self.rtol = max(self.rtol, _max_relative_error(a, error))
 
     def _count_saturation(self, expected: np.ndarray, actual: np.ndarray) -> None:
-        """Count how y uses the integer range, and how often x is outside of it.
+        """Count how y uses its integer range, and how often x is outside of it.
 
-        `expected` is x and `actual` is y in integer steps, [n] each.
+        `expected` is x and `actual` is y in integer steps of the stored tensor, [n] each. Counts y
+        at the lowest or highest integer, and x more than a step outside of that range; updates the
+        largest fraction of the range that y reaches. Does nothing if y is not stored as integers.
         """
         if self.stored_form is None or not actual.size:
             return
@@ -191,7 +201,10 @@ class PairMeasures:
         self._out_of_range += int(np.count_nonzero((expected < low - 1) | (expected > high + 1)))
 
     def _merge_sums(self, other: PairMeasures) -> None:
-        """Merge everything but the histograms in place: sums are added, extremes compared."""
+        """Merge sums and extremes of `other` in place, but not the histograms.
+
+        `stored_form` is replaced by that of `other` unless that is None.
+        """
         self.x._merge_moments(other.x)
         self.y._merge_moments(other.y)
         if other.stored_form is not None:
@@ -207,17 +220,20 @@ class PairMeasures:
 
     @property
     def count(self) -> int:
-        """The number of compared elements."""
+        """The number of compared elements, which are finite in both streams."""
         return self.x.count
 
     @property
     def total_count(self) -> int:
-        """The number of elements, including those that are not finite."""
+        """The number of elements of each stream, including those that are not finite."""
         return self.count + self.skipped
 
     @property
     def cosine(self) -> float:
-        """The cosine similarity, -1 to 1; 1 if both are equal, 0 if only one is all zero."""
+        """The cosine similarity of x and y, -1 to 1.
+
+        1 if all elements are equal, 0 if only one stream is all zero.
+        """
         xx, yy, xy, error, _ = self._sums
         if error == 0:
             return 1.0
@@ -226,22 +242,28 @@ class PairMeasures:
 
     @property
     def mse(self) -> float:
-        """The mean squared error."""
+        """The mean of (x - y)^2 over the compared elements; 0 without values."""
         return float(self._sums[3]) / max(self.count, 1)
 
     @property
     def l1(self) -> float:
-        """The mean absolute error."""
+        """The mean of |x - y| over the compared elements; 0 without values."""
         return float(self._sums[4]) / max(self.count, 1)
 
     @property
     def sqnr(self) -> float:
-        """The SQNR in dB; infinite if both are equal, minus infinity if only x is all zero."""
+        """The SQNR of y against x in dB: 10 log10(sum x^2 / sum (x - y)^2).
+
+        Infinite if both are equal, minus infinity if only x is all zero.
+        """
         return ratio_db(float(self._sums[0]), float(self._sums[3]))
 
     @property
     def kl(self) -> float:
-        """The KL divergence of the histograms over the union of both ranges; 0 without values."""
+        """KL divergence sum p log(p/q) of the histograms of x (p) and y (q); 0 without values.
+
+        Both are counted at 128 points over the union of both ranges.
+        """
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
@@ -251,7 +273,10 @@ class PairMeasures:
         )
 
     def histograms(self, bin_count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return histograms of x and y, int64 [bin_count] each, over the union of both ranges."""
+        """Return histograms of x and y, int64 [bin_count] each, over the union of both ranges.
+
+        All counts are 0 without values.
+        """
         if not self.count:
             return np.zeros(bin_count, np.int64), np.zeros(bin_count, np.int64)
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
@@ -260,12 +285,15 @@ class PairMeasures:
 
     @property
     def saturation(self) -> float | None:
-        """Fraction of y at the lowest or highest integer; None if y is not stored as integers."""
+        """Fraction of elements of y at the lowest or highest integer; None if y is not integers."""
         return None if self.stored_form is None else self._saturated / max(self.count, 1)
 
     @property
     def clipped_fraction(self) -> float | None:
-        """Fraction of x more than a step outside the range of y, or None if y is not integers."""
+        """Fraction of elements of x more than a step outside the range of y's integers.
+
+        None if y is not stored as integers.
+        """
         return None if self.stored_form is None else self._out_of_range / max(self.count, 1)
 
     @property
@@ -277,7 +305,12 @@ class PairMeasures:
         return None if self.stored_form is None or not self.count else self._used_fraction
 
     def to_dict(self) -> dict[str, object]:
-        """Return all measures and both distributions, by the column names of `compare`."""
+        """Return all measures by the column names of the table that `compare` writes.
+
+        Each of Cosine, MSE, L1, KL, SQNR, Atol and Rtol; min, max, mean and var of x
+        (`base_model_...`) and y (`analy_model_...`); `saturation`, `clipped` and `used_range`,
+        which are None unless y is stored as integers.
+        """
         values: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
         for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
             values[f"base_model_{name}"] = float(getattr(self.x, key))
@@ -301,9 +334,10 @@ class _StoredSteps:
     def of(
         cls, x: np.ndarray, y: np.ndarray, stored_form: StoredForm, unclipped: np.ndarray | None
     ) -> _StoredSteps:
-        """Convert both to steps, [n]; y is integers or reals in stored units.
+        """Convert x and y to integer steps of the stored tensor, flattened to [n].
 
-        `unclipped` is taken instead of x unless it is None.
+        `y` is integers, which are taken as they are, or reals in stored units, which are rounded.
+        If `unclipped` is not None, it is converted instead of `x`. Steps of x are not rounded.
         """
         actual = y.reshape(-1)
         if y.dtype.kind not in "iu":
@@ -312,7 +346,10 @@ class _StoredSteps:
 
 
 def _max_relative_error(x: np.ndarray, error: np.ndarray) -> float:
-    """Return the largest error / |x|, limited to the largest float32; 0 / 0 counts as 0."""
+    """Return the largest error / |x| of all elements, limited to the largest float32.
+
+    `error` is |x - y|. 0 / 0 counts as 0; returns 0 for empty arrays.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error == 0, 0.0, error / np.abs(x))
     return float(min(ratio.max(initial=0.0), _LARGEST))

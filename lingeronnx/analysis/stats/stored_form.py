@@ -40,9 +40,10 @@ class StoredForm:
         return factors.reshape(1, -1, *[1] * (rank - 2))
 
     def real(self, array: np.ndarray) -> np.ndarray:
-        """Convert integers, or reals in stored units, to the user's tensor, float32.
+        """Convert stored integers, or reals in stored units, to the user's tensor, float32.
 
-        Finite values are clipped to the range of float32.
+        Integers are dequantized first; then the result is divided by the factor, or by that of each
+        channel (axis 1). Finite results are clipped to the range of float32.
 
         Raises
         ------
@@ -58,7 +59,7 @@ class StoredForm:
         return _to_finite_float32(stored / self.broadcast_factors(array.ndim))
 
     def to_steps(self, real: np.ndarray) -> np.ndarray:
-        """Convert the user's tensor to integer steps, neither rounded nor clipped; float64.
+        """Convert the user's tensor to integer steps, neither rounded nor clipped, float64.
 
         That is real * factor * scale + zero point.
         """
@@ -76,10 +77,10 @@ class StoredForm:
         return (self.q.low - self.q.zero_point) / steps, (self.q.high - self.q.zero_point) / steps
 
     def clip_stored(self, array: np.ndarray, high: float) -> np.ndarray:
-        """Clip integers, or reals in stored units, to [0, high] of the user's tensor.
+        """Clip a stored tensor to [0, high] in the user's units; return it in its type.
 
-        `high` is in the user's units and may be infinite; integers are clipped below at the zero
-        point.
+        `array` is integers or reals in stored units. Integers are clipped below at the zero point
+        and above at `high` quantized. An infinite `high` clips below only.
         """
         is_integer = array.dtype.kind in "iu"
         array = np.maximum(array, array.dtype.type(self.q.zero_point if is_integer else 0))
@@ -93,9 +94,9 @@ class StoredForm:
         return np.minimum(array, stored_bound)
 
     def quantize(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Convert the user's tensor to stored integers of type `dtype`.
+        """Convert values of the user's tensor to stored integers of type `dtype`.
 
-        They are rounded half up and clipped.
+        Multiplied by the factor and the scale, rounded half up, and clipped to the integer range.
         """
         return self.q.integers(real.astype(np.float64) * self.broadcast_factors(real.ndim)).astype(
             dtype
@@ -103,9 +104,10 @@ class StoredForm:
 
 
 def matching_factors(factor: Sequence[float], array: np.ndarray) -> tuple[float, ...]:
-    """Return the factors of channels if they match axis 1 of `array`, else (1.0,).
+    """Return `factor`, the factors of a stored tensor's channels, if they match axis 1 of `array`.
 
-    An array with another number of channels was not rescaled.
+    A single factor always matches. Otherwise returns (1.0,): an array with another number of
+    channels was not rescaled.
     """
     fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
     return tuple(factor) if fits else (1.0,)
