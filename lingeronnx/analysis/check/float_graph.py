@@ -97,10 +97,10 @@ def _find_worked_around_faults(
 def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation], list[FloatNode]]:
     """Return the violated limits, and the float nodes before or after the integer part.
 
-    The latter, host nodes, are computed by the host, so that the limits of one without
-    multiply-accumulates (a final Softmax) are not checked. A host node that has some and violates a
-    limit is listed under the violations only. A float node between integer nodes is a violation,
-    whatever the reason.
+    The latter, host nodes, are computed by the host: limits of those without multiply-accumulates
+    (a final Softmax) are not checked. A host node that has some and violates a limit is listed
+    under the violations only. A float node between integer nodes is a violation, whatever the
+    reason.
     """
     partition = partition_with_clip_fallback(model, target, {}, 8)
     fallbacks, host = split_float_nodes(model, partition.floats, partition.integer_node_ids)
@@ -124,10 +124,10 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
 
 
 def _node_violations(node: ir.Node, target: Target) -> list[Violation]:
-    """List the violated limits of a node's operator.
+    """List the limits of the target that a node's operator violates.
 
     If there are none but the target does not have the operator, that is the only violation. Empty
-    for a node that no lowering rule matches.
+    for a node that no lowering rule (how a float operator becomes integer) matches.
     """
     op, _ = find_lowering_rule(node, target)
     if op is None:

@@ -89,7 +89,7 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
-    """Lower a model with guessed scales; None if assigning scales or lowering raises an error.
+    """Lower a model to integers with guessed scales; None if that raises an error.
 
     On a target without Clip, a Clip that only saturates is lowered as a Relu. No calibration data
     are used; bits, mode and calibrator are the defaults.
@@ -111,10 +111,10 @@ def _lower_with_placeholder_scales(partition: Partition, target: Target) -> Lowe
 
 
 def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:
-    """Return a copy of a model with the nodes `clips` replaced by Relus.
+    """Return a copy of a model with the Clip nodes named in `clips` replaced by Relus.
 
-    The upper bound is then that of the saturating integers. Quantization moves a factor into the
-    adjacent weights for that, which placeholder scales need not follow.
+    The upper bound is then that of the saturating integers; the factor that `quantize` moves into
+    adjacent weights for that is left out, because placeholder scales need not follow it.
     """
     copy = ir.clone(model)
     for node in list(copy.graph):

@@ -67,10 +67,9 @@ class _GraphChecker:
     """
 
     def __init__(self, model: ir.Model, target: Target) -> None:
-        """Note the integer graph inputs, and the float nodes between integer ones.
+        """Note which graph inputs contain integers, and the float nodes between integer ones.
 
-        The attribute `violations` collects the results of `check_node`, which is to be called with
-        the nodes in graph order.
+        Violations are collected later, by `check_node` for each node in graph order.
         """
         self._target = target
         self.violations: list[Violation] = []
@@ -82,11 +81,12 @@ class _GraphChecker:
         self._fallbacks = _float_nodes_between_integers(model)
 
     def check_node(self, node: ir.Node) -> None:
-        """Check a node, given those before it, and record its violations and its output tensors.
+        """Check a node, given those before it; add its violations, and note its output tensors.
 
-        A node that is not an integer operator goes to `_check_non_integer_node`. Otherwise checked
-        are missing attributes, invalid values (reported only if none is missing), the rules and the
-        limits of the platform. Rules and limits are skipped if the attributes cannot be read.
+        A node that is not an integer operator is checked only for reading integers as float values
+        and for standing between integer nodes. Otherwise checked are missing attributes, invalid
+        values (reported only if none is missing), the rules and the limits of the platform; the
+        last two are skipped if the attributes cannot be read.
         """
         form = find_integer_op(node)
         if form is None or not self._is_integer_node(node):
@@ -121,7 +121,7 @@ class _GraphChecker:
     def _is_integer_node(self, node: ir.Node) -> bool:
         """Whether a node is of the quantized domain, or its first input contains integers.
 
-        The latter as far as nodes have been checked.
+        Only outputs of the nodes checked so far are known.
         """
         if is_quantized_domain(node):
             return True
@@ -129,7 +129,7 @@ class _GraphChecker:
         return first is not None and ir.input_name(node) in self._integers
 
     def _check_rules(self, integer_node: IntegerNode) -> None:
-        """Append a violation to `violations` for each of `RULES` that the node violates."""
+        """Append a violation for each rule for integer graphs that the node violates."""
         for rule in RULES:
             value = rule(integer_node, self._target)
             if value is not None:
@@ -138,9 +138,9 @@ class _GraphChecker:
 
 
 def _has_float_output(node: ir.Node, form: Format) -> bool:
-    """Whether an integer operator writes its output as float values.
+    """Whether an integer operator `form` writes the output of `node` as float values.
 
-    It must allow wide outputs and have no scale_o.
+    It does if it allows wide outputs and the node has no attribute scale_o.
     """
     lowering = get_rule_for_integer_op(form)
     if lowering is None or not lowering.allows_wide_output:
@@ -152,7 +152,7 @@ _INTEGER_TYPES = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violation]:
-    """List the violated limits of an integer node's operator; none if they cannot be checked.
+    """List the limits of the target that an integer node violates; none if they cannot be checked.
 
     They cannot if the target does not run the operator, or the node lacks what they need.
     """
@@ -191,7 +191,7 @@ def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Ite
 
 
 def _has_weights(op_format: Format) -> bool:
-    """Whether the lowering of an operator says that its weights absorb channel factors.
+    """Whether an integer operator is a layer with weights that absorb factors of channels.
 
     False for an operator without lowering rule.
     """
@@ -205,9 +205,9 @@ def _check_non_integer_node(
     """Return the violation of a node that is no known integer operator, as a list of at most one.
 
     An unknown operator of the quantized domain is one, and its outputs are added to `integers`, the
-    tensors that contain integers. So is a standard operator that reads one of `integers` (but see
-    `_integer_inputs`; Constants do not count), or whose name is in `fallbacks`, the float nodes
-    between integer nodes.
+    tensors that contain integers. So is a standard operator that reads one of `integers` (but for a
+    Constant, and a Cast of a graph input), or whose name is in `fallbacks`, the float nodes between
+    integer nodes.
     """
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)
@@ -242,9 +242,9 @@ def _check_non_integer_node(
 
 
 def _integer_inputs(node: ir.Node, integers: set[str]) -> list[str]:
-    """List the inputs of a node that are in `integers`, by name.
+    """Return the names of a node's inputs that are in `integers`, tensors that contain integers.
 
-    Those without a producer do not count for a Cast, which may read integer graph inputs.
+    Inputs of a Cast without a producer are left out: it may read integer graph inputs.
     """
     names = []
     for value in node.inputs:

@@ -54,9 +54,9 @@ def render_operators_markdown() -> str:
 
 
 def _render_operator_table() -> list[str]:
-    """Render a Markdown table: one operator per row, with ONNX sources and support per platform.
+    """Render a Markdown table of operators as lines: name, ONNX sources, support per platform.
 
-    Operators are the integer ones and those composed of several. The result is a list of lines.
+    Operators are the integer ones and those composed of several.
     """
     lines = [
         f"| operator | from ONNX | {' | '.join(target.name for target in PLATFORMS)} |",
@@ -79,7 +79,7 @@ def _format_support(name: str, op: Op | None, target: Target) -> str:
     """Return the support of an operator on a target: "yes", "limits", "composed" or "no".
 
     "composed" is for an operator that the target runs as several others, "limits" for one that it
-    runs itself within some limits. `op` is the lowering rule, None if there is none.
+    runs itself within some limits. `op` is the rule that lowers float operators to it, or None.
     """
     if not target.can_run(name):
         return "composed" if op is not None and op.is_available(target) else "no"
@@ -87,7 +87,7 @@ def _format_support(name: str, op: Op | None, target: Target) -> str:
 
 
 def _format_limits(op: Op, target: Target) -> list[str]:
-    """Format the limits of `op` on `target`, one text per limit.
+    """Format the limits of operator `op` on `target`, one text per limit.
 
     Empty if the target neither lists limits of the operator nor has a packer.
     """
@@ -101,10 +101,10 @@ def _format_limits(op: Op, target: Target) -> list[str]:
 
 
 def has_limit(constraint: LimitCheck, target: Target) -> bool:
-    """Whether `target` has the limit of a constraint.
+    """Whether `target` has the limit that a constraint checks.
 
-    It has none if the constraint's text quotes a field that is None or missing, or if the vendor
-    says so.
+    It has none if the constraint's text quotes a field of the target that is None or missing, or if
+    the vendor says so.
     """
     try:
         text = format_limit_rule(constraint, target)[0]
@@ -136,7 +136,7 @@ def _render_limits() -> list[str]:
 
 
 def _render_narrow_weights() -> list[str]:
-    """Render the operators whose weights may have fewer bits than other tensors.
+    """Render the operators whose weights may have fewer bits than other tensors, as Markdown lines.
 
     One line per platform and set of bit widths.
     """
@@ -159,7 +159,7 @@ def _render_narrow_weights() -> list[str]:
 
 
 def _render_faults() -> list[str]:
-    """Render the executors' faults as lines of Markdown, by platform.
+    """Render the known faults of the executors as lines of Markdown, by platform.
 
     Platforms without faults are left out.
     """

@@ -28,9 +28,10 @@ __all__ = ["check_packed", "is_packable"]
 
 
 def is_packable(proto: onnx.ModelProto) -> bool:
-    """Whether a node of the file's main graph has the name of an integer operator.
+    """Whether a node of the file's main graph has the type of an integer operator.
 
-    Integer operators in the standard domain, such as Relu, do not count.
+    It is then an integer graph, to be judged as the packer reads it. Integer operators that are in
+    the standard domain, such as Relu, do not count.
     """
     integer_op_types = {form.name for form in INTEGER_OPS if form.domain}
     return any(node.op_type in integer_op_types for node in proto.graph.node)
@@ -97,7 +98,10 @@ def check_packed(
 
 
 def _parse_packer_args(packer_args: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """Split packer arguments, one text or several words, to a tuple; None: the default ones."""
+    """Split packer arguments, given as one line or as several words, into a tuple.
+
+    None, for the default arguments, is returned as it is.
+    """
     if packer_args is None:
         return None
     return tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
@@ -130,9 +134,9 @@ def _add_parts(
 
 
 def _named_target(proto: onnx.ModelProto) -> Target:
-    """Return the chip named by the first node with a platform attribute, else the default chip.
+    """Return the chip named by the first node with an attribute `platform`, else the default chip.
 
-    Raises the error of `get_target` for an unknown name.
+    Raises ConfigError for an unknown name.
     """
     for node in proto.graph.node:
         for attribute in node.attribute:
@@ -142,7 +146,7 @@ def _named_target(proto: onnx.ModelProto) -> Target:
 
 
 def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode]]:
-    """Split the float nodes: those between integer nodes, and those before or after all of them.
+    """Return the float nodes between integer nodes, and those before or after all of them.
 
     Integer nodes are those of the quantized domain, but for a Dequant on the host, and standard
     operators that read an integer tensor, directly or over others.

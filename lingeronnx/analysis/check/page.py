@@ -47,12 +47,12 @@ def render_check_section(check: Check) -> PageSection:
 
 
 def render_check_page(check: Check, name: str) -> str:
-    """Render the page of a single check; `name` is the name of the model."""
+    """Render the result of a check as an HTML page; `name` is the name of the model."""
     return render_page(f"{name} on {check.platform}", check.verdict, [render_check_section(check)])
 
 
 def _packing_facts(check: Check) -> list[tuple[str, object]]:
-    """Return (term, text) pairs on packing, correctness and latency.
+    """Return (term, text) pairs that say whether the graph packs, is correct, and its latency.
 
     Answers are "yes", "no" or "not packed"; those on correctness say if it is only assumed or read
     from sources instead of measured. The latency comes last, with the term "time"; its further

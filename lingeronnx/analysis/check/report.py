@@ -109,7 +109,7 @@ class Check(Sequence[Violation]):
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
-        """The verdict on the graph, or those on each chip part of an integer graph; else ()."""
+        """The packer's verdict on the graph, or one per chip part of an integer graph."""
         if self.choice is not None:
             return (self.choice.verdict,)
         return self.program.verdicts if self.kind == "integer" else ()
@@ -123,27 +123,27 @@ class Check(Sequence[Violation]):
     def runs_right(self) -> bool | None:
         """Whether no rule says that the executor computes other integers than the simulator.
 
-        None if nothing is packed; `basis` is what a positive answer stands on.
+        None if nothing is packed. True does not say that this was measured; `basis` says so.
         """
         return all(verdict.is_correct for verdict in self.verdicts) if self.verdicts else None
 
     @property
     def basis(self) -> str:
-        """What the claim that the graph, or each part, is correct stands on; see `Verdict.basis`.
+        """The evidence for correct results on the chip, combined over all parts of the graph.
 
-        Empty if it is not claimed.
+        "computed" by measured rules or "assumed"; "" if correctness is not claimed.
         """
         return combine_bases(self.verdicts)
 
     @property
     def is_wrong_by_reading(self) -> bool:
-        """Whether only rules that were read, not measured, say that results are wrong."""
+        """Whether results are wrong, and only rules that were read, not measured, say so."""
         wrong = [verdict for verdict in self.verdicts if not verdict.is_correct]
         return bool(wrong) and all(verdict.is_wrong_by_reading for verdict in wrong)
 
     @property
     def findings(self) -> Sequence[VerdictFinding]:
-        """Findings of the verdicts, and of the latency budget."""
+        """Findings of the packer's verdicts, then those of the latency budget."""
         findings: list[VerdictFinding] = []
         for verdict in self.verdicts:
             findings += verdict.findings
@@ -159,11 +159,16 @@ class Check(Sequence[Violation]):
 
     @property
     def sound(self) -> bool:
-        """Whether no limit is violated, all verdicts are chip-ready, and the budget is kept."""
+        """Whether no limit is violated, all verdicts are chip-ready, and the budget is kept.
+
+        A verdict is chip-ready if the graph packs and its results are correct. Without verdicts,
+        only the limits and the latency budget count.
+        """
         ready = all(verdict.is_chip_ready for verdict in self.verdicts)
         return ready and not self.violations and not self.time.findings
 
     def __len__(self) -> int:
+        """Return the number of violations."""
         return len(self.violations)
 
     @overload
@@ -172,9 +177,11 @@ class Check(Sequence[Violation]):
     def __getitem__(self, index: slice) -> Sequence[Violation]: ...
 
     def __getitem__(self, index: int | slice) -> Violation | Sequence[Violation]:
+        """Return the violation at an index, or those of a slice."""
         return self.violations[index]
 
     def __iter__(self) -> Iterator[Violation]:
+        """Iterate over the violations."""
         return iter(self.violations)
 
     def to_dict(self) -> dict[str, object]:
@@ -207,8 +214,9 @@ class Check(Sequence[Violation]):
     def verdict(self) -> str:
         """The result in one line: that no limit is exceeded if it is `sound`, else the reasons.
 
-        Reasons are the time, packing, and the number of limits; for an integer graph also that each
-        chip part packs and is correct, if so, and whether that is assumed or measured.
+        Reasons are the time, packing, and the number of violated limits. For an integer graph in
+        parts that all pack and are correct the line adds that, and whether it is assumed or
+        measured.
         """
         if self.sound:
             return f"no limit of {self.platform} is exceeded"
@@ -228,9 +236,10 @@ class Check(Sequence[Violation]):
         return f"{self.platform}: {'; '.join(reasons)}"
 
     def _format_packing_verdict(self) -> list[str]:
-        """Return one line on violated rules of the packer or the chip; empty without any.
+        """Return a list of one line if rules of the packer or the chip are violated, else [].
 
-        It has the number of rules. Findings on the memory plan and on the time do not count.
+        The line says whether the packer refuses the graph or the results are (probably) wrong, and
+        has the number of rules. Findings on the memory plan and on the time do not count.
         """
         rules = [
             (finding.rule, finding.node)
@@ -263,7 +272,7 @@ class Check(Sequence[Violation]):
     def _format_lines(self, max_lines: int | None) -> list[str]:
         """Return the report with at most `max_lines` lines per section; None: all of it.
 
-        The table of costs gets the lines that are free on the screen.
+        The table of costs gets the lines that are free on the screen; None shows all layers.
         """
         full = max_lines is None
         lines = [self.verdict, *self._format_violations(max_lines)]
@@ -323,7 +332,7 @@ class Check(Sequence[Violation]):
         return lines
 
     def _format_packing(self, max_lines: int | None) -> list[str]:
-        """Format the outcome of packing: rewrites, findings, assumptions, packer's arguments.
+        """Format the outcome of packing as lines: rewrites, findings, assumptions, arguments.
 
         Without a choice of arguments it is only the findings of the verdicts, or a line that the
         cost is unknown (a forecast for a chip with a packer and without parts), or nothing.
@@ -374,11 +383,11 @@ class Check(Sequence[Violation]):
         ]
 
     def _format_cost(self, free_lines: int | None) -> list[str]:
-        """Return the cost on the chip.
+        """Return the cost on the chip as lines, which fit in `free_lines`, or one line with totals.
 
-        This is a table of the most expensive layers that fits in `free_lines` (None: of all
-        layers), or one line with the totals if fewer than _MIN_COST_ROWS layers (or all, if there
-        are fewer) fit. Empty if the cost is unknown.
+        With None, a table of all layers. Else a table of as many layers as fit, the most expensive
+        ones; the totals if fewer than _MIN_COST_ROWS (or all, if there are fewer) fit. Empty if the
+        cost is unknown.
         """
         cost = self.cost
         if cost is None:
@@ -402,7 +411,7 @@ _MIN_COST_ROWS = 3  # layers in a table of costs
 
 
 def _to_dicts(items: Sequence[object]) -> list[dict[str, object]]:
-    """Return the fields of each object as a dict; nested objects are not converted."""
+    """Return the attributes of each object as a dict; nested objects are not converted."""
     return [vars(item) for item in items]
 
 

@@ -77,9 +77,10 @@ class IntegerNode:
     producer_qparams: Mapping[str, Affine]
 
     def read_scales(self) -> dict[int, float]:
-        """Return {input index: scale}, as the node declares it, or else as its producer does.
+        """Return {input index: scale} of the node's inputs.
 
-        Inputs for which neither does are left out.
+        The scale is the one that the node declares, or else the one its producer wrote. Inputs for
+        which neither is known are left out.
         """
         qparams: dict[int, Affine] = {}
         for index, value in enumerate(self.node.inputs):
@@ -90,7 +91,10 @@ class IntegerNode:
 
     @property
     def output_qparams(self) -> Affine | None:
-        """The quantization parameters of the output, or None if it is float."""
+        """The quantization parameters of the output, from attributes and the first input's.
+
+        None if the output is float.
+        """
         first = self.node.inputs[0] if self.node.inputs else None
         input_qparams = None if first is None else self.producer_qparams.get(str(first.name))
         return self.form.output_qparams(self.attrs, [input_qparams])
@@ -337,7 +341,7 @@ _IMAGE_FORMATS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_
 
 
 def _is_power_of_two(scale: float) -> bool:
-    """Whether a positive scale is a power of two."""
+    """Whether a positive scale is a power of two, 2^n with any integer n."""
     return math.frexp(scale)[0] == 0.5
 
 

@@ -87,7 +87,10 @@ class Structure:
         return "\n".join(texts)
 
     def lines(self) -> list[str]:
-        """Return a line for each suspicion that is not a limit and each use count that is not 1."""
+        """Return a line for each suspicion and for each use count that is not 1.
+
+        Suspicions that are violated limits are left out, because `check` reports them.
+        """
         lines = [str(s) for s in self.suspicions if s.kind != LIMIT_KIND]
         for name, kind, count in self.use_counts:
             if count != "1":
@@ -95,9 +98,10 @@ class Structure:
         return lines
 
     def to_dict(self) -> dict[str, object]:
-        """Return the structure as JSON-ready values."""
+        """Return the five parts as JSON-ready values: a list of {column: text} for each part."""
 
         def to_dicts(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
+            """Return each row as a dict with the column names `head` as keys."""
             return [dict(zip(head, row, strict=True)) for row in rows]
 
         return {
@@ -116,7 +120,7 @@ def count_uses(model: ir.Model) -> list[tuple[str, str, str]]:
     """Return (name, type, count) of the inputs, weights and layers of a model, in this order.
 
     For inputs and weights the uses by live nodes count; a layer has 1 if a graph output depends on
-    it, else 0.
+    it, else 0. Counts are texts.
     """
     rows: list[tuple[str, str, str]] = []
     live_ids = _live_node_ids(model)
@@ -160,7 +164,7 @@ def _live_node_ids(model: ir.Model) -> set[int]:
 
 
 def _count_live_consumers(value: ir.Value, live_ids: set[int]) -> int:
-    """Count the uses of a value by nodes in `live_ids` or in control-flow bodies."""
+    """Count the uses of a value by nodes whose `id()` is in `live_ids`, or in subgraphs."""
     return sum(
         id(use.node) in live_ids or use.node.graph is not value.graph for use in value.uses()
     )
@@ -170,7 +174,7 @@ def _count_live_consumers(value: ir.Value, live_ids: set[int]) -> int:
 
 
 def _dtype_name(qparams: Affine | None) -> str:
-    """Return "int<bits>", or "float32" without parameters."""
+    """Return the data type of a stored tensor: "int8" for 8 bits, "float32" without parameters."""
     return "float32" if qparams is None else f"int{qparams.bits}"
 
 
@@ -194,7 +198,10 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
     """
 
     def describe(name: str, qparams: Affine | None) -> str:
-        """Describe how the scale of tensor `name` was chosen; "-" without parameters (float)."""
+        """Describe how the scale of tensor `name` was chosen; "-" without parameters (float).
+
+        "the plan's" without a policy, "fixed" for a scale that the user gave, else the calibrator.
+        """
         if qparams is None:
             return "-"
         if policy is None:
@@ -234,13 +241,13 @@ class _StoredTensors:
     is_float: Callable[[ir.Node, ir.Value], bool]
 
     def user_name(self, value: ir.Value) -> str:
-        """Return the name of a tensor in the plan."""
+        """Return the name in the plan of the tensor that a value of the graph represents."""
         return self.user_names.get(str(value.name), str(value.name))
 
     def qparams_at(self, node: ir.Node, value: ir.Value | None) -> Affine | None:
-        """Return the parameters of a tensor at a node, or None if it is float there.
+        """Return the quantization parameters of a tensor as `node` reads or writes it.
 
-        None too for an absent value, and for a tensor that the plan does not contain.
+        None if it is float there, for an absent value, and for a tensor that the plan lacks.
         """
         if value is None or self.is_float(node, value):
             return None
@@ -250,7 +257,10 @@ class _StoredTensors:
 def _output_and_weight_rows(
     graph: ir.Model, stored: _StoredTensors
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the rows of part 3 (outputs) and of part 4 (weights), skipping Constant nodes."""
+    """Return the rows of the tables of outputs (part 3) and of weights (part 4), in graph order.
+
+    Constant nodes are skipped.
+    """
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
     for node in graph.graph:
@@ -310,7 +320,7 @@ def _iter_weight_rows(node: ir.Node, stored: _StoredTensors) -> Iterator[tuple[s
 
 
 def _format_channel_axis(qparams: Affine | None) -> str:
-    """Return the axis of the scales as text; "-" for one scale and for float."""
+    """Return the axis of scales per channel as text; "-" for one scale and for float."""
     return "-" if qparams is None or qparams.axis is None else str(qparams.axis)
 
 
@@ -383,7 +393,11 @@ def describe_integer_graph(
 
 
 def _find_fusable_pairs(graph: ir.Model) -> list[tuple[str, ...]]:
-    """Return (name, type, reason) of operators that could be merged with the one upstream."""
+    """Return (node, type, reason) of integer nodes that could be merged with the one upstream.
+
+    These are a Quant behind a Dequant, a Requant behind a Requant, and a BatchNorm that alone reads
+    an operator with channels.
+    """
     pairs: list[tuple[str, ...]] = []
     for node in graph.graph:
         producer = ir.producer(node.inputs[0]) if node.inputs else None

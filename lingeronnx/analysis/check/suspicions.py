@@ -71,7 +71,7 @@ class Suspicion:
     remedy: str
 
     def __str__(self) -> str:
-        """Describe it as "layer: kind: measured; limit; remedy"."""
+        """Format it as "layer: kind: measured; limit; remedy"."""
         return f"{self.layer}: {self.kind}: {self.measured}; {self.limit}; {self.remedy}"
 
 
@@ -118,12 +118,12 @@ def _format_override(tensor: str, setting: str) -> str:
 
 
 def _from_violation(violation: Violation) -> Suspicion:
-    """Return the suspicion of kind `LIMIT_KIND` for a violated limit."""
+    """Convert a violated limit to a suspicion of kind "limit" about its node."""
     return Suspicion(violation.node, LIMIT_KIND, violation.value, violation.rule, violation.remedy)
 
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find outputs of the integer part with at most 8 bits that could have more.
+    """Yield outputs of the integer part with at most 8 bits that could have more.
 
     The operator and the platform must allow more. A chip's outputs are never suspicious: more bits
     would change the input of its program.
@@ -148,7 +148,7 @@ def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterat
 
 
 def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
-    """Find float operators with integer operators both upstream and downstream, at any distance."""
+    """Yield float operators with integer operators upstream and downstream, at any distance."""
     nodes = list(partition.graph.graph)
     downstream_ids = set(partition.integer_node_ids)  # integer nodes and nodes downstream
     for node in nodes:
@@ -172,7 +172,7 @@ def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
 
 
 def _consumer_ids(node: ir.Node) -> set[int]:
-    """Return the ids of the consumers of a node's outputs."""
+    """Return the `id()` of each node that reads an output of `node`."""
     ids: set[int] = set()
     for value in node.outputs:
         ids.update(id(use.node) for use in value.uses())
@@ -180,7 +180,7 @@ def _consumer_ids(node: ir.Node) -> set[int]:
 
 
 def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find biases of an integer graph that are at the limits of their type.
+    """Yield biases of an integer graph with values at the lowest or highest integer of their type.
 
     A bias is an integer constant of 32 bits or more, from the third input on.
     """
@@ -207,10 +207,10 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find scales that are stored at most half as fine as the calibrator chose.
+    """Yield scales that are stored at most half as fine as the calibrator chose.
 
     Tensors that share a scale are one suspicion, at the last of them; only groups with calibration
-    data of some tensor count. Empty without a policy (a plan that was not calibrated).
+    data of some tensor count. Nothing is found for a plan that was not calibrated.
     """
     policy, stats, target = result.basis.policy, result.basis.stats, result.platform
     if policy is None:
@@ -238,7 +238,7 @@ def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iter
 
 
 def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]:
-    """Yield the integer layers with their weights, output channels on axis 0.
+    """Yield (node, weight array) of integer layers, with the output channels moved to axis 0.
 
     Layers are nodes of operators with a channel axis whose second input is a constant of two axes
     or more.
@@ -251,7 +251,7 @@ def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]
 
 
 def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
-    """Find layers of the integer graph with output channels whose weights are all zero.
+    """Yield layers of the integer graph with output channels whose weights are all zero.
 
     The float model's weights of the same name tell which of them are zero only by rounding.
     """
@@ -265,7 +265,7 @@ def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
 
 
 def _find_graph_dead_channels(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find layers of an integer graph with output channels whose weights are all zero."""
+    """Yield layers of an integer graph with output channels whose weights are all zero."""
     for node, weight in _iter_layer_weights(graph):
         suspicion = _dead_channel_suspicion(node, weight, None)
         if suspicion is not None:
@@ -277,8 +277,12 @@ def _dead_channel_suspicion(
 ) -> Suspicion | None:
     """Return a suspicion if output channels of an integer weight [O, I, ...] are all zero.
 
-    None if not. The nonzero channels of `float_weight` (any axis of length O) tell how many are
-    zero only by rounding; None if it is not available.
+    None if there are none. It also says how many of these have nonzero weights in `float_weight`
+    (channels on any axis of length O), so that they are zero by rounding; 0 if `float_weight` is
+    None.
+
+    It also says how many of these have nonzero weights in `float_weight` (channels on any axis of
+    length O), so that they are zero by rounding; 0 if `float_weight` is None.
     """
     is_dead = ~weight.reshape(len(weight), -1).any(axis=1)
     if not is_dead.any():
@@ -318,11 +322,11 @@ def _has_weights_per_channel(weight: np.ndarray, channel_count: int) -> np.ndarr
 def _find_outlier_ranges(
     partition: Partition, stats: Mapping[str, TensorStats]
 ) -> Iterator[Suspicion]:
-    """Find tensors and weights whose range is set by a few values.
+    """Yield tensors and weights whose range is set by a few values.
 
-    A calibrated tensor counts if its largest absolute value exceeds MAX_RATIO times the 0.99
-    quantile of the absolute values, weights if `compute_outlier_rows` marks them as outliers (one
-    suspicion per marked row).
+    They are those whose largest absolute value exceeds MAX_RATIO times the 0.99 quantile of the
+    absolute values. Tensors are judged by their calibration statistics; weights that are all zero
+    are left out.
     """
     for name, observed in stats.items():
         max_abs, quantile = max(observed.high, -observed.low), _abs_quantile(observed)
@@ -357,7 +361,10 @@ def _outlier_suspicion(name: str, max_abs: float, quantile: float, remedy: str) 
 
 
 def _abs_quantile(stats: TensorStats) -> float:
-    """Return the 0.99 quantile of the absolute values, to the width of a bin; 0 without values."""
+    """Return the 0.99 quantile of a tensor's absolute values, from the bins of its histogram.
+
+    Accurate to the width of a bin; 0 without values.
+    """
     centres, counts = stats.nonzero_bins()
     order = np.argsort(np.abs(centres), kind="stable")
     if not len(order):
@@ -370,9 +377,9 @@ def _abs_quantile(stats: TensorStats) -> float:
 def _find_concat_scale_mismatches(
     partition: Partition, result: QuantizedModel
 ) -> Iterator[Suspicion]:
-    """Find calibrated inputs of a Concat that alone would fit a much finer scale than its output.
+    """Yield calibrated inputs of a Concat that alone would fit a much finer scale than its output.
 
-    Much finer is _MIN_SCALE_RATIO times; nothing is found without a policy.
+    Much finer is _MIN_SCALE_RATIO times. Nothing is found for a plan that was not calibrated.
     """
     policy, stats = result.basis.policy, result.basis.stats
     if policy is None:
@@ -399,9 +406,9 @@ def _find_concat_scale_mismatches(
 
 
 def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find inputs of a Concat with a much finer scale than its output, in an integer graph.
+    """Yield inputs of a Concat in an integer graph with a much finer scale than its output.
 
-    Much finer is _MIN_SCALE_RATIO times.
+    Much finer is at least _MIN_SCALE_RATIO times.
     """
     for node in graph.graph:
         op = find_integer_op(node) if is_quantized_domain(node) else None
@@ -424,7 +431,7 @@ def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
 
 
 def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
-    """Find graph outputs that an integer operator other than Dequant writes as integers."""
+    """Yield graph outputs that an integer operator other than Dequant writes as integers."""
     for value in graph.graph.outputs:
         node = ir.producer(value)
         op = None if node is None else find_integer_op(node)

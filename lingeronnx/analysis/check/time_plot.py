@@ -57,12 +57,12 @@ def _svg_text(x: float, y: float, text: str, attributes: str = "") -> str:
 
 
 def _svg_rect(x: float, y: float, width: float, color: str) -> str:
-    """Return an SVG rectangle of the height of a bar, with its upper left corner at (x, y)."""
+    """Return an SVG rectangle of fixed height; (x, y) is its upper left corner in pixels."""
     return f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_ROW - 6}" fill="{color}"/>'
 
 
 def _render_legend() -> Sequence[str]:
-    """Render the colors of the bar segments with their names."""
+    """Render a row of colored squares with the names of the bar's phases, as SVG elements."""
     elements, x = [], 12.0
     for name, color, _ in _PHASES:
         elements += [_svg_rect(x, _TOP - 8, 12, color), _svg_text(x + 17, _TOP + 2, name)]
@@ -73,8 +73,12 @@ def _render_legend() -> Sequence[str]:
 def _render_bar(layer: LayerLatency, y: float, scale: float, total: float) -> Sequence[str]:
     """Render a layer's bar as SVG elements: name, one rectangle per phase, cycles and percentage.
 
+    Long names are cut. A text marks layers with work of unknown cost.
+
     Parameters
     ----------
+    layer
+        Cycles of the layer.
     y
         Top of the bar in pixels.
     scale

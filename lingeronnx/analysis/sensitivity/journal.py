@@ -61,12 +61,12 @@ class Journal:
         resume: bool,
         ways: ResumeHints = CLI_HINTS,
     ) -> None:
-        """Open the file to resume; any other one is written with the first record.
+        """Open the file `path` if it is to be resumed.
 
-        `header` has what the results depend on, as JSON-ready values; `ways` words the messages. An
-        incomplete last line of a file to resume is removed. A run that is refused before it has a
-        result leaves no file, and does not change one that exists. Without a path nothing is
-        stored.
+        Otherwise the first record writes a new file. `header` has what the results depend on, as
+        JSON-ready values; `ways` words the messages. An incomplete last line of a file to resume is
+        removed. A run that is refused before it has a result leaves no file, and does not change
+        one that exists. If `path` is None nothing is stored.
 
         Raises
         ------
@@ -87,23 +87,28 @@ class Journal:
             raise self._write_error(error) from error
 
     def _start(self, path: Path) -> IO[str]:
-        """Write the header into a new file, and open it for appending."""
+        """Write a new file `path` with the header line alone, and open it for appending."""
         write_text(path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n")
         return path.open("a", encoding="utf-8")
 
     def _write_error(self, error: OSError) -> ConfigError:
-        """Return the error that the file cannot be started."""
+        """Return the ConfigError that the journal file cannot be written.
+
+        `error` has the reason.
+        """
         return ConfigError(
             f"cannot write {self._path}: {error.strerror}; free some space, or use another folder"
         )
 
     def __enter__(self) -> Journal:
+        """Return this journal."""
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Close the file; an error of a pending write is ignored.
 
-        A run that ends well without a new result has a file, too.
+        If no record was added and no exception occurred, a file with the header alone is written
+        first.
         """
         if self._file is None and self._path is not None and error_type is None:
             self._file = self._start(self._path)
@@ -112,9 +117,9 @@ class Journal:
                 self._file.close()
 
     def _truncate_partial_line(self, path: Path) -> bool:
-        """Remove an incomplete last line and check the header; return whether there is a header.
+        """Remove an incomplete last line of the file and check its header.
 
-        False, too, if the file does not exist.
+        Returns whether the file has a header; False, too, if it does not exist.
 
         Raises
         ------
@@ -133,9 +138,9 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
-        """Raise ConfigError if the header of the file differs from this journal's, or its version.
+        """Raise ConfigError if the file's header has another version or value than this journal's.
 
-        Digests are not shown in the message.
+        The message names the first key that differs, and both values unless they are digests.
         """
         JOURNAL_VERSION.check(header, str(self._path))
         for key, value in self._header.items():
@@ -148,7 +153,7 @@ class Journal:
             raise self.stale_error(f"{key} = {stored_text}, not {text}")
 
     def stale_error(self, subject: str) -> ConfigError:
-        """Return the error that the results are for `subject` instead."""
+        """Return the ConfigError that the file has results for `subject`, with remedies."""
         return ConfigError(
             f"{self._path} contains results for {subject}; {self._ways.restart}, or use a "
             "different folder"
@@ -156,7 +161,7 @@ class Journal:
 
     @contextlib.contextmanager
     def guard_records(self) -> Iterator[None]:
-        """Context that turns errors of processing damaged records into a ConfigError.
+        """Return a context that turns errors of processing damaged records into a ConfigError.
 
         These are AttributeError, IndexError, KeyError, OverflowError, TypeError and ValueError.
         """
@@ -173,16 +178,16 @@ class Journal:
             raise self._damaged_error() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:
-        """Return an iterator over the records of `part` that exist now, in order.
+        """Return an iterator over the records whose "part" is `part`, in the order of the file.
 
         Records added later are not yielded. Raises ConfigError if a line is damaged.
         """
         return islice(self._iter_records(part), sum(1 for _ in self._iter_records(part)))
 
     def _iter_records(self, part: str) -> Iterator[dict[str, Any]]:
-        """Yield all records whose "part" is `part`, including those added during the iteration.
+        """Yield the records of the file whose "part" is `part`, including those added meanwhile.
 
-        Empty without a file. Raises ConfigError at a damaged line.
+        Nothing is yielded without a file. Raises ConfigError at a damaged line.
         """
         if self._path is None or self._file is None:
             return
@@ -196,7 +201,9 @@ class Journal:
                     yield record
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append one record; its "part" names the kind of result. Nothing is done without a file.
+        """Append one record to the file at once; its "part" names the kind of result.
+
+        The file is created if there is none yet. Does nothing if the journal has no path.
 
         Raises
         ------
@@ -220,12 +227,12 @@ class Journal:
             ) from error
 
     def _parse_line(self, line: bytes) -> Any:  # noqa: ANN401 - JSON
-        """Parse a line as JSON; ConfigError if it is damaged."""
+        """Parse a line of the file as JSON; raise ConfigError if it is damaged."""
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
             raise self._damaged_error() from error
 
     def _damaged_error(self) -> ConfigError:
-        """Return the error for a damaged file, with the remedy."""
+        """Return the ConfigError that the file is damaged, with the remedy."""
         return ConfigError(f"{self._path} is damaged; {self._ways.restart}")

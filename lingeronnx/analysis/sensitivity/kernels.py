@@ -88,7 +88,10 @@ class KernelRunner:
     """Runs integer graphs of operators; sessions are created on the first run."""
 
     def __init__(self, operators: Mapping[str, IntegerOperator]) -> None:
-        """Keep the `operators` by node; sessions of their variants are opened when first run."""
+        """Store the operators by node name.
+
+        The session of a variant is opened when it first runs.
+        """
         self._operators = operators
         self._sessions: dict[tuple[str, VariantKey], Session] = {}
 
@@ -99,10 +102,11 @@ class KernelRunner:
         tensors: Mapping[str, np.ndarray],
         names: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        """Run a variant of a node on float tensors and return its outputs `names`, float32.
+        """Run an integer variant of a node on float tensors.
 
-        `tensors` has at least the inputs, by name; they are quantized here. The session of a
-        variant is kept. Raises KeyError for an unknown node or variant.
+        Return {name: float32 array} of `names`. `variant_key` says whether the inputs are on the
+        plan's grid, and which grid the output has. `tensors` has at least the inputs, by name; they
+        are quantized here. The session is kept. Raises KeyError for an unknown node or variant.
         """
         session_key = (node, variant_key)
         variant = self._operators[node].variants[variant_key]
@@ -128,7 +132,7 @@ def build_integer_operators(
     planned
         The planned model.
     tensors
-        Grids of the tensors that may be rounded.
+        Grids (quantization parameters) of the tensors that may be rounded, by name.
     fine
         Parameters of all activations in `FINE_BITS` bits.
     wide
@@ -154,10 +158,10 @@ def build_integer_operators(
 def _trace_rounded_sources(
     planned: PlannedModel, node: ir.Node, index: int, tensors: Mapping[str, Affine]
 ) -> frozenset[str]:
-    """Return the tensors whose integers reach input `index` of a node unchanged.
+    """Return the names of the tensors whose integers reach input `index` of a node unchanged.
 
-    The search goes upstream through operators that only move or keep integers, up to tensors in
-    `tensors` (those that may be rounded), to other operators and to graph inputs.
+    The search goes upstream through operators that only move or keep integers, and stops at tensors
+    in `tensors` (those that may be rounded), at outputs of other operators and at graph inputs.
     """
     value = ir.require_input(node, index)
     source = frozenset([str(value.name)])
@@ -180,8 +184,9 @@ def _build_variants(
 ) -> dict[VariantKey, IntegerVariant]:
     """Build the integer graphs of a node, by (whether inputs have the plan's grid, output grid).
 
-    Inputs are on the plan's grid or on a fine one; outputs and weights have the plan's grid or
-    that of `wide`, which has a variant only if it is not empty.
+    Inputs are on the plan's grid or on a fine one of 16 bits; outputs and weights have the plan's
+    grid ("plan") or that of `wide` ("wide"), which has variants only if `wide` is not empty. Only
+    operators that round internal values, such as Softmax, have others than (True, "plan").
     """
     qparams = planned.plan.tensors
     inputs = [ir.input_name(node, index) for index in op.data(node)]
@@ -204,10 +209,10 @@ def _build_variants(
 
 
 def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
-    """Return the variants of an operator that trials need.
+    """Return (whether inputs have the plan's grid, output grid) of the variants that trials need.
 
-    Only (True, "plan"), except for operators that approximate: these also with fine inputs, and
-    with `has_wide` also in more bits.
+    Only (True, "plan"), except for operators that approximate (recurrent layers, Softmax,
+    normalization): these also with fine inputs, and with `has_wide` also with the grid "wide".
     """
     if op.integer_op not in _APPROXIMATING_FORMATS:
         return [(True, "plan")]
@@ -215,10 +220,10 @@ def _variant_keys(op: Op, has_wide: bool) -> list[VariantKey]:
 
 
 def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:
-    """Return 16-bit parameters centered at 0, as kernels require.
+    """Return 16-bit parameters of a tensor whose zero point is 0, as kernels require.
 
-    `fine`, if the plan has no zero point. Otherwise either end of the range may be all 255 steps
-    away from 0, so they are made from `qparams`.
+    These are `fine` if `qparams`, the plan's parameters, have no zero point. Otherwise either end
+    of the range may be all 255 steps away from 0, so the scale is derived from that of `qparams`.
     """
     if not qparams.shifted:
         return fine

@@ -37,10 +37,10 @@ Tensor = tuple[str, np.ndarray, Affine]
 
 
 def check_matplotlib() -> None:
-    """Raise ConfigError if matplotlib is not installed; else choose the folder of its own files.
+    """Raise ConfigError if matplotlib is not installed; else set MPLCONFIGDIR unless it is set.
 
-    It is in the folder of compiled code, unless MPLCONFIGDIR is set: a report creates no folder
-    among the user's settings.
+    It is set to a folder in the cache of compiled code, so that a report creates no folder among
+    the user's settings.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
@@ -62,9 +62,9 @@ def write_histograms(
 ) -> None:
     """Write four PDF files into `folder`: weights and outputs of the `count` best and worst layers.
 
-    They are called worst_weight_hist_result.pdf and so on (best, act). `worst_first` is the
-    ranking; layers without rounded weights (or outputs) are not counted for the files of these.
-    `outputs` has values of the float model's tensors on some samples, by name.
+    They are called worst_weight_hist_result.pdf and so on (best, act). `worst_first` has the
+    layers, most sensitive first; layers without rounded weights (or outputs) are not counted for
+    the files of these. `outputs` has values of the float model's tensors on some samples, by name.
     """
     with_weights = [layer for layer in worst_first if layer.weight.weights]
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]
@@ -80,7 +80,7 @@ def write_histograms(
 
 
 def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterator[Tensor]:
-    """Yield (title, float values, parameters) of a layer's quantized weights."""
+    """Yield (title, float values, quantization parameters) of each quantized weight of a layer."""
     for node, op in planned.partition.integer_nodes:
         if node.name not in layer.weight.weights:
             continue
@@ -94,9 +94,9 @@ def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterato
 def _iter_output_pages(
     planned: PlannedModel, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yield (title, values, parameters) of the outputs of a layer that it rounds, by name.
+    """Yield (title, float values, quantization parameters) of the rounded outputs of a layer.
 
-    Tensors without values in `outputs` are left out.
+    They are sorted by name; tensors without values in `outputs` are left out.
     """
     for name in sorted(layer.activation.tensors):
         if name in outputs:
@@ -104,7 +104,10 @@ def _iter_output_pages(
 
 
 def clipped_fraction(values: np.ndarray, qparams: Affine) -> float:
-    """Return the fraction of values more than half a step outside the grid; 0 without values."""
+    """Return the fraction of float values more than half a step outside the range of the integers.
+
+    0 without values.
+    """
     if not values.size:
         return 0.0
     steps = qparams.counts(values) + qparams.centre(values.shape)
@@ -114,8 +117,9 @@ def clipped_fraction(values: np.ndarray, qparams: Affine) -> float:
 def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
     """Draw float values as a matplotlib figure: histogram, quantization grid, and clipped ranges.
 
-    The x axis is in the tensor's units, or in integer steps if there is a scale per channel. A grid
-    of more than _MAX_GRID_LINES lines is not drawn. `values` must not be empty.
+    The x axis is in the tensor's units, or in integer steps if there is a scale per channel; counts
+    are logarithmic. Ranges that the integers do not cover are shaded. A grid of more than
+    _MAX_GRID_LINES lines is not drawn. `values` must not be empty.
     """
     from matplotlib.figure import Figure
 

@@ -63,10 +63,11 @@ class RoundedOperator:
     macs: int = 0
 
     def trial_sets(self, what: str) -> dict[str, RoundedSet]:
-        """Return the sets to round in trials, by kind: "weight", "activation" or "both".
+        """Return {kind: rounded set} of the operator's trials: "weight", "activation", "both".
 
-        `what` is one of these kinds, or "all". An operator with only weights or only an activation
-        has one trial, whose kind is the part that it has; empty if `what` is the other part.
+        The argument is one of these kinds, or "all" for all three. An operator with only weights or
+        only an activation has one trial, whose kind is the part that it has; none if the other part
+        is asked for.
         """
         if not self.weight.weights:
             return {} if what == "weight" else {"activation": self.activation}
@@ -81,7 +82,7 @@ class RoundedOperator:
 
     @property
     def all_rounded(self) -> RoundedSet:
-        """Everything that is rounded for the operator."""
+        """The union of the rounded output tensors and the nodes with rounded weights."""
         return self.weight | self.activation
 
 
@@ -118,7 +119,7 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
 def _quantized_tensors(
     planned: PlannedModel, members: Sequence[tuple[ir.Node, Op]]
 ) -> frozenset[str]:
-    """Return the output tensors of nodes that have quantization parameters."""
+    """Return the names of the nodes' output tensors that have parameters in the plan."""
     names: set[str] = set()
     for node, op in members:
         names.update(str(node.outputs[index].name) for index in op.quantized_outputs(node))
@@ -128,7 +129,7 @@ def _quantized_tensors(
 def _nodes_with_quantized_weights(
     planned: PlannedModel, members: Sequence[tuple[ir.Node, Op]]
 ) -> frozenset[str]:
-    """Return the names of the nodes of which at least one weight is in the plan."""
+    """Return the names of the nodes with at least one weight in the plan."""
     names: set[str] = set()
     for node, op in members:
         weights = [ir.input_name(node, index) for index in op.weight_inputs(node)]
@@ -138,7 +139,7 @@ def _nodes_with_quantized_weights(
 
 
 def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
-    """Return {user's operator: bits of its weights}, the most if its weights differ.
+    """Return {user's operator: bits of its weights}; the largest width if its weights differ.
 
     Operators without quantized weights are left out.
     """
@@ -169,7 +170,7 @@ def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
 
 
 def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
-    """Return the first of `names` that selects a node of the user's graph, or ""."""
+    """Return the first of `names` that selects nodes of the user's graph in options, or ""."""
     for name in names:
         try:
             select_nodes(planned.original, name)
@@ -182,8 +183,9 @@ def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
 def format_option(layer: RoundedOperator, target: Target) -> str:
     """Format the option of `quantize` that avoids the operator's loss, or "" if there is none.
 
-    It is an override to the target's largest width (also of its weights, if they are rounded) if
-    that is above 8 bits, else --skip. Without a selector only a Quant has an option, the override.
+    On a target with more than 8 bits it is an override to the largest width (also of its weights,
+    if they are rounded), else --skip. Without a selector there is none, but for a Quant, whose
+    tensor can have an override.
     """
     if not layer.selector and layer.op_type != QUANT.name:
         return ""
@@ -201,9 +203,10 @@ def restored_by_options(
 ) -> RoundedSet:
     """Return the tensors and weights that are no longer rounded with the options of `selected`.
 
-    With wider tensors, everything that is rounded of an operator is exempt. A skipped operator
-    passes its output to the next one, which rounds it as before unless it is skipped as well; so
-    skipping a pooling in the middle of a network restores nothing.
+    On a target with more than 8 bits the options widen, and everything that is rounded of an
+    operator is exempt. Else they skip operators: a skipped operator passes its output to the next
+    one, which rounds it as before unless it is skipped as well; so skipping a pooling in the middle
+    of a network restores nothing.
 
     Parameters
     ----------
@@ -233,16 +236,17 @@ def restored_by_options(
 
 
 def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
-    """Return the union of everything that is rounded of `operators`."""
+    """Return the union of the rounded tensors and weights of all `operators`."""
     return reduce(or_, (operator.all_rounded for operator in operators), RoundedSet())
 
 
 def apply_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return the rounding of all `operators` with the options for `selected`.
+    """Return the rounded set of all `operators` if `selected` get their options.
 
-    On targets with more than 8 bits these are rounded to the wide grid, else they are skipped.
+    On targets with more than 8 bits everything stays rounded, that of `selected` to the wide grid;
+    else `selected` are skipped, and all that is no longer rounded by that is left out.
     """
     all_rounded = _merge_rounded(operators)
     if max(planned.target.bits) <= 8:
@@ -305,9 +309,9 @@ def build_roundable_model(
 def _widened_activation_qparams(
     planned: PlannedModel, name: str, qparams: Affine, bits: int
 ) -> Affine:
-    """Return the parameters of activation `name` with `bits` bits that cover its observed range.
+    """Return parameters of the activation `name` with `bits` bits that cover its observed range.
 
-    Without statistics only the resolution grows.
+    They are finer than `qparams`, the plan's. Without statistics only the resolution grows.
     """
     stats = planned.basis.stats.get(name)
     low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
@@ -315,7 +319,7 @@ def _widened_activation_qparams(
 
 
 def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affine:
-    """Return parameters with `bits` bits, some of which extend the range to cover [low, high].
+    """Return `qparams` with `bits` bits, of which some extend the range to cover [low, high].
 
     The others make the scale finer. The range is extended only for one scale without zero point: a
     scale with few bits may clip rare values, one with 16 bits need not. A width is never reduced.
@@ -332,7 +336,10 @@ def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affin
 def _iter_widened_weights(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield (name, parameters with `bits` bits) of the planned weights of a node."""
+    """Yield (name, parameters with `bits` bits) of the weights of a node that the plan quantizes.
+
+    The range is extended to cover all weights if necessary; the remaining bits make it finer.
+    """
     for index in op.weight_inputs(node):
         name = ir.input_name(node, index)
         q, values = planned.plan.tensors.get(name), get_weight_values(node, index)

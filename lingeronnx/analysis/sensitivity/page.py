@@ -52,7 +52,10 @@ def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> Page
 
 
 def _render_cells(row: Sequence[Any]) -> list[str]:
-    """Return the cells of a row of the ranking as HTML."""
+    """Return the HTML cells of a row: operator, kind and type, then values with six digits.
+
+    A value of None becomes "-".
+    """
     names = [components.breakable_path(name) for name in row[:_TEXT_COLUMNS]]
     return names + ["-" if value is None else f"{value:.6g}" for value in row[_TEXT_COLUMNS:]]
 
@@ -60,14 +63,17 @@ def _render_cells(row: Sequence[Any]) -> list[str]:
 def parse_advised_options(text: str) -> str:
     """Return the options advised in the text of sensitive_ops.txt, or "".
 
-    They are the line after the marker.
+    They are the line after "add to quantize:".
     """
     _, marker, advice = text.partition(_OPTIONS_MARKER)
     return advice.splitlines()[1].strip() if marker else ""
 
 
 def render_sensitivity_page(text: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Render the page of a single run."""
+    """Render the ranking of a run of `sensitivity` as an HTML page.
+
+    `text` is that of sensitive_ops.txt, `rows` are the trials of sensitive_ops.json.
+    """
     section = render_sensitivity_section(text, rows)
     return render_page("Sensitivity", f"{len(rows)} trials", [section])
 

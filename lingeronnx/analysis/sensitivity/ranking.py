@@ -115,10 +115,10 @@ class Sensitivity:
 
     @property
     def best(self) -> SkipAdvice | None:
-        """The shortest advice with most of the best gain, or None if no gain reaches `min_gain`.
+        """The first advice (shortest first) with at least 80 % of the best gain, or None.
 
-        That is the first of `advice`, shortest first, with `_MIN_GAIN_FRACTION` of the best gain,
-        but at least `min_gain`. None, too, if no gain is positive.
+        Its gain must also be at least `min_gain`. None if no gain is positive or none reaches
+        `min_gain`.
         """
         best_gain = max((self.gain(advice) for advice in self.advice), default=0.0)
         if not best_gain > 0 or not best_gain >= self.min_gain:
@@ -130,9 +130,10 @@ class Sensitivity:
         return None
 
     def gain(self, advice: SkipAdvice) -> float:
-        """Return the improvement of advice over everything rounded, in the metric's unit.
+        """Return how much the predicted value of `advice` is better than with everything rounded.
 
-        Positive is better, whatever the metric; 0 for equal values.
+        In the unit of the metric that advises; positive is better, whether the metric should be
+        high or low. 0 for equal values.
         """
         if advice.value == self.quantized:  # also if both are infinite
             return 0.0
@@ -172,8 +173,8 @@ class Sensitivity:
     def _format_advice(self) -> list[str]:
         """Format the accuracy in float and rounded, the effect of each advice, and options.
 
-        If nothing is lost or no option exempts an operator, a line says so. If no advice is good
-        enough (`best` is None), lines of `_format_referral` replace the options.
+        If nothing is lost, a line says so. If no option exempts an operator, or no advice gains
+        enough, a line refers to `compare` instead of the options.
         """
         name, quantized = self.advised_by, self._format_value(self.quantized)
         exact = self._format_value(self.exact)
@@ -212,18 +213,18 @@ class Sensitivity:
         return lines
 
     def _format_referral(self) -> list[str]:
-        """Return the line that refers to `compare` if no advice helps."""
+        """Return one line: no layer left in float helps, and the first finding of `compare`."""
         limit = f" (at least {self._format_value(self.min_gain)})" if self.min_gain else ""
         finding = self.finding or "no issues found"
         return [f"no layer left in float helps{limit}; compare explains the loss: {finding}"]
 
     def _format_value(self, value: float) -> str:
-        """Format a value with the unit of the metric."""
+        """Format a value with four significant digits and the unit of the metric that advises."""
         return f"{value:.4g} {metric_unit(self.advised_by)}".rstrip()
 
 
 def _to_json_value(item: object) -> object:
-    """Return an item for JSON; None for a float that is not finite."""
+    """Return None for a float that is not finite, which JSON lacks, else the item itself."""
     if isinstance(item, float) and not math.isfinite(item):
         return None
     return item

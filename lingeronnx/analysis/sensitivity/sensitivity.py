@@ -210,7 +210,8 @@ class SensitivityRequest:
     def min_gain_for(self, metric: str) -> float:
         """Return the gain required of advice that is measured by `metric`, in its unit.
 
-        That of the user, else the default for the unit, 0 if that has none.
+        It is the user's `min_gain` if given, else 0.5 dB, 0.25 percentage points, or 0 for other
+        units.
         """
         if self.min_gain is not None:
             return self.min_gain
@@ -242,9 +243,10 @@ def _validate_arguments(
 
 
 def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, object]:
-    """Return everything that the results depend on; the keys are shown in messages.
+    """Return all that the results depend on, JSON-ready: digests of model, plan and function.
 
-    A journal may be resumed only if its header equals this.
+    Also metrics, outputs, block size and so on. A journal may be resumed only if its header equals
+    this. The keys are shown in messages.
     """
     planned, function = runs.planned, request.function
     function_name, function_digest = None, None
@@ -266,7 +268,7 @@ def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, o
 
 
 def _function_name(function: Function) -> str:
-    """Return the qualified name of a function, or of the type of a callable object."""
+    """Return "module.qualified name" of a function, or of the type of another callable object."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -285,13 +287,17 @@ def _function_code_bytes(function: Function) -> bytes:
 
 
 def _code_bytes(code: CodeType) -> bytes:
-    """Return bytecode, constants and names of a code object as bytes."""
+    """Return bytecode, constants (recursively those of nested functions) and names as bytes."""
     names = repr((code.co_names, code.co_varnames)).encode()
     return b"\0".join([code.co_code, *map(_constant_bytes, code.co_consts), names])
 
 
 def _constant_bytes(value: object) -> bytes:
-    """Convert a constant of a function's code to bytes that are the same in every process."""
+    """Convert a constant of a function's code to bytes that are the same in every process.
+
+    Elements of a frozenset are sorted, because their order differs; a nested code object counts by
+    its own bytecode and constants.
+    """
     if isinstance(value, frozenset):  # iterates in a different order in every process
         return b"\0".join(sorted(map(_constant_bytes, value)))
     return _code_bytes(value) if isinstance(value, CodeType) else repr(value).encode()
@@ -309,9 +315,9 @@ def _plan_for_sensitivity(
     settings: dict[str, Any],
     progress: Progress | None,
 ) -> PlannedModel:
-    """Plan the model, or apply `plan`, without holding out data.
+    """Plan the float model from calibration data `calib`, or apply `plan`; no samples are held out.
 
-    `settings` are those of `quantize`; its "config" is removed in place.
+    `settings` are those of `quantize`; "config" is removed from them in place.
 
     Raises
     ------
@@ -346,7 +352,9 @@ class OperatorTrial:
 
 
 def _list_trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
-    """List the trials of all operators: one per kind that `what` selects.
+    """List the trials of all operators, in order: one per operator and selected kind.
+
+    The kind is "weight", "activation" or "both"; "all" selects each of these.
 
     Raises
     ------
@@ -372,9 +380,9 @@ def _run_and_rank(
     """Run and rank the trials, then measure the effect of advice for the worst operators.
 
     A trial rounds its operator alone, or all but it with `all_but_one`. Advice is measured with
-    everything rounded but for the selected operators. If no advice is good enough (`best` is None),
-    the result has the first finding of `compare` instead. Results of both stages are read from and
-    added to `journal`; no file is written else.
+    everything rounded but for the selected operators. If no advice is good enough, the result has
+    the first finding of `compare` instead. Results of both stages are read from and added to
+    `journal`; no other file is written.
     """
     all_rounded = reduce(or_, (operator.all_rounded for operator in operators))
     base, settings = RoundedSet(), [trial.setting for trial in trials]
@@ -439,10 +447,10 @@ def _format_chance_note(
 
 
 def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:
-    """Return the indices of trials, most sensitive first by the first metric of `values`.
+    """Return the indices of trials, most sensitive first by the first metric.
 
-    `values` are by trial and metric. With `all_but_one` the order is reversed: the operator with
-    the best value is the most sensitive.
+    `values` has a list of metric values for each trial. With `all_but_one` the order is reversed:
+    leaving out the most sensitive operator gives the best value.
     """
     sign = -1 if request.all_but_one else 1
     keys = [
@@ -503,8 +511,8 @@ def _advice_candidates(
 ) -> list[list[RoundedOperator]]:
     """Return groups of the worst operators that an option can exempt from rounding.
 
-    `worst` has the most sensitive first. The sizes of the groups are _ADVICE_SIZES, as far as there
-    are operators; larger groups contain the smaller ones. Operators without an option, or whose
+    `worst` has the most sensitive first. Groups have 1, 2, 3, 5 and 8 operators, as far as there
+    are so many; larger groups contain the smaller ones. Operators without an option, or whose
     exemption restores nothing, are skipped. On an 8-bit platform exempt operators run in float;
     those that would exceed the fraction `max_float_macs` of all multiply-accumulates together are
     skipped too.

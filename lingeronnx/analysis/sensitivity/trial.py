@@ -44,7 +44,7 @@ class RoundedSet:
     wide_weights: frozenset[str] = frozenset()
 
     def __or__(self, other: RoundedSet) -> RoundedSet:
-        """Round all that either of the two rounds; wide in either is wide."""
+        """Return the union: tensors and weights that either set rounds; wide in either is wide."""
         return RoundedSet(
             self.tensors | other.tensors,
             self.weights | other.weights,
@@ -53,7 +53,10 @@ class RoundedSet:
         )
 
     def __sub__(self, other: RoundedSet) -> RoundedSet:
-        """Round without the tensors and weights of `other`; the wide names stay."""
+        """Return the set without the rounded tensors and weights of `other`.
+
+        Its wide names stay.
+        """
         return RoundedSet(
             self.tensors - other.tensors,
             self.weights - other.weights,
@@ -62,13 +65,13 @@ class RoundedSet:
         )
 
     def get_tensor_grid(self, name: str) -> str:
-        """Return the grid of a tensor: "wide", "plan", or "" for float."""
+        """Return the grid that a tensor is rounded to: "wide" (16 bits), "plan", "" for float."""
         if name not in self.tensors:
             return ""
         return "wide" if name in self.wide_tensors else "plan"
 
     def get_weight_grid(self, node: str) -> str:
-        """Return the grid of a node's weights: "wide", "plan", or "" for float."""
+        """Return the grid of the weights of a node: "wide" (16 bits), "plan", or "" for float."""
         if node not in self.weights:
             return ""
         return "wide" if node in self.wide_weights else "plan"
@@ -103,7 +106,7 @@ class RoundableModel:
     kernels: Mapping[str, IntegerOperator] = field(default_factory=dict)
 
     def create_engine(self) -> TrialEngine:
-        """Create the engine that runs trials of the model."""
+        """Create the engine that runs trials of this model; it splits the model into segments."""
         return TrialEngine(self)
 
 
@@ -138,7 +141,7 @@ class TrialEngine:
     """
 
     def __init__(self, roundable: RoundableModel) -> None:
-        """Split the model into segments at the tensors that trials round or that kernels read."""
+        """Split the model into segments at the tensors that trials round or kernels read."""
         self._roundable = roundable
         model = ir.from_bytes(roundable.model)
         self.inputs = {spec.name: spec for spec in get_input_specs(model)}
@@ -162,10 +165,10 @@ class TrialEngine:
     def split_samples(
         self, feeds: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
-        """Split a batch into the samples that are run together.
+        """Split a batch into groups of samples that are run together; yield (start, stop, feeds).
 
-        Yields (index of the first sample, index after the last sample, their feeds). All samples
-        together, unless an input accepts single samples only.
+        All samples are one group, unless an input accepts single samples only; then each is one.
+        Inputs with a fixed batch are passed on whole.
         """
         count = self._count_samples(feeds)
         step = 1 if self.runs_single_samples else max(count, 1)
@@ -189,10 +192,10 @@ class TrialEngine:
         return max(counts, default=1)
 
     def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
-        """Run the complete model on samples that are run together, and return all split tensors.
+        """Run the complete model on samples, and return the tensors between its segments.
 
-        The tensors of `setting`, inputs included, are rounded before they are read. The result has
-        these rounded values, and adds to `macs`.
+        The tensors that `setting` rounds, inputs included, are rounded before they are read, and
+        the result has these rounded values. Adds the multiply-accumulates to `macs`.
         """
         tensors = {
             name: self._round_tensor(setting, name, np.asarray(array))
@@ -241,11 +244,11 @@ class TrialEngine:
         changed: Mapping[str, np.ndarray],
         count: int,
     ) -> dict[str, np.ndarray]:
-        """Return the rounded outputs of a segment that differ from the base; run it if necessary.
+        """Return the rounded outputs of segment `index` that may differ from those of `base`.
 
-        If it need not run, these are the outputs that `setting` rounds and the base does not.
-        `changed` has the tensors upstream that differ from the base, and `count` is the number of
-        samples.
+        It is run only if necessary (an input or its rounding changed). Otherwise these are its
+        outputs that `setting` rounds and the base does not. `changed` has the tensors upstream that
+        differ from the base, and `count` is the number of samples.
         """
         segment = self.segments.segments[index]
         if self._must_run(index, setting, base.setting, changed):
@@ -269,11 +272,11 @@ class TrialEngine:
         base_setting: RoundedSet,
         changed: Mapping[str, np.ndarray],
     ) -> bool:
-        """Whether segment `index` must be run, given the tensors `changed` against the base.
+        """Whether segment `index` must be run, given the tensors `changed` against the base run.
 
-        It must if an input changed, or if the two settings differ in the grid of its weights, in
-        its kernel, or in the grid of an output that the base rounds. Otherwise the base's values
-        hold.
+        It must if an input changed, or if `setting` and `base_setting` differ in the grid of its
+        weights, in the integer kernel, or in the grid of an output that the base rounds. Otherwise
+        the base's values hold.
         """
         segment = self.segments.segments[index]
         if any(name in changed for name in segment.inputs):
@@ -298,9 +301,9 @@ class TrialEngine:
     ) -> dict[str, np.ndarray]:
         """Run a segment, by its integer kernel or in float, and return its outputs before rounding.
 
-        The kernel is used if `_kernel_variant` chooses a variant; in float it has the weights of
-        `setting`. `tensors` has its inputs; `count` is the number of samples, whose MACs are added
-        to `macs`.
+        The kernel is used if there is one for the grids that `setting` gives to inputs, weights and
+        output; in float the weights are rounded as `setting` says. `tensors` has its inputs;
+        `count` is the number of samples, whose MACs are added to `macs`.
         """
         segment = self.segments.segments[index]
         self.macs += segment.macs * count
@@ -319,8 +322,9 @@ class TrialEngine:
     def _kernel_variant(self, index: int, setting: RoundedSet) -> VariantKey | None:
         """Choose the variant of a segment's integer kernel; None if it is computed in float.
 
-        It is float if there is no kernel, if the node's weights are not rounded in `setting`, or if
-        there is no variant for the grid of the output.
+        A variant is (whether all inputs are on the plan's grid, grid of the output). None if there
+        is no kernel, if the node's weights are not rounded in `setting`, or if the kernel lacks
+        that variant.
         """
         name = self.segments.segments[index].nodes[-1]
         operator = self._roundable.kernels.get(name)
@@ -361,26 +365,28 @@ class TrialModel:
     def __init__(
         self, engine: TrialEngine, base: RoundedSet, setting: RoundedSet | None = None
     ) -> None:
-        """Take the rounding `setting`; None: that of the base."""
+        """Create a model that rounds as `setting` says; None rounds like the base runs."""
         self._engine, self._base, self._setting = engine, base, base if setting is None else setting
         self._base_runs: OrderedDict[bytes, BaseRun] = OrderedDict()
         self.inputs = list(engine.inputs.values())
 
     def with_setting(self, setting: RoundedSet) -> TrialModel:
-        """Return the model with another rounding; it shares the cache of base runs."""
+        """Return a model that rounds as `setting` says; it shares the cache of base runs."""
         trial = TrialModel(self._engine, self._base, setting)
         trial._base_runs = self._base_runs
         return trial
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
-        """Run a batch and return the outputs `names`, or all outputs if it is None.
+        """Run a batch and return the outputs `names` in this order, or all outputs if it is None.
 
-        The batch is run as split by `split_samples`; the results are concatenated on axis 0.
+        Models of single samples are run sample by sample, and the results concatenated on axis 0.
 
         Raises
         ------
         ConfigError
             If there is no such output.
+        DataError
+            If the feeds do not fit the inputs.
         """
         output_names = self._engine.output_names if names is None else list(names)
         for name in output_names:
@@ -412,10 +418,10 @@ class TrialModel:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _run_samples(self, samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the trial on samples, from a cached base run if there is one.
+        """Run the trial on samples and return its outputs, using a cached base run if there is one.
 
-        Base runs are kept by the inputs' content; those used least recently go first when they take
-        more than _MAX_CACHE_BYTES.
+        Base runs are cached by the content of the inputs; the least recently used are dropped while
+        they take more than _MAX_CACHE_BYTES.
         """
         key = hash_framed_parts(
             np.ascontiguousarray(samples[name]).tobytes() for name in sorted(samples)

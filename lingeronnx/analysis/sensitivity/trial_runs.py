@@ -48,9 +48,9 @@ Function = Callable[..., float]
 
 
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
-    """Choose the samples of a block: as many as fit in memory, 1 to the batch size of the config.
+    """Choose the number of samples of a block, from 1 to the batch size of the configuration.
 
-    Counted are the tensors between segments, as float32, against _MAX_BLOCK_BYTES.
+    As many as fit into _MAX_BLOCK_BYTES with all tensors between `segments`, counted as float32.
     """
     stored: set[str] = set()
     for segment in segments.segments:
@@ -114,7 +114,7 @@ class TrialRuns:
     ) -> None:
         """Choose the size of blocks, and compute the digest `key` of model and plan.
 
-        `execution` are the number of processes and the cluster, as `map_jobs` takes them;
+        Nothing is run. `execution` is (number of processes, cluster), as `map_jobs` takes them;
         `metric_names` are those of the ranking. `function` replaces the metrics, unless it is None.
         """
         self.planned, self._metric_names = planned, metric_names
@@ -128,7 +128,11 @@ class TrialRuns:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks on the data, on synthetic inputs, and on an effort that does not equalize."""
+        """Remarks for the user, as lines of text.
+
+        They are those on the data, a warning about synthetic calibration data, and one if the
+        effort does not equalize channels.
+        """
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if not self.planned.config.recipe.equalizes_channels:
@@ -140,9 +144,10 @@ class TrialRuns:
 
     @property
     def finding(self) -> str:
-        """The first finding of `compare` about the plan, computed in float on one block.
+        """The first finding of `compare` about the plan, run in float on one block of the data.
 
-        It is one line of kind, place, measured value and options; "" if there is none.
+        It is one line of kind, place, measured value and options; "" if there is none, or if model
+        and plan have no tensors in common.
         """
         feeds, _ = next(self._data.batches(min(self.block_size, _MAX_COMPARED_SAMPLES)))
         try:
@@ -165,9 +170,10 @@ class TrialRuns:
         worst_first: Sequence[RankedTrial],
         count: int,
     ) -> None:
-        """Draw histograms of the `count` best and worst layers, with float outputs of one block.
+        """Draw histograms of the `count` best and worst layers into PDF files in `folder`.
 
-        `worst_first` ranks the operators; the PDF files are written to `folder`.
+        The values are weights, and outputs of the float model on one block of the data.
+        `worst_first` ranks the operators, most sensitive first.
         """
         engine = self._roundable.create_engine()
         feeds, _ = next(self._data.batches(self.block_size))
@@ -185,10 +191,11 @@ class TrialRuns:
         write_histograms(folder, self.planned, ranked, outputs, count)
 
     def advice_metric(self) -> str:
-        """Return the metric of advice: top1 if the first block's labels are classes, else SQNR.
+        """Return the name of the metric that advice is measured by.
 
-        The first metric of the ranking that is not in METRICS (agreement) takes precedence. The
-        labels are known after the first stage has run.
+        It is the first metric of the ranking that needs labels or is a user's function, else top1
+        if the first block's labels are class indices, else SQNR. The labels are known only after
+        the first stage has run.
         """
         for name in self._metric_names:
             if name not in METRICS:
@@ -252,9 +259,9 @@ class TrialRuns:
         merge_record: Callable[[Mapping[str, Any]], None],
         digests: deque[str],
     ) -> Iterator[Batch]:
-        """Yield the blocks without a stored result, and append their digests to `digests`.
+        """Yield the blocks of data without a stored result, and append their digests to `digests`.
 
-        Stored results are passed to `merge_record`.
+        Stored results of the other blocks are passed to `merge_record`.
 
         Raises
         ------
@@ -282,7 +289,7 @@ class TrialRuns:
     def _run_with_function(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet]
     ) -> TrialValues:
-        """Evaluate the user's function for each trial without a stored result.
+        """Evaluate the user's function for each trial without a stored result; return all values.
 
         Trials are in order: as many results as the journal has records of `part` are taken from it;
         the others are computed and added to it. Samples and MACs of the result are 0.
@@ -300,7 +307,7 @@ class TrialRuns:
 
 
 def _are_classes(labels: object) -> bool:
-    """Whether labels are class indices: integers [N]."""
+    """Whether labels are class indices: integers with one axis [N]; False for None."""
     if labels is None:
         return False
     array = np.asarray(labels)
@@ -308,7 +315,7 @@ def _are_classes(labels: object) -> bool:
 
 
 def _batch_digest(feeds: Mapping[str, np.ndarray], labels: object) -> str:
-    """Return a digest of a batch: types, shapes and elements of all inputs and of the labels."""
+    """Return a digest of a batch: types, shapes and elements of all inputs, by name, and labels."""
     parts: list[bytes] = []
     for name in sorted(feeds):
         parts += _array_bytes(feeds[name])
@@ -316,7 +323,7 @@ def _batch_digest(feeds: Mapping[str, np.ndarray], labels: object) -> str:
 
 
 def _array_bytes(array: object) -> tuple[bytes, ...]:
-    """Return type and shape, and the elements, as bytes; nothing for None."""
+    """Return (text of type and shape, elements) of an array as bytes; () for None."""
     if array is None:
         return ()
     array = np.ascontiguousarray(array)
@@ -333,16 +340,16 @@ class BlockTrials:
     metrics: tuple[str, ...]
 
     def start(self) -> Callable[[Batch], dict[str, Any]]:
-        """Return the function that runs all trials on a block."""
+        """Create the engine, and return the function that runs all trials on a block of samples."""
         return partial(self._run_block, self.rounding.create_engine(), MeasureFactory(self.metrics))
 
     def _run_block(
         self, engine: TrialEngine, create_measures: MeasureFactory, batch: Batch
     ) -> dict[str, Any]:
-        """Run all trials on a block and return the record of their measures.
+        """Run all trials on a block and return a record: {"samples", "macs", "states"}.
 
-        The record is a dict of samples, MACs and the state of each trial's measures, which compare
-        the output with that of the model without rounding.
+        "states" are the measures of each trial, which compare its output with that of the model
+        without rounding and with the labels.
         """
         feeds, labels = batch
         (output,) = self.rounding.outputs
@@ -376,9 +383,10 @@ class FunctionTrials:
     function: Function
 
     def start(self) -> Callable[[RoundedSet], float]:
-        """Return a function of a rounding that gives the value of the user's function.
+        """Return a function of a `RoundedSet` that gives the value of the user's function.
 
-        The user's function is called with the model that is rounded that way.
+        The user's function is called with the model that is rounded that way. Base runs are cached
+        between calls.
         """
         trials = TrialModel(self.rounding.create_engine(), self.base)
         return lambda setting: call_user_function(
