@@ -438,9 +438,10 @@ def run_entry_passes(
 
 
 def _format_notes(changes: Mapping[str, int], failed_passes: Mapping[str, str]) -> list[str]:
-    """Return the notes of entry passes that changed something, then one per failed pass.
+    """Format the `note` of each of `ENTRY_PASSES` that changed the graph, then the failures.
 
-    `changes` and `failed_passes` map pass names to numbers of changes and to reasons.
+    `changes` maps names of passes to numbers of changes; a pass without a note gives no line.
+    `failed_passes` maps the names of passes that were left out to the reason; each gives one line.
     """
     notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
     notes += [format_skipped_pass(step, reason) for step, reason in failed_passes.items()]

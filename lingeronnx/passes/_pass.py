@@ -74,6 +74,7 @@ class SkipReason:
         object.__setattr__(self, "name", name)
 
     def __str__(self) -> str:
+        """Return "KIND NAME stays: EXPLANATION", by the node's operator and name of that time."""
         return f"{self.kind} {self.name} stays: {self.explanation}"
 
 
@@ -86,7 +87,11 @@ class PassResult:
 
 
 def is_strict_mode() -> bool:
-    """Whether a rewrite that fails or changes results is an error, as in our tests."""
+    """Whether the environment variable LINGERONNX_STRICT is set, to anything but "" and "0".
+
+    Then a rewrite that fails or changes results is an error; otherwise it is left out with a note.
+    The project's tests set it.
+    """
     return os.environ.get("LINGERONNX_STRICT", "") not in ("", "0")
 
 
@@ -271,7 +276,7 @@ _NON_TENSOR_CONSTANT_ATTRIBUTES = frozenset(("sparse_value", "value_string", "va
 def _must_stay_node(node: ir.Node) -> bool:
     """Whether a Constant node cannot become an initializer.
 
-    It has no tensor (`_NON_TENSOR_CONSTANT_ATTRIBUTES`), or is a graph output.
+    True if it holds strings or a sparse tensor, or if one of its outputs is a graph output.
     """
     if _NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes):
         return True
@@ -281,7 +286,8 @@ def _must_stay_node(node: ir.Node) -> bool:
 def _find_unlifted_constant(model: ir.Model) -> str | None:
     """Describe the first initializer that is also a graph input, else the first Constant node.
 
-    Constant nodes that must stay nodes do not count. None if there is neither.
+    None if there is neither. Constant nodes that cannot be initializers (strings, sparse tensors,
+    graph outputs) do not count.
     """
     for value in model.graph.inputs:
         if value.const_value is not None:
@@ -293,7 +299,10 @@ def _find_unlifted_constant(model: ir.Model) -> str | None:
 
 
 def _find_subgraph_node(model: ir.Model) -> str | None:
-    """Describe a node of the main graph with a subgraph; None if there is none."""
+    """Describe the first node of the main graph that has a subgraph (If, Loop, Scan).
+
+    None if none has.
+    """
     for node in model.graph:
         if ir.has_subgraphs(node):
             return f"{node.op_type} {node.name} has one"
@@ -335,5 +344,5 @@ NO_DEAD_NODES = Condition("no dead nodes", _find_dead_node)
 
 
 def match_op_types(*op_types: str) -> Callable[[ir.Node], bool]:
-    """Return a predicate that tells whether a node is one of these standard operators."""
+    """Return a predicate: whether a node is one of the standard operators `op_types`."""
     return lambda node: node.op_type in op_types and not node.domain

@@ -59,19 +59,19 @@ class PassLog:
             yield from (f"   {line}" for line in reasons)
 
     def format_skip_reasons(self) -> list[str]:
-        """Return the skip reasons of each pass in its last run, as "pass: node stays: reason"."""
+        """Return lines "PASS: OPERATOR NAME stays: reason" of each pass's last run only."""
         lines: list[str] = []
         for step in self._last_runs():
             lines += [f"{step.name}: {reason}" for reason in step.skip_reasons]
         return lines
 
     def get_skip_reasons(self) -> list[SkipReason]:
-        """Return the skip reasons of each pass in its last run."""
+        """Return why passes left nodes unchanged, with each pass's reasons of its last run only."""
         reasons: list[SkipReason] = []
         for step in self._last_runs():
             reasons += step.skip_reasons
         return reasons
 
     def _last_runs(self) -> Iterable[PassRun]:
-        """Return the last run of each pass: its reasons replace those of earlier runs."""
+        """Return the last run of each pass, whose skip reasons replace those of earlier runs."""
         return {step.name: step for step in self.steps}.values()

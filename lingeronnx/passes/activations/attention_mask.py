@@ -27,10 +27,11 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_attention_masks(model: ir.Model) -> PassResult:
-    """Convert the masks of `model`, in place.
+    """Convert attention masks around the Softmax nodes of `model`, in place; return the changes.
 
-    Constant masks before a Softmax become sums, or are skipped with a reason; a Where after it that
-    guards against NaN is removed, and one that selects zeros becomes a product.
+    A constant mask before a Softmax becomes the sum with a constant of 0 and `MASK_VALUE`, or is
+    skipped with a reason. A Where after a Softmax that replaces NaN is removed. Any Where with a
+    constant condition that selects between a tensor and zeros becomes a product with 0 and 1.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -85,7 +86,11 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
 
 
 def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
-    """Return (scores, mask to add to them) if `node` is an Add or Where of that form, or None."""
+    """Return (computed scores, constant to add) if `node` masks scores by constants, or None.
+
+    `node` is an Add with a constant operand, or a Where with a constant condition that selects
+    between the scores and a constant of large negative numbers.
+    """
     if ir.is_standard_op(node, "Add"):
         return _match_add_mask(node)
     return _match_where_mask(node) if ir.is_standard_op(node, "Where") else None
@@ -94,9 +99,10 @@ def _match_mask(node: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
 def _replace_with_sums(
     model: ir.Model, node: ir.Node, scores: ir.Value, bias: np.ndarray | None, mask: np.ndarray
 ) -> None:
-    """Replace `node` by the sum of `scores`, an optional bias, and the mask (arrays).
+    """Replace `node` by an Add of `scores` and `mask`, with an Add of `bias` before if given.
 
-    The output has a new name, because the masked elements have other values.
+    `bias` and `mask` become initializers. The output gets a new name instead of that of `node`,
+    because the masked elements have other values than before.
     """
     base = node.outputs[0].name
     summands = {"masked": mask} if bias is None else {"bias": bias, "masked": mask}
@@ -128,10 +134,11 @@ def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
 
 
 def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
-    """Return the computed operand of a Where, and its constant one as a mask to add, or None.
+    """Return the computed operand of a Where and its constant one as a mask to add, or None.
 
-    The mask is 0 where the operand is selected. None unless condition and one operand are constant,
-    and the constant is at most `LIKELY_MASK_THRESHOLD` everywhere else.
+    The mask is 0 where the computed operand is selected, else the constant. None unless the
+    condition and exactly one operand are constant and all selected constants are at most
+    `LIKELY_MASK_THRESHOLD`.
     """
     choice = _match_constant_choice(node)
     if choice is None:
@@ -172,9 +179,9 @@ def _find_masked_positions(array: np.ndarray) -> np.ndarray:
 
 
 def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
-    """Whether a constant is float32 and has fewer than `rank` axes, or size 1 on axis 0.
+    """Whether `array` is float32 and the same for all samples of a tensor with `rank` axes.
 
-    Then it is the same for all samples of a tensor of `rank` axes.
+    That holds if it has fewer than `rank` axes, or `rank` axes with size 1 on axis 0 (the batch).
     """
     return array.dtype == np.float32 and (
         array.ndim < rank or (array.ndim == rank and array.shape[0] == 1)
@@ -182,10 +189,10 @@ def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
 
 
 def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
-    """Convert a constant choice between a tensor and 0 to a product; return the changes.
+    """Convert a Where between a tensor and zeros to a Mul by 0 and 1, in place.
 
-    The other choice must be all zeros in float32, the tensor has the shape of the result, and the
-    choice is the same for all samples.
+    Return 1, or 0 if not. The condition must be constant and the same for all samples, the other
+    operand a float32 constant of zeros, and the tensor must have the shape of the result.
     """
     choice = _match_constant_choice(node)
     if choice is None:
@@ -208,10 +215,11 @@ def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
 
 
 def _remove_nan_guard(model: ir.Model, node: ir.Node) -> int:
-    """Remove a Where(IsNaN(y), ..., y) of a Softmax y; returns the number of changes, 0 or 1.
+    """Remove a Where(IsNaN(y), ..., y) whose y is the output of a Softmax.
 
-    Kept if the Softmax's producer has a constant with infinity or NaN: a Softmax is NaN only for a
-    completely masked row, which needs an infinite mask.
+    Return 1, or 0 if it stays. It stays if the producer of the Softmax's input has a constant with
+    infinity or NaN: only a completely masked row makes a Softmax NaN, and that needs an infinite
+    mask. An IsNaN that nothing reads afterwards is removed too.
     """
     is_nan = ir.producer(node.inputs[0])
     softmax = ir.producer(node.inputs[2])
@@ -230,7 +238,10 @@ def _remove_nan_guard(model: ir.Model, node: ir.Node) -> int:
 
 
 def _has_infinite_constant(node: ir.Node | None) -> bool:
-    """Whether a float constant among the inputs of `node` contains an infinity or NaN."""
+    """Whether a constant float input of `node` contains an infinity or NaN.
+
+    False if `node` is None.
+    """
     arrays = [] if node is None else [ir.const_value(value) for value in node.inputs]
     return any(
         array is not None and array.dtype.kind == "f" and not np.isfinite(array).all()

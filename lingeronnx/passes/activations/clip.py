@@ -21,11 +21,12 @@ from .._pass import PassResult, SkipReason
 
 
 def simplify_clip(model: ir.Model) -> PassResult:
-    """Simplify the Clip nodes of `model`, in place.
+    """Simplify the Clip nodes of `model` with constant bounds, in place; return the changes.
 
-    A Clip is merged with a Clip or Relu before it. Without upper bound it becomes Relu for a lower
-    bound of 0, and is removed for one of 0 or below behind a non-negative input. Clips of integers
-    and with bounds that are not constant or not ordered are skipped with a reason.
+    A Clip or Relu is merged with a Clip or Relu before it that it alone reads. A Clip without an
+    upper bound becomes Relu if its lower bound is 0; it is removed if the bound is 0 or less and
+    its input is never negative. Clips of integers, and with computed or wrongly ordered bounds, are
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     used_names = ir.get_tensor_names(model)
@@ -49,9 +50,10 @@ def simplify_clip(model: ir.Model) -> PassResult:
 
 
 def _simplify_lower_bound(model: ir.Model, node: ir.Node, low: float) -> int:
-    """Remove a Clip with a lower bound <= 0 only, or convert it to Relu; return the changes.
+    """Simplify a Clip with a lower bound `low` <= 0 and no upper bound; return 1, or 0 if it stays.
 
-    Removed if its input is not negative; Relu needs the bound 0.
+    It is removed if its input is never negative and can take over the output's name; else it
+    becomes Relu if `low` is 0.
     """
     source = ir.require_input(node)
     if _is_input_nonnegative(node) and ir.can_bypass_node(node, source):
@@ -65,7 +67,7 @@ def _simplify_lower_bound(model: ir.Model, node: ir.Node, low: float) -> int:
 
 
 def _has_integer_input(node: ir.Node) -> bool:
-    """Whether the element type of input 0 is known and not floating-point."""
+    """Whether the element type of the first input of `node` is known and not floating-point."""
     if not node.inputs or node.inputs[0] is None:
         return False
     dtype = node.inputs[0].dtype
@@ -75,9 +77,11 @@ def _has_integer_input(node: ir.Node) -> bool:
 def _merge_preceding_clip(
     model: ir.Model, node: ir.Node, bounds: tuple[float, float]
 ) -> tuple[float, float] | None:
-    """Bypass a Clip or Relu that only `node` reads; return (low, high) of both together.
+    """Bypass a Clip or Relu before `node` that only `node` reads.
 
-    None if there is no such node, or if it cannot be bypassed. `bounds` are those of `node`.
+    Return (low, high) of both in sequence. `bounds` are those of `node`, which itself is not
+    changed. None, without a change, if the producer is no Clip or Relu with constant ordered
+    bounds, has other readers, or cannot be bypassed.
     """
     previous = ir.producer(node.inputs[0])
     previous_bounds = _get_bounds(previous)
@@ -107,7 +111,10 @@ def _is_input_nonnegative(node: ir.Node) -> bool:
 
 
 def _get_bounds(node: ir.Node | None) -> tuple[float, float] | None:
-    """Return (low, high) of a Relu or of a Clip with constant ordered bounds, else None."""
+    """Return (low, high) of a Relu or of a Clip with constant ordered bounds; None for other nodes.
+
+    A missing bound is infinite; Relu has (0, infinity).
+    """
     if node is None or node.domain or node.op_type not in ("Relu", "Clip"):
         return None
     bounds = (0.0, math.inf) if node.op_type == "Relu" else get_clip_bounds(node)

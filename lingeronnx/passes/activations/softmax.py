@@ -13,11 +13,11 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_softmax(model: ir.Model) -> PassResult:
-    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model` to one axis >= 0, in place.
+    """Let Softmax, LogSoftmax and Hardmax of `model` have one `axis` >= 0, in place.
 
-    Before opset 13 an axis other than the last one stands for all axes from it on; these are
-    flattened around the node. Skipped with a reason if they contain the batch or their sizes are
-    unknown.
+    Before opset 13 an axis other than the last stands for all axes from it on; these are flattened
+    by a Reshape before the node and restored by one after it. Skipped with a reason if they contain
+    the batch or have unknown sizes. Nodes whose input has no known rank are left out silently.
     """
     is_single_axis = ir.get_opset(model) >= 13
     changes, skipped = 0, list[SkipReason]()

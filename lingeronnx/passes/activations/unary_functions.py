@@ -45,23 +45,31 @@ _MAX_KNOWN_FUNCTION_NODES = 32  # exporters write at most 12
 
 
 def fuse_unary_functions(model: ir.Model) -> PassResult:
-    """Fuse the unary compositions of `model`, counted by new nodes."""
+    """Fuse nodes of `model` that compute one function of one tensor and need a lookup table.
+
+    Each such group, which has an operator that no platform computes without a table, a product with
+    a Tanh, or is SiLU, becomes one call of a model-local function, in place. Returns the number of
+    calls created, and reasons for products of a tensor with its Sigmoid that stay.
+    """
     return _fuse_regions(model, _TABLE_RULE)
 
 
 def fuse_known_activations(model: ir.Model) -> PassResult:
-    """Fuse the compositions that are HardSwish or GELU, counted by new nodes.
+    """Fuse elementwise nodes of `model` that have the values of HardSwish or GELU, in place.
 
-    Must run before layers absorb the constants that these divide by or add.
+    Each group becomes one call of a model-local function. Must run before layers absorb the
+    constants that these functions divide by or add. Returns the number of calls created, and
+    reasons for products of a tensor with its HardSigmoid that stay.
     """
     return _fuse_regions(model, _KNOWN_FUNCTION_RULE)
 
 
 def _fuse_regions(model: ir.Model, rule: _FusionRule) -> PassResult:
-    """Fuse the regions of `model` that `rule` accepts, in place, from the outputs upstream.
+    """Fuse the groups of elementwise nodes of `model` that `rule` accepts, last nodes first.
 
-    A region computes a unary function of one tensor and becomes one call of a model-local function.
-    Products of a tensor and a gate that are not fused are skipped with a reason.
+    A group computes a unary function of one tensor and becomes one call of a model-local function.
+    Products of a tensor with a gate (a function of it in the rule's `gate_ops`) that are not fused
+    are skipped with a reason.
     """
     changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
     finder, declarations = _RegionFinder(model.graph, rule), _FunctionDeclarations(model)
@@ -82,10 +90,11 @@ def _fuse_regions(model: ir.Model, rule: _FusionRule) -> PassResult:
 
 
 def _explain_unfused_gate(node: ir.Node, rule: _FusionRule) -> SkipReason | None:
-    """Return why a product of a tensor with a function of it is not fused.
+    """Explain why the product of a tensor with a gate, a function of the same tensor, is not fused.
 
-    The function (gate) is one of the rule's `gate_ops`; the reason is that it is read elsewhere
-    too, or that the product is no function of the rule. None for other nodes.
+    The gate's operator is one of the rule's `gate_ops`. The reason is that the gate has other
+    readers too, or that the product is no function that the rule knows. None if `node` is no such
+    product.
     """
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
@@ -102,9 +111,11 @@ def _explain_unfused_gate(node: ir.Node, rule: _FusionRule) -> SkipReason | None
 
 
 def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
-    """Return the distinct computed inputs of an elementwise node with scalar constants, or None.
+    """Return the distinct computed inputs of an elementwise node, or None if it cannot be fused.
 
-    All computed inputs must have the shape of the output.
+    It can if it is an elementwise operator of the standard domain with one output, all constants
+    among its inputs are single floats, all other inputs have the shape of the output, and a Clip
+    has both bounds.
     """
     if not ir.is_standard_op(node, *_ELEMENTWISE_OPS) or len(node.outputs) != 1:
         return None
@@ -122,9 +133,10 @@ def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
 
 
 def _has_supported_operands(node: ir.Node, computed_count: int) -> bool:
-    """Whether a Clip has two constant bounds, or another operator at most two operands.
+    """Whether `node`, an elementwise operator, has a number of operands that can be fused.
 
-    `computed_count` is the number of computed operands; at least one must be.
+    `computed_count` of them are not constant. A Clip needs three inputs with one computed, another
+    operator at most two inputs and at least one computed.
     """
     if node.op_type == "Clip":
         return len(node.inputs) == 3 and computed_count == 1
@@ -132,6 +144,7 @@ def _has_supported_operands(node: ir.Node, computed_count: int) -> bool:
 
 
 def _is_scalar_float(array: np.ndarray, max_rank: int) -> bool:
+    """Whether `array` is a single floating-point number with at most `max_rank` axes."""
     return array.size == 1 and array.ndim <= max_rank and array.dtype.kind == "f"
 
 
@@ -154,7 +167,7 @@ class _UnaryRegion:
     """
 
     def __init__(self, end: ir.Node, operands: Sequence[ir.Value]) -> None:
-        """Start with `end`, whose computed inputs are `operands`."""
+        """Start with the node `end`, whose distinct non-constant inputs are `operands`."""
         self.members: list[ir.Node] = []
         self.op_types: set[str] = set()
         self.has_product = self.has_join = False
@@ -166,11 +179,18 @@ class _UnaryRegion:
 
     @property
     def source(self) -> ir.Value | None:
-        """The tensor from which the region is computed, or None if there are several."""
+        """The only tensor from which the nodes compute their result, or None if they read several.
+
+        Constants do not count.
+        """
         return next(iter(self._sources.values())) if len(self._sources) == 1 else None
 
     def extend(self) -> bool:
-        """Add the producer of the first source that only members read; False if there is none."""
+        """Add a producer of an input of the group whose output only the group's nodes read.
+
+        Of several it takes the one whose output was met first. Returns False, without a change, if
+        there is none that is elementwise.
+        """
         if not self._interior:
             return False
         _, producer, operands = heapq.heappop(self._interior)
@@ -179,7 +199,12 @@ class _UnaryRegion:
         return True
 
     def _add_member(self, node: ir.Node, operands: Sequence[ir.Value]) -> None:
-        """Add a node whose computed inputs are `operands`, which become sources."""
+        """Add `node` to the group of elementwise nodes.
+
+        Its distinct non-constant inputs are `operands`. The operands that were not met before
+        become inputs of the group. For each operand the uses outside the group are counted down,
+        and its producer is queued for `extend` if none remain.
+        """
         self.members.append(node)
         self.op_types.add(node.op_type)
         self.has_product |= _is_product_of_tensors(node)
@@ -194,10 +219,10 @@ class _UnaryRegion:
             self._enter_if_interior(value)
 
     def _enter_if_interior(self, value: ir.Value) -> None:
-        """Let `extend` add the producer of a source later, if it can be a member.
+        """Queue the producer of `value`, an input of the group, as the next node for `extend`.
 
-        It can if only members read the source, the source is no graph output, and the producer is
-        an elementwise node (`_computed_operands`).
+        Only if nodes of the group alone read `value`, it is no graph output, and its producer is an
+        elementwise node that can be fused; otherwise nothing happens.
         """
         if self._outside_uses[id(value)] or value.is_graph_output():
             return
@@ -208,7 +233,11 @@ class _UnaryRegion:
 
 
 def _count_uses(value: ir.Value) -> int:
-    """Count the consumers of a computed tensor; -1, never zero uses left, for a graph input."""
+    """Count the uses of `value`, a tensor that is not constant; -1 for a graph input.
+
+    The caller subtracts the uses inside a group of nodes: from -1 it never arrives at 0, which
+    would make the producer part of the group.
+    """
     return -1 if ir.producer(value) is None else len(value.uses())
 
 
@@ -250,7 +279,10 @@ class _RegionFinder:
     """
 
     def __init__(self, graph: ir.Graph, rule: _FusionRule) -> None:
-        """Number the nodes of `graph` in graph order."""
+        """Prepare to search `graph` for groups of elementwise nodes that `rule` lets fuse.
+
+        Numbers the nodes in graph order; none is excluded yet.
+        """
         self.nodes = list(graph)
         self._rule = rule
         self._positions = {id(node): index for index, node in enumerate(self.nodes)}
@@ -258,9 +290,10 @@ class _RegionFinder:
         self._limited_ids: set[int] = set()
 
     def find_region(self, end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
-        """Find the largest set of nodes ending at `end` that computes a function the rule accepts.
+        """Find the largest group of elementwise nodes ending at `end` that the rule accepts.
 
-        Returns (nodes in graph order, the tensor from which they compute it), or None.
+        Returns (nodes in graph order, the tensor from which they compute it), or None. Also records
+        which other nodes need not be tried as ends.
         """
         operands = None if id(end) in self._unfusible_ids else _computed_operands(end)
         if operands is None or end.graph is None:
@@ -278,7 +311,10 @@ class _RegionFinder:
         return (self._sort_nodes(region.members[:size]), source) if size else None
 
     def _is_fusible(self, region: _UnaryRegion, source: ir.Value) -> bool:
-        """Whether the rule accepts the region as a function of `source`."""
+        """Whether the rule accepts the nodes of `region` as one function of the tensor `source`.
+
+        Groups above the rule's `max_nodes` are only accepted if the rule accepts any size.
+        """
         if self._rule.matches_any_size(region):
             return True
         if len(region.members) > self._rule.max_nodes or not self._rule.may_match(region):
@@ -286,10 +322,10 @@ class _RegionFinder:
         return self._rule.matches(self._sort_nodes(region.members), source)
 
     def _exclude_members(self, region: _UnaryRegion) -> None:
-        """Record what a region that cannot be extended excludes for regions that end at a member.
+        """Record how to search groups that end at a node of `region`, which cannot grow further.
 
-        No such region is tried if the rule's `may_match` is false here; else it is extended only up
-        to the rule's `max_nodes`, unless the rule accepts regions of any size.
+        They are not tried at all if the rule's `may_match` is false for `region`; they are searched
+        up to the rule's `max_nodes` unless the rule accepts `region` at any size.
         """
         member_ids = map(id, region.members)
         if not self._rule.may_match(region):
@@ -298,14 +334,15 @@ class _RegionFinder:
             self._limited_ids.update(member_ids)
 
     def _sort_nodes(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-        """Sort nodes of the graph into graph order."""
+        """Sort `nodes` by their position in the graph at the start of the search."""
         return sorted(nodes, key=lambda node: self._positions[id(node)])
 
 
 def _needs_table(region: _UnaryRegion) -> bool:
-    """Whether no platform has an operator for the composition.
+    """Whether the nodes of `region` compute a function that no platform has an operator for.
 
-    That holds for operators of `_TABLE_ONLY_OPS`, and for products of tensors with a Tanh.
+    True if one is an operator that only a lookup table computes (`_TABLE_ONLY_OPS`), or if there is
+    a Tanh and a product of two computed tensors.
     """
     if not _TABLE_ONLY_OPS.isdisjoint(region.op_types):
         return True
@@ -313,24 +350,29 @@ def _needs_table(region: _UnaryRegion) -> bool:
 
 
 def _may_contain_table_function(region: _UnaryRegion) -> bool:
-    """Whether a part of the region may need a table or be SiLU."""
+    """Whether some of the nodes of `region` may need a lookup table or be SiLU (x * sigmoid(x))."""
     return _needs_table(region) or (region.has_product and "Sigmoid" in region.op_types)
 
 
 def _is_silu(nodes: Sequence[ir.Node], source: ir.Value) -> bool:
-    """Whether two nodes that compute a function of one tensor are SiLU."""
+    """Whether `nodes` are exactly a Sigmoid and a Mul of two computed tensors, in any order: SiLU.
+
+    They are known to compute a function of one tensor, `source`, which is not looked at.
+    """
     op_types = sorted(node.op_type for node in nodes)
     return op_types == ["Mul", "Sigmoid"] and any(map(_is_product_of_tensors, nodes))
 
 
 def _is_product_of_tensors(node: ir.Node) -> bool:
+    """Whether `node` is a Mul without a constant operand."""
     return node.op_type == "Mul" and all(ir.const_value(value) is None for value in node.inputs)
 
 
 def _may_contain_known_function(region: _UnaryRegion) -> bool:
-    """Whether a part of the region may have the values of a function in `_MARKER_OPS`.
+    """Whether some of the nodes of `region` may have the values of HardSwish or GELU.
 
-    A chain of unary operators has them only if one of these is such a function already.
+    They need an operator that each of its forms has, and either a node with two computed operands,
+    or an operator that is such a function already.
     """
     if not any(markers & region.op_types for markers in _MARKER_OPS.values()):
         return False
@@ -339,7 +381,11 @@ def _may_contain_known_function(region: _UnaryRegion) -> bool:
 
 
 def _matches_known_function(nodes: Sequence[ir.Node], source: ir.Value) -> bool:
-    """Whether nodes in graph order have the values of a function in `_MARKER_OPS`."""
+    """Whether `nodes`, as a function of `source`, have the values of HardSwish or GELU.
+
+    Evaluated at `_SAMPLE_POINTS`, -8 to 8, for the functions whose typical operator occurs in
+    `nodes`.
+    """
     op_types = {node.op_type for node in nodes}
     names = [name for name, markers in _MARKER_OPS.items() if markers & op_types]
     if not names:
@@ -429,7 +475,10 @@ class _FunctionDeclarations:
     """The functions of this package's domain in a model, by their signature."""
 
     def __init__(self, model: ir.Model) -> None:
-        """Read the functions of `model`, to which new ones are added."""
+        """Read the functions of `model` in this package's domain.
+
+        `declare_function` adds new ones to it.
+        """
         self._model = model
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -438,10 +487,10 @@ class _FunctionDeclarations:
                 self._names.setdefault(_function_signature(function.graph), function.name)
 
     def declare_function(self, graph: ir.Graph) -> str:
-        """Add the function of body `graph` to the model and return its name.
+        """Add a model-local function with body `graph` to the model, if it has none such.
 
-        An equal function of the model is reused; a new one is named after the operator that it is
-        recognized as, with a number if the name is taken.
+        Return its name. An equal function of the model is reused. A new one is named after the
+        operator with the same values (else "Curve"), with a number if the name is taken.
         """
         model, signature = self._model, _function_signature(graph)
         if signature in self._names:
@@ -474,10 +523,10 @@ def _function_signature(graph: ir.Graph) -> str:
 
 
 def _identify_function(model: ir.Model, function: ir.Function) -> str:
-    """Return the name of the known function with the same values as `function`, else "Curve".
+    """Return the known activation with the same values as the unary `function`: "Gelu", "Silu" ...
 
-    Compared at `_SAMPLE_POINTS`; a suffix "Tanh" (an approximation) is omitted from the name. Adds
-    a temporary function to `model` and removes it.
+    . "Curve" if there is none. Compared at -8 to 8 within 1e-6; GELU by tanh is named "Gelu" too.
+    Adds a temporary function to `model` and removes it.
     """
     probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.FUNCTION_DOMAIN)
     model.functions[ir.FUNCTION_DOMAIN, "Curve?", ""] = function
@@ -488,9 +537,9 @@ def _identify_function(model: ir.Model, function: ir.Function) -> str:
 
 
 def _match_known_values(values: np.ndarray, names: Iterable[str]) -> str:
-    """Return the first of `names` whose function has `values` at `_SAMPLE_POINTS`, or "".
+    """Return the first of `names` (keys of `_KNOWN_FUNCTIONS`) whose function has `values`.
 
-    All values must agree within 1e-6.
+    `values` are at `_SAMPLE_POINTS`, and all must agree within 1e-6; "" if no function does.
     """
     for name in names:
         op_type, attributes = _KNOWN_FUNCTIONS[name]

@@ -48,9 +48,10 @@ _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 
 
 def move_batch_to_front(model: ir.Model) -> PassResult:
-    """Rewrite the subgraphs of `model` whose batch is not on axis 0, in place.
+    """Rewrite the parts of `model` that compute with the batch on another axis than 0, in place.
 
-    Changes are counted by the new tensors at their ends; nodes that keep them are skipped.
+    The new nodes compute the same with the batch on axis 0. Each tensor at the end of such a part
+    counts as a change. A Transpose that still moves the batch away is skipped with a reason.
     """
     changes = _BatchFirstRewriter(model).run()
     reasons = [_explain_unchanged(node) for node in model.graph]
@@ -82,12 +83,19 @@ def _explain_unchanged(node: ir.Node) -> SkipReason | None:
 
 
 class _BatchFirstRewriter:
-    """One traversal of the graph, in its order."""
+    """Rewrites nodes that have the batch on another axis than 0, in one traversal of the graph.
+
+    Tensors inside such a part get a view: the description of how the tensor follows, by Reshape and
+    Transpose, from a base tensor with the batch on axis 0, whose node is created only if it is
+    needed.
+    """
 
     def __init__(self, model: ir.Model) -> None:
-        """Store `model` and start without views, cached tensors or a batch symbol of its own ("N").
+        """Store `model`; no tensor is described by a view yet, and no new tensor is built.
 
-        New tensors are cached by base value and axes, so that each is built once.
+        A view describes a tensor as a rearrangement of one with the batch on axis 0. New tensors
+        are cached by base tensor and axes, so that each is built once. The batch dimension is
+        called "N" until an input tells its symbol.
         """
         self.model = model
         self.views: dict[ir.Value, FactoredView] = {}
@@ -124,7 +132,7 @@ class _BatchFirstRewriter:
         return changes
 
     def _remove_unread_nodes(self) -> None:
-        """Remove the nodes that were viewed and whose outputs have no readers, consumers first."""
+        """Remove the traversed nodes whose outputs nothing reads any more, consumers first."""
         for node in reversed(self._viewed_nodes):
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 self.model.graph.remove(node, safe=True)
@@ -132,16 +140,16 @@ class _BatchFirstRewriter:
     # ---- views of tensors ----
 
     def _make_factor(self, size: int) -> AxisFactor:
-        """Return a new factor of `size`, different from all others."""
+        """Return a new factor of `size`: a part of an axis, different from all other factors."""
         self._count += 1
         return AxisFactor(self._count, size)
 
     def _make_axis(self, size: int) -> tuple[AxisFactor, ...]:
-        """Return a new axis of `size`: one new factor, or no factors for size 1."""
+        """Return an axis of `size` as a tuple: one new factor, or no factors for size 1."""
         return () if size == 1 else (self._make_factor(size),)
 
     def _make_input_view(self, value: ir.Value) -> FactoredView | None:
-        """Return the view of `value` with the batch on axis 0 and a new factor per other axis.
+        """Return a view of `value`, whose batch is on axis 0, as itself, a new factor per axis.
 
         None unless axis 0 is the only axis of unknown size. Stores the symbol of that axis as the
         batch.
@@ -154,10 +162,11 @@ class _BatchFirstRewriter:
         return FactoredView(value, axes, axes)
 
     def _register_graph_input(self, value: ir.Value) -> None:
-        """Add a view for a graph input whose batch is on another axis than 0.
+        """Describe graph input `value` with its batch on another axis by a Transpose to axis 0.
 
-        The view's base is a pending Transpose of the batch to axis 0. The batch must be the only
-        unknown size.
+        The Transpose is pending: its node is created only if needed. Nothing happens if the batch
+        is on axis 0 already, if nothing reads the input, or unless exactly one size is unknown (the
+        batch).
         """
         sizes, consumers = ir.get_shape(value), [use.node for use in value.uses()]
         if not sizes or value.shape is None or not consumers:
@@ -175,9 +184,10 @@ class _BatchFirstRewriter:
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
     def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the outputs of `node`; an empty list if it belongs to no subgraph.
+        """Return how each output of `node` follows from one with the batch on axis 0 (its view).
 
-        A Split has one view per output, another node one for its only output.
+        A Split has one view per output, another node one for its only output. Empty if no input of
+        `node` is such a rearranged tensor, or if the operator cannot be rewritten.
         """
         if node.op_type == "Split":
             return self._infer_split_views(node)
@@ -185,10 +195,10 @@ class _BatchFirstRewriter:
         return [] if view is None else [view]
 
     def _infer_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of the only output of `node`, or None.
+        """Return how the only output of `node` follows from a tensor with the batch on axis 0.
 
-        None if no input has a view and no subgraph starts here, or if the rule of the operator does
-        not support the node.
+        None if no input has a view and no rewritten part starts here, or if the rule of the
+        operator does not support the node.
         """
         op_type = node.op_type
         if op_type in operators.AFFINE_OPS:
@@ -208,10 +218,11 @@ class _BatchFirstRewriter:
         return rules.get(op_type, self._infer_unary_view)(node, view)
 
     def _infer_unary_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of an elementwise or last-axis operator on one view.
+        """Return the view of the output of `node`, a function of the tensor described by `view`.
 
-        None for other operators, for another axis than the last, and unless all other operands are
-        constant.
+        That is a unary elementwise operator, which runs on the base tensor, or a Softmax or
+        LayerNormalization along the last axis. None for other operators and axes, and if another
+        operand is computed.
         """
         operands = [value for value in node.inputs[1:] if value is not None]
         if any(ir.const_value(value) is None for value in operands):
@@ -226,10 +237,10 @@ class _BatchFirstRewriter:
         return None
 
     def _get_source_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of input 0, or a new one if a subgraph starts at `node`, else None.
+        """Return the view of the first input of `node`, a new one if a rewritten part starts here.
 
-        A subgraph starts at a Reshape that folds windows into the batch, and at a Transpose that
-        moves the batch.
+        A view describes the input by a tensor with the batch on axis 0. A part starts at a Reshape
+        that folds windows into the batch and at a Transpose that moves axis 0. None in other cases.
         """
         source = node.inputs[0] if node.inputs else None
         if source is None:
@@ -243,10 +254,10 @@ class _BatchFirstRewriter:
         return self._make_input_view(source) if starts_subgraph else None
 
     def _infer_transpose_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return `view` with its axes permuted by the Transpose `node`.
+        """Return `view` with its axes permuted as by `node`, a Transpose: the view of its output.
 
-        None without `perm`, and where the base is the transposed form of an input and the result
-        has the batch on axis 0 again.
+        None without the attribute `perm`; also if the base is the transposed form of a graph input
+        and the result has the batch on axis 0 again.
         """
         perm = ir.get_attr(node, "perm")
         if not perm:
@@ -257,9 +268,10 @@ class _BatchFirstRewriter:
         return replace(view, axes=axes)
 
     def _infer_gather_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of one position of an axis, which a Gather with a scalar index selects.
+        """Return the view of the output of a Gather by a constant scalar: one index of an axis.
 
-        None if the index is computed or no scalar, or if `_slice_position` is not possible.
+        `view` describes the input by a tensor with the batch on axis 0. None if the index is
+        computed or no scalar, or if the position cannot be cut out of that tensor.
         """
         index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
         if index is None or index.ndim:
@@ -267,9 +279,10 @@ class _BatchFirstRewriter:
         return self._slice_position(node, view, int(index), axis)
 
     def _infer_split_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the positions of an axis that a Split separates, or an empty list.
+        """Return a view per output of a Split whose outputs have size 1 on the split axis.
 
-        Each output must have size 1 on the axis.
+        A view describes a tensor by one with the batch on axis 0. An empty list if the input has no
+        view, if outputs have other sizes, or if a position cannot be cut out.
         """
         view = self.views.get(ir.require_input(node))
         if view is None:
@@ -288,11 +301,11 @@ class _BatchFirstRewriter:
     def _slice_position(
         self, node: ir.Node, view: FactoredView, index: int, axis: int
     ) -> FactoredView | None:
-        """Return the view of position `index` of `axis`, or None.
+        """Return the view of position `index` of axis `axis` of `view`, without that axis, or None.
 
-        The axis must be the leading factor of a base axis, of which a Slice is taken. For the
-        output features of a layer, the layer itself is reduced to these features, so that a
-        following factor can be folded into its weights.
+        The axis must be a single factor, not the batch, that leads an axis of the base tensor. If
+        it is the output features of a layer, the layer itself is reduced to them, so that a factor
+        that follows can be folded into its weights; otherwise a pending Slice of the base is taken.
         """
         if len(view.axes[axis]) != 1:
             return None
@@ -316,9 +329,9 @@ class _BatchFirstRewriter:
     # ---- operators that compute ----
 
     def _separate_batch(self, view: FactoredView, count: int) -> FactoredAxes | None:
-        """Return axes with the batch first, then the other factors, then the last `count` axes.
+        """Return axes: the batch, then the other factors of `view`, then its last `count` axes.
 
-        Each of the other factors is an axis, or all are one axis if the rank would exceed
+        Each of the other factors becomes an axis; they become one axis if the rank would exceed
         `_MAX_RANK`. None if the batch is not a factor of the axes before the last `count`.
         """
         leading_count = len(view.axes) - count
@@ -332,9 +345,10 @@ class _BatchFirstRewriter:
         return (*BATCH_AXIS, *axes, *view.axes[leading_count:])
 
     def _infer_matmul_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of a MatMul with a constant weight of two axes, or of two views, or None.
+        """Return the view of the output of a MatMul of `view` and a constant or another view.
 
-        Two views need the same rank of at least 3 and the same leading axes.
+        A view describes a tensor by one with the batch on axis 0. A constant must have two axes;
+        two views need the same rank of at least 3 and the same leading axes. None in other cases.
         """
         weight = ir.const_value(node.inputs[1])
         if weight is not None:
@@ -350,9 +364,10 @@ class _BatchFirstRewriter:
     def _infer_product_view(
         self, node: ir.Node, left: FactoredView, right: FactoredView
     ) -> FactoredView | None:
-        """Return the view of the product of two views with the same leading axes, or None.
+        """Return the view of the MatMul `node` of two viewed tensors with equal leading axes.
 
-        None if the batch cannot be separated from the last two axes of a view.
+        The product will be computed with the batch on axis 0. None if the batch cannot be separated
+        from the last two axes of an operand.
         """
         # the operands may be the same tensor, but rows and columns of the product are not
         columns = {factor: self._make_factor(factor.size) for factor in right.axes[-1]}
@@ -366,7 +381,7 @@ class _BatchFirstRewriter:
         )
 
     def _infer_last_axis_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of the result of `node`, an operator along the last axis of `view`.
+        """Return the view of the output of `node`, an operator along the last axis of `view`.
 
         The node will run on axis -1 with the batch moved to axis 0; None if the batch is not among
         the axes before the last.
@@ -396,10 +411,10 @@ class _BatchFirstRewriter:
         )
 
     def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of a Gemm with constant weight and bias, as MatMul and Add.
+        """Return the view of the output of a Gemm of the viewed tensor, computed by MatMul and Add.
 
-        None if a constant is missing, alpha, beta or transA is not the default, or the bias is not
-        one row.
+        None if the weight or bias is computed, if alpha or beta is not 1 or transA is set, or if
+        the bias has not exactly one axis.
         """
         weight = ir.const_value(node.inputs[1])
         if weight is None or not _is_plain_gemm(node):
@@ -419,9 +434,10 @@ class _BatchFirstRewriter:
         return replace(product, base=PendingNode(node, "Add", inputs, {}))
 
     def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Return the view of the mean along one axis of a single factor.
+        """Return the view of the output of a ReduceMean of the viewed tensor along one axis.
 
-        None for several axes, for an axis of several factors, and for the batch.
+        The mean is taken with the batch on axis 0. None for several axes, for an axis of several
+        factors, and for the batch.
         """
         axes = ir.get_axes(node)
         if not axes or len(axes) != 1:
@@ -446,10 +462,10 @@ class _BatchFirstRewriter:
         )
 
     def _infer_binary_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of the result of an elementwise operator on its first two inputs.
+        """Return the view of the output of an elementwise operator of two inputs.
 
-        Both may have views, or one a view and the other a constant. None if neither has one or the
-        combination is not possible.
+        Both inputs may be viewed tensors (described by one with the batch on axis 0), or one of
+        them and the other constant. None if neither has a view or the combination is not possible.
         """
         first = self.views.get(ir.require_input(node, 0))
         second = self.views.get(ir.require_input(node, 1))
@@ -462,10 +478,11 @@ class _BatchFirstRewriter:
     def _infer_elementwise_view(
         self, node: ir.Node, first: FactoredView, second: FactoredView
     ) -> FactoredView | None:
-        """Return the view of an elementwise operator on two views, with the axes of `first`.
+        """Return the view of the output of an elementwise operator on two viewed tensors.
 
-        None if the ranks differ, if the axes of `second` cannot be matched with those of `first`,
-        or if `first` has no batch.
+        It has the axes of `first`, rearranged to the batch on axis 0 for the computation. None if
+        the ranks differ, if the axes of `second` cannot be matched with those of `first`, or if
+        `first` has no batch.
         """
         if len(first.axes) != len(second.axes):
             return None
@@ -479,11 +496,11 @@ class _BatchFirstRewriter:
     def _infer_constant_view(
         self, node: ir.Node, view: FactoredView, constant_index: int
     ) -> FactoredView | None:
-        """Return the view of an elementwise operator on `view` and a constant operand.
+        """Return the view of the output of an elementwise operator on `view` and a constant.
 
-        `constant_index` is the constant's input index. None if that input is computed, has as many
-        axes as the view after dropping a leading 1, or if the batch cannot be separated from its
-        axes.
+        `constant_index` is the constant's input index, 0 or 1. None if that input is computed or,
+        after dropping a leading axis of size 1, has as many axes as `view`, or if the batch cannot
+        be separated from the axes that the constant has.
         """
         constant = ir.require_input(node, constant_index)
         array = original = ir.const_value(constant)
@@ -507,10 +524,10 @@ class _BatchFirstRewriter:
     # ---- creating nodes ----
 
     def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> None:
-        """Create the tensor that `view` describes, and let the consumers of `value` read it.
+        """Create the tensor that `view` describes before `node`; consumers of `value` read it.
 
-        The new tensor takes over the name of `value`; a graph output gets an Identity of it instead
-        if the tensor has a name already. New nodes are inserted before `node`.
+        `value` is the output of `node` that it replaces. The new tensor takes over its name; if it
+        already has a name of its own, a graph output gets an Identity of it.
         """
         new_value = self._materialize_view(view, view.axes, node)
         if value.is_graph_output() and new_value not in self._unnamed_values:
@@ -524,9 +541,10 @@ class _BatchFirstRewriter:
     def _materialize_view(
         self, view: FactoredView, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Return the tensor of `view` with its axes rearranged to `target`.
+        """Return the tensor that `view` describes, with its axes rearranged to `target`.
 
-        Missing nodes are inserted before `position`; a tensor built earlier is returned again.
+        Nodes of the base tensor, Reshape and Transpose are inserted before `position` as far as
+        they are missing; a tensor built earlier is returned again.
         """
         value = self._materialize_base(view.base, view.base_axes, position)
         key = (view.base, target)
@@ -539,9 +557,10 @@ class _BatchFirstRewriter:
     def _materialize_base(
         self, base: ir.Value | PendingNode, axes: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Return `base` if it is a tensor; else create the node of the pending `base`, once.
+        """Return `base` if it is a tensor; if it is a node yet to be created, create it once.
 
-        The node and those of its inputs are inserted before `position`; its output has `axes`.
+        That node, and what its inputs need, is inserted before `position`; its output has the sizes
+        of `axes`.
         """
         if not isinstance(base, PendingNode):
             return base
@@ -556,10 +575,10 @@ class _BatchFirstRewriter:
     def _materialize_input(
         self, pending: PendingNode, index: int, position: ir.Node
     ) -> ir.Value | None:
-        """Return input `index` of a pending node as a tensor, inserting nodes before `position`.
+        """Return input `index` of the node to be created, `pending`, as a tensor or None.
 
-        The input is a pair (view, axes), an array, which becomes an initializer, or a tensor or
-        None (an omitted input), which are returned unchanged.
+        An input (view, axes) is rearranged to these axes by nodes before `position`, an array
+        becomes an initializer, and a tensor or None (an omitted input) is returned unchanged.
         """
         source = pending.inputs[index]
         if isinstance(source, tuple):
@@ -604,7 +623,10 @@ class _BatchFirstRewriter:
         return self._add_node("Reshape", [value, shape], {}, target, position, position)
 
     def _add_constant(self, array: np.ndarray, origin: ir.Node) -> ir.Value:
-        """Add an initializer named after the first output of `origin`."""
+        """Add `array` as an initializer named after the first output of `origin`.
+
+        Return its value.
+        """
         return ir.add_initializer(
             self.model, ir.unique_tensor_name(self.model, f"{origin.outputs[0].name}_const"), array
         )
@@ -642,7 +664,10 @@ class _BatchFirstRewriter:
 
 
 def _folds_windows_into_batch(node: ir.Node) -> bool:
-    """Whether a Reshape folds parts of a sample into the batch, followed by two axes or more."""
+    """Whether a Reshape folds parts of a sample into the batch axis, as window attention does.
+
+    False if its input has a folded batch already, or if the result has fewer than three axes.
+    """
     result = node.outputs[0]
     if not ir.has_folded_batch(result) or ir.has_folded_batch(ir.require_input(node)):
         return False
@@ -650,6 +675,7 @@ def _folds_windows_into_batch(node: ir.Node) -> bool:
 
 
 def _axis_size(axis: Sequence[AxisFactor]) -> int:
+    """Return the size of an axis, the product of the sizes of its factors; 1 without factors."""
     return math.prod(factor.size for factor in axis)
 
 
@@ -665,7 +691,7 @@ def _merge_trailing_axes(
 ) -> tuple[np.ndarray, FactoredAxes]:
     """Merge the last ``array.ndim`` axes of `target` to one; return (array, axes).
 
-    The array is broadcast to their sizes and flattened.
+    `array`, an elementwise operand, is broadcast to the sizes of these axes and flattened to match.
     """
     trailing = target[-array.ndim :]
     sizes = [_axis_size(axis) for axis in trailing]
@@ -674,4 +700,5 @@ def _merge_trailing_axes(
 
 
 def _get_attributes(node: ir.Node) -> dict[str, Any]:
+    """Return the attributes of `node` as a dict of name to Python value."""
     return {name: ir.get_attr(node, name) for name in node.attributes}

@@ -19,10 +19,11 @@ __all__ = ["bypass_concat"]
 
 
 def bypass_concat(model: ir.Model) -> PassResult:
-    """Let the consumers of a node that restores one operand of a Concat read that operand.
+    """Bypass nodes of `model` that take one operand out of a Concat or undo an Unsqueeze.
 
-    In place. The node is a Slice or Gather that selects exactly one operand, or a Squeeze after an
-    Unsqueeze; it is removed and counts as a change. Skipped with a reason if both names are needed.
+    In place. The node is a Slice or Gather that selects exactly one operand of the Concat, or the
+    Squeeze of an Unsqueeze. Its consumers read that operand; it is removed and counts as a change.
+    Skipped with a reason if the names of both tensors are needed.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -40,10 +41,10 @@ def bypass_concat(model: ir.Model) -> PassResult:
 
 
 def _find_concat_part(node: ir.Node) -> ir.Value | None:
-    """Return the tensor before a Concat or Unsqueeze that `node` restores, or None.
+    """Return the tensor that `node` takes out of a Concat or Unsqueeze unchanged, or None.
 
-    `node` is a Slice that selects exactly one input of the Concat, a Gather of a position that an
-    Unsqueeze added, or the Squeeze of an Unsqueeze.
+    `node` is a Slice that selects exactly one operand of the Concat, a Gather of a position whose
+    operand an Unsqueeze computes, or the Squeeze of an Unsqueeze.
     """
     producer = ir.producer(node.inputs[0]) if node.inputs else None
     if producer is None:

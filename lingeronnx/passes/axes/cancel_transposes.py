@@ -117,11 +117,11 @@ def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
 
 
 def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
-    """Move equal Transposes of all inputs of `node` to its outputs; return 1, or 0 without one.
+    """Move equal Transposes of all computed inputs of `node` behind it.
 
-    Axis attributes and constants of `node` are permuted. Nothing changes if the permutations
-    differ, a constant has more axes, or the operator's rule (`_find_attribute_rewrite`) does not
-    allow it.
+    Return 1, or 0 without a change. Axis attributes and constants of `node` are permuted to match.
+    Nothing changes if the permutations differ, if a constant has more axes, or if the operator does
+    not allow it.
     """
     if not _can_sink_through(node):
         return 0
@@ -143,9 +143,10 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
 
 
 def _can_sink_through(node: ir.Node) -> bool:
-    """Whether a Transpose can be moved downstream through the operator of `node`.
+    """Whether a Transpose may be moved from the inputs to the outputs of the operator of `node`.
 
-    A Dropout only if its mask is not used.
+    A Dropout allows it only if its mask is not used. Permutation, axes and constants are not looked
+    at.
     """
     if node.op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
         return False
@@ -164,10 +165,11 @@ def _common_permutation(values: Sequence[ir.Value | None]) -> _Perm | None:
 def _permute_constants(
     model: ir.Model, node: ir.Node, constants: dict[int, np.ndarray], perm: _Perm
 ) -> None:
-    """Permute `constants` (input index -> array) of `node` by the inverse of `perm`, in place.
+    """Permute constant inputs of `node` (input index -> array) for operands that lose a Transpose.
 
-    Used where the other operands lose a Transpose with `perm`. Constants of lower rank are padded
-    with leading axes of size 1; single elements are left unchanged, except for Concat.
+    `perm` is the permutation of that Transpose; the constants get the inverse, in place. Those of
+    lower rank are padded with leading axes of size 1; single elements are left unchanged, except
+    for Concat.
     """
     for index, array in constants.items():
         if array.size > 1 or node.op_type == "Concat":
@@ -194,6 +196,7 @@ def _classify_operands(node: ir.Node) -> tuple[list[int], dict[int, np.ndarray]]
 
 
 def _invert_permutation(perm: Sequence[int]) -> list[int]:
+    """Return the permutation that reverts `perm`."""
     return [perm.index(i) for i in range(len(perm))]
 
 
@@ -238,10 +241,11 @@ _AttributeRewrite = Callable[[ir.Model, ir.Node, _Perm], bool | None]
 
 
 def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
-    """Return the rewrite for an operator; by default, only the Transpose moves.
+    """Return the function that adapts a node of `op_type` to an input that lost its Transpose.
 
-    A rewrite changes the node's attributes and returns whether the output must be transposed, or
-    None if the node cannot be changed.
+    Called with (model, node, perm), it changes axis attributes in place and returns whether the
+    output must be transposed by `perm`, or None, without a change, if the node cannot be adapted.
+    Operators without axes change nothing and need the Transpose.
     """
     if op_type in _AXIS_OPS:
         return _permute_axis
@@ -251,9 +255,10 @@ def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
 
 
 def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axis of an operator along one axis.
+    """Set attribute `axis` of `node` for an input that lost its Transpose with `perm`.
 
-    Returns True, since the output must be transposed, or None for a Softmax of several axes.
+    Returns True, since the output must be transposed by `perm`. None, without a change, for a
+    Softmax of opsets below 13, which is computed over several axes.
     """
     flattens_axes = node.op_type in operators.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
     if flattens_axes:
@@ -272,9 +277,11 @@ def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> No
 
 
 def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a reduction; without keepdims, the remaining axes must stay in order.
+    """Set the axes of a reduction for an input that lost its Transpose with `perm`.
 
-    Returns whether the output must be transposed, or None if the node cannot be changed.
+    Returns whether the output must be transposed by `perm`: True with `keepdims`, else False. None,
+    without a change, if the axes are not constant, or if without `keepdims` the remaining axes
+    would be in another order.
     """
     axes = ir.get_axes(node)
     if not axes:
@@ -289,10 +296,11 @@ def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | No
 
 
 def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes that the pads apply to, or without that input the pads, by `perm`, in place.
+    """Permute the pads of `node`, a Pad, for an input that lost its Transpose with `perm`.
 
-    Returns True, since the output must be transposed, or None, without a change, if that input is
-    not constant.
+    If it has the input `axes`, those are permuted instead. Returns True, since the output must be
+    transposed by `perm`; None, without a change, if that input is not constant or the pads are not
+    those of all axes.
     """
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = ir.get_axes(node, 3)
@@ -310,9 +318,10 @@ def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Replace the axes a of a Slice by ``perm[a]``, in place.
+    """Replace axes a of a Slice by ``perm[a]``, for an input that lost its Transpose `perm`.
 
-    Returns True, or None (nothing changed) if the axes are computed at run time.
+    Returns True, since the output must be transposed by `perm`. None, without a change, if the axes
+    are computed at run time.
     """
     axes = ir.get_axes(node, 3)
     if axes is None:
@@ -322,10 +331,11 @@ def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axis of a Gather; if it removes the axis, the others must stay in order.
+    """Set the axis of a Gather for an input that lost its Transpose with `perm`.
 
-    Returns whether the output must be transposed, or None if the node cannot be changed: indices
-    that are computed or have more than one axis.
+    Returns whether the output must be transposed: True for a vector of indices, False for a scalar,
+    which removes the axis. None, without a change, if the indices are computed or have more than
+    one axis, or if after a scalar the remaining axes would be in another order.
     """
     indices, axis = ir.const_value(node.inputs[1]), perm[ir.get_attr(node, "axis", 0)]
     if indices is None or indices.ndim > 1:
@@ -338,9 +348,10 @@ def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
 
 
 def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Permute the axes of a Squeeze; the remaining axes must stay in order.
+    """Set the axes of a Squeeze for an input that lost its Transpose with `perm`.
 
-    Returns False, since the output needs no Transpose, or None if that is not possible.
+    Returns False, since the output needs no Transpose. None, without a change, if the axes are not
+    constant or the remaining axes would be in another order.
     """
     source_axes = [perm[axis] for axis in ir.get_axes(node) or ()]
     remaining = [axis for axis in perm if axis not in source_axes]
@@ -351,9 +362,10 @@ def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None
 
 
 def _permute_matmul(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
-    """Accept a product with a constant matrix if the last axis stays the last.
+    """Whether a MatMul by a constant matrix may take an input that lost its Transpose with `perm`.
 
-    Returns True, since the output must be transposed, else None.
+    Returns True (the output must be transposed) if `perm` leaves the last axis the last, else None.
+    Changes nothing.
     """
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or perm[-1] != len(perm) - 1:
@@ -384,9 +396,11 @@ _SINKABLE_OPS = {
 
 
 def _drop_transposes_before_reshape(model: ir.Model) -> int:
-    """Let Reshape and Flatten bypass a Transpose that does not change the order of elements.
+    """Let Reshape and Flatten nodes bypass a Transpose that does not change the order of elements.
 
-    Returns the number of changes. The target must not copy a size after the batch.
+    In place; returns the number of bypassed Transposes, and removes those that are unused. Left
+    alone are a Flatten at another axis than 1, a computed target, and one that copies a size (0)
+    after the batch.
     """
     changes = 0
     for node in list(model.graph):
@@ -404,9 +418,10 @@ def _drop_transposes_before_reshape(model: ir.Model) -> int:
 
 
 def _has_safe_target(node: ir.Node) -> bool:
-    """Whether a Flatten, or a Reshape to a constant target, copies no size but the batch's.
+    """Whether the shape of a Flatten or Reshape depends on no size of the input but the batch.
 
-    That is a 0 in the target after the first entry.
+    True for a Flatten; for a Reshape if its target is constant and has no 0 (a copied size) after
+    the first entry.
     """
     if node.op_type == "Flatten":
         return True

@@ -28,10 +28,11 @@ _MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
-    """Convert the channel selections of `model` that pass through the batch axis, in place.
+    """Convert data movements of `model` that select channels by way of the batch axis to a Gather.
 
-    A chain of data movements that selects complete channels of a sample becomes one Gather; others
-    are skipped with a reason.
+    In place. A chain of such movements between tensors with the plain batch on axis 0 becomes one
+    Gather of channels (and a Reshape) if it selects complete channels of a sample, else it is
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -80,9 +81,11 @@ def _has_constant_operands(node: ir.Node) -> bool:
 
 
 def _trace_channel_order(model: ir.Model, chain: Sequence[ir.Node]) -> np.ndarray | None:
-    """Return the channels of the input of `chain` that its output contains, in order.
+    """Return the channels (axis 1) of the input of `chain` that its output contains, in order.
 
-    None if the output does not consist of complete channels of the same sample.
+    None if the output does not consist of complete channels of the same sample, or if the input is
+    not float32 or has more than `_MAX_SAMPLE_ELEMENTS` elements per sample. `chain` is run on
+    numbered elements.
     """
     source = ir.require_input(chain[0])
     sample_dims = ir.get_sample_dims(source)
@@ -104,9 +107,10 @@ def _trace_channel_order(model: ir.Model, chain: Sequence[ir.Node]) -> np.ndarra
 def _trace_element_order(
     model: ir.Model, chain: Sequence[ir.Node], shape: Sequence[int]
 ) -> np.ndarray | None:
-    """Return the index of each output element of `chain` in its input, per sample.
+    """Return for each output element of `chain` its index in the input, for one sample.
 
-    `shape` is that of two samples. None if the chain fails, or mixes samples.
+    `shape` is that of an input of two samples, which is run with numbered elements. None if the
+    chain fails, or mixes samples.
     """
     output_name = str(chain[-1].outputs[0].name)
     fallback = FloatFallback(model, chain, {output_name})

@@ -94,17 +94,20 @@ def _concatenate_constants(
 
 
 def _total_size(arrays: Sequence[np.ndarray | None], axis: int) -> int:
+    """Return the sum of the sizes of `arrays` along `axis`; None entries count as 0."""
     return sum(array.shape[axis] for array in arrays if array is not None)
 
 
 def _other_dims(array: np.ndarray, axis: int) -> tuple[int, ...]:
+    """Return the dimensions of `array` without that of `axis`."""
     return tuple(np.delete(array.shape, axis))
 
 
 def _constant_part(value: ir.Value | None, rank: int) -> np.ndarray | None:
-    """Return a constant operand of `rank` axes whose axis 0 has size 1, or None for any other.
+    """Return the constant array of a Concat operand with `rank` axes and size 1 on axis 0, or None.
 
-    A constant that an Expand repeats along axis 0 only counts by its unexpanded array.
+    An Expand of such a constant along axis 0 only counts too; its unexpanded array is returned.
+    None for computed operands and other shapes.
     """
     array = ir.const_value(value)
     if array is None:

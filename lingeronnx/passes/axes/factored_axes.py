@@ -34,9 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AxisFactor:
-    """A factor of an axis. Index 0 is the batch, with the size 0.
+    """A factor of the size of an axis: an axis of N*H elements consists of the factors N and H.
 
-    Factors of size 1 are left out, so an axis may have none.
+    Factors are told apart by `index`; 0 is the batch, with the size 0. Those of size 1 are left
+    out, so an axis may have none.
     """
 
     index: int
@@ -50,9 +51,11 @@ BATCH_AXIS = ((BATCH_FACTOR,),)
 
 @dataclass(frozen=True, eq=False)
 class PendingNode:
-    """An operator that has not been created yet, modelled on `node`.
+    """An operator to be created if it is needed.
 
-    An input that is a view is arranged to the axes next to it.
+    Name and type are taken from `node`, which it replaces. An input is a tensor, an array, None
+    (omitted), or a pair (view, axes): a tensor described as a rearrangement of another one, to be
+    arranged to these axes.
     """
 
     node: ir.Node
@@ -63,16 +66,16 @@ class PendingNode:
 
 @dataclass(frozen=True, eq=False)
 class FactoredView:
-    """A tensor of the graph as a rearrangement of another one.
+    """A tensor of the graph as a rearrangement (Reshape, Transpose) of another tensor.
 
     Attributes
     ----------
     base
         The other tensor, or the operator that will compute it.
     base_axes
-        Axes of `base`, with the batch first.
+        Axes of `base`, with the batch first; each axis is a tuple of factors.
     axes
-        Axes of the tensor of the graph.
+        Axes of the tensor of the graph, of the same factors.
     """
 
     base: ir.Value | PendingNode
@@ -81,16 +84,17 @@ class FactoredView:
 
 
 def flatten_axes(axes: FactoredAxes) -> list[AxisFactor]:
-    """Return the factors of all axes in order."""
+    """Return the factors of all `axes` (each a tuple of factors) as one list, in order."""
     return list(itertools.chain.from_iterable(axes))
 
 
 def substitute_factors(
     view: FactoredView, factors: Mapping[AxisFactor, AxisFactor]
 ) -> FactoredView:
-    """Return a copy of `view` with each factor that is a key of `factors` replaced by its value.
+    """Return a copy of `view` with each axis factor that is a key of `factors` replaced.
 
-    Both must have the same size. Applies to the axes of the base and to those of the view.
+    The value takes its place. The sizes must be equal, which is not checked. Applies to the axes of
+    the base tensor and to those of the viewed tensor.
     """
     return FactoredView(
         view.base,
@@ -102,7 +106,10 @@ def substitute_factors(
 def _substitute_in_axes(
     axes: FactoredAxes, factors: Mapping[AxisFactor, AxisFactor]
 ) -> FactoredAxes:
-    """Replace factors of `axes` by the mapping old -> new; others stay."""
+    """Return `axes`, tuples of factors, with factors replaced by the mapping old -> new.
+
+    Others stay.
+    """
     substituted = []
     for axis in axes:
         substituted.append(tuple(factors.get(factor, factor) for factor in axis))
@@ -112,7 +119,8 @@ def _substitute_in_axes(
 def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView | None:
     """Return `view` with the factors of its leading axes replaced by those of `axes`.
 
-    The number of leading axes is that of `axes`. None if their factors differ in number or size.
+    So that two tensors that are combined elementwise use the same factors. As many axes are
+    replaced as `axes` has. None if the factors of an axis differ in number or size.
     """
     factors: dict[AxisFactor, AxisFactor] = {}
     for axis, target_axis in zip(view.axes, axes, strict=False):
@@ -130,9 +138,9 @@ def regroup_factors(
     Parameters
     ----------
     view
-        The view to reshape.
+        A tensor described by axes that are tuples of factors.
     sizes
-        Sizes of the new axes. The one that contains the batch is None.
+        Sizes of the new axes. Exactly one is None: it has the batch and all other factors.
     make_factor
         Creates a factor of a size. A factor that is larger than its new axis is split in two, in
         `base_axes` too.
@@ -165,8 +173,9 @@ def _take_axes(
 ) -> list[tuple[AxisFactor, ...]] | None:
     """Remove factors from one end of `factors`, in place, to form axes of `sizes`.
 
-    `end` is 0 to take them from the front, -1 from the back. Split factors are added to `splits`.
-    None if the factors at that end do not multiply to a size.
+    `end` is 0 to take them from the front, -1 from the back; the axes are in the order in which
+    they were taken. A factor larger than its axis is split by `make_factor` and recorded in
+    `splits`. None if the factors at that end do not multiply to a size.
     """
     axes = []
     for size in sizes:
@@ -184,11 +193,11 @@ def _take_axis(
     make_factor: Callable[[int], AxisFactor],
     splits: _FactorSplits,
 ) -> tuple[AxisFactor, ...] | None:
-    """Remove factors with the product `size` from one end of `factors`, as `_take_axes`.
+    """Remove factors whose sizes have the product `size` from one end of `factors`, in place.
 
-    `end` is 0 or -1. A larger factor is split into two new ones, added to `splits`. Returns the
-    factors in order, or None if the batch or the end of the list comes first, or if the sizes do
-    not divide.
+    `end` is 0 for the front, -1 for the back. A larger factor is split into two new ones by
+    `make_factor`, recorded in `splits`. Returns the factors in order, or None if the batch or the
+    end of the list comes first, or if the sizes do not divide.
     """
     axis: list[AxisFactor] = []
     while _product_of_sizes(axis) < size:
@@ -227,15 +236,17 @@ def _split_in_axes(axes: FactoredAxes, splits: _FactorSplits) -> FactoredAxes:
 
 
 def _product_of_sizes(factors: Sequence[AxisFactor]) -> int:
+    """Return the product of the sizes of `factors`; 1 if there are none."""
     return math.prod(factor.size for factor in factors)
 
 
 def merge_adjacent_factors(
     source_factors: Sequence[AxisFactor], target_factors: Sequence[AxisFactor]
 ) -> list[tuple[AxisFactor, ...]]:
-    """Group `source_factors` into runs that are adjacent in `target_factors` too.
+    """Group `source_factors` into runs of factors that follow each other in `target_factors` too.
 
-    The batch is a run by itself.
+    Each run can be one axis of a Transpose from the source order to the target order. The batch is
+    a run by itself.
     """
     runs: list[tuple[AxisFactor, ...]] = []
     for factor in source_factors:
@@ -254,21 +265,22 @@ def merge_adjacent_factors(
 def slice_layer_outputs(
     layer: ir.Value | PendingNode, start: int, last_axis: tuple[AxisFactor, ...]
 ) -> PendingNode | None:
-    """Return a linear layer that computes only a slice of the output features of `layer`.
+    """Return a linear layer that computes only a slice of the output features of `layer`, or None.
 
     Parameters
     ----------
     layer
-        A pending MatMul with a constant weight, or the Add of a constant bias to one.
+        A MatMul with a constant weight, or the Add of a constant bias to one, not created yet. For
+        anything else the result is None.
     start
         First output feature of the slice.
     last_axis
-        Last axis of the slice, whose size is the number of features.
+        Factors of the last axis of the slice; the product of their sizes is the number of features.
 
     Returns
     -------
     PendingNode or None
-        The layer, or None if `layer` is anything else.
+        The same operator, not created yet, with sliced weight or bias.
     """
     if not isinstance(layer, PendingNode) or len(layer.inputs) != 2:
         return None
@@ -293,11 +305,11 @@ def slice_layer_outputs(
 def _slice_view(
     view: FactoredView, target: FactoredAxes, start: int, last_axis: tuple[AxisFactor, ...]
 ) -> tuple[FactoredView, FactoredAxes] | None:
-    """Return (view, axes): an Add's input, arranged to `target`, with a slice of its last axis.
+    """Return (view, axes): the input of an Add of a bias, reduced to a slice of its last axis.
 
-    The slice begins at `start` and has the factors `last_axis`; the axes are `target` with them.
-    None if the view's last axis is not that of `target`, or if it is not the output of a layer that
-    can be sliced.
+    `view` describes the input and `target` the axes to which it is arranged. The slice begins at
+    `start` and its last axis has the factors `last_axis`. None if the view's last axis is not that
+    of `target`, or if it is not the output of a linear layer that can be sliced.
     """
     if view.base_axes[-1] != target[-1]:
         return None

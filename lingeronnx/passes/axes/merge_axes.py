@@ -36,8 +36,9 @@ class _TransposeStep(NamedTuple):
 def merge_axes(model: ir.Model) -> PassResult:
     """Replace Transposes of more than `_MIN_RANK` axes by ones of fewer axes between Reshapes.
 
-    In place; those that move the batch, have unknown sizes or cannot be reduced are skipped with a
-    reason. Identity permutations are left alone.
+    In place. Those that move the batch, have unknown sizes or too many groups of axes are skipped
+    with a reason. Transposes without `perm` or shape, and identity permutations, are left alone
+    silently.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -60,10 +61,10 @@ def merge_axes(model: ir.Model) -> PassResult:
 def _explain_unchanged(
     perm: Sequence[int], shape: tuple[int | None, ...], groups: _AxisGroups
 ) -> str | None:
-    """Return why the axes of a Transpose of a tensor of `shape` cannot be merged, or None.
+    """Return why a Transpose by `perm` of this `shape` cannot use fewer axes, or None.
 
-    Reasons: `perm` moves axis 0, a dimension after it is unknown, or more than `_MAX_GROUPS`
-    groups.
+    Reasons: it moves axis 0, a dimension after axis 0 is unknown, or `groups`, the axes that stay
+    adjacent, are more than `_MAX_GROUPS`.
     """
     if perm[0] != 0 or None in shape[1:]:
         return "it moves the batch, or its shape is not known"
@@ -152,10 +153,10 @@ def _emit_transposes(
 def _emit_step(
     build: SubgraphBuilder, value: ir.Value, step: _TransposeStep, shape: list[int], suffix: str
 ) -> ir.Value:
-    """Return `value` with the axes of each block of `step` merged, and the blocks transposed.
+    """Return `value` with the axes of each block of `step` merged, and then transposed.
 
-    `shape` has the size of each axis of the original tensor, by axis index, the batch at index 0.
-    `suffix` is appended to the names.
+    The nodes (a Reshape and a Transpose) are added to `build`. `shape` has the size of each axis of
+    the original tensor, by axis index, the batch at index 0. `suffix` is appended to the names.
     """
     batch = "N" if build.result.shape is None else build.result.shape[0]
     sizes = [math.prod(map(shape.__getitem__, block)) for block in step.blocks]
@@ -172,7 +173,7 @@ def _remove_if_unused(model: ir.Model, node: ir.Node) -> None:
 
 
 def _has_absolute_target(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape to a constant target that copies no size after the batch."""
+    """Whether `node` is a Reshape to a constant target that copies no size (0) after the batch."""
     if node.op_type != "Reshape":
         return False
     target = ir.const_value(node.inputs[1])
@@ -180,9 +181,9 @@ def _has_absolute_target(node: ir.Node) -> bool:
 
 
 def _find_preceding_reshape(value: ir.Value | None) -> ir.Node | None:
-    """Return the Reshape that computes `value`, or None if it is another node.
+    """Return the Reshape that computes `value`, or None if another node does.
 
-    None also if a size is unknown or if the number of elements per sample changes.
+    None also if a size is unknown or if the Reshape changes the number of elements per sample.
     """
     node = ir.producer(value)
     if node is None or node.op_type != "Reshape":
@@ -192,7 +193,10 @@ def _find_preceding_reshape(value: ir.Value | None) -> ir.Node | None:
 
 
 def _sample_size(value: ir.Value | None) -> int | None:
-    """Return the number of elements per sample, or None if it is not known."""
+    """Return the number of elements per sample of `value`.
+
+    None if a size after axis 0 is not known.
+    """
     dims = (ir.get_shape(value) or (None, None))[1:]
     known_dims = [dim for dim in dims if dim is not None]
     return math.prod(known_dims) if len(known_dims) == len(dims) else None

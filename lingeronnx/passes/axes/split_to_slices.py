@@ -49,9 +49,10 @@ def _replace_with_slices(model: ir.Model, node: ir.Node, sizes: list[int], axis:
 
 
 def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
-    """Return the output sizes along the axis, or None if unknown, invalid, or of the batch.
+    """Return the size of each output of a Split along its axis, or None.
 
-    Without sizes all outputs have the same one, the last one possibly less.
+    `shape` is that of its input. None if the batch is split, or if sizes are unknown or do not add
+    up. Without explicit sizes all outputs have the same one, the last possibly less.
     """
     axis = ir.get_attr(node, "axis", 0) % len(shape)
     total, count = shape[axis], len(node.outputs)

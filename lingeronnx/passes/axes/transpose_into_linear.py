@@ -46,9 +46,10 @@ def fold_transpose_into_linear(model: ir.Model) -> PassResult:
 def _fold_into_weight(
     model: ir.Model, linear: ir.Node, flatten: ir.Node, transpose: ir.Node
 ) -> str:
-    """Permute the weight of `linear` and bypass `transpose`; return a reason if it fails.
+    """Permute the weight of `linear` so that `transpose` is not needed, and bypass it, in place.
 
-    The reason is "" on success. `flatten` is the node after the Transpose.
+    `flatten` is the node between that reads the Transpose. Returns "" on success, else, without a
+    change, the reason why it cannot be done.
     """
     weight = ir.const_value(linear.inputs[1])
     perm, dims = ir.get_attr(transpose, "perm"), ir.get_shape(transpose.outputs[0])

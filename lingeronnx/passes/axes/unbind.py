@@ -24,17 +24,21 @@ from .._pass import PassResult, SkipReason
 
 
 class _Part(NamedTuple):
-    """Part `position` of the first axis, and the nodes that select it; the last one returns it."""
+    """Index `position` on the first axis of a transposed tensor, and the nodes that select it.
+
+    The last of `nodes` returns the selected part.
+    """
 
     position: int
     nodes: list[ir.Node]
 
 
 def slice_before_transpose(model: ir.Model) -> PassResult:
-    """Rewrite the parts of transposed tensors of `model`, in place; counted by removed Transposes.
+    """Slice tensors of `model` before a Transpose whose first axis is read index by index.
 
-    The parts are selected one by one from an axis that the Transpose moves to the front; they are
-    sliced before it instead. Other Transposes of this form are skipped with a reason.
+    In place; counted by removed Transposes. A Reshape splits the last axis (as for query, key and
+    value), and the Transpose moves one of the new axes before the batch; each index then becomes a
+    Slice, a Reshape and a smaller Transpose. Others of this form are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -113,10 +117,11 @@ def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
 
 
 def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_Part] | None:
-    """Return the elements of axis 0, of size `count`, that `user` selects without that axis.
+    """Return the indices of axis 0, of size `count`, that `user` selects without keeping that axis.
 
-    `user` must be a Gather with a scalar constant index, or a Split into `count` outputs each of
-    which is only squeezed; the tensor is its input `input_index`, which must be 0. None otherwise.
+    `user` reads the tensor as its input `input_index`, which must be 0. It must be a Gather with a
+    scalar constant index, or a Split into `count` outputs each of which is only squeezed; else
+    None.
     """
     if input_index != 0 or ir.get_attr(user, "axis", 0):
         return None
@@ -145,7 +150,7 @@ def _match_squeezed_outputs(split: ir.Node) -> list[_Part] | None:
 
 
 def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_Part]) -> None:
-    """Replace `reshape`, the Transpose `node` and the selection of `parts` by slices.
+    """Replace `reshape`, the Transpose `node` and the selecting nodes of `parts` by slices.
 
     Each part becomes a Slice of the Reshape's input, a Reshape and a Transpose, and keeps the name
     of its result. The replaced nodes are removed.

@@ -19,10 +19,10 @@ from .._pass import PassResult, SkipReason
 
 
 def unfold_linear_batch(model: ir.Model) -> PassResult:
-    """Remove the Reshapes around layers whose time axis was folded into the batch, in place.
+    """Remove the Reshapes of `model` that fold the time axis into the batch around linear layers.
 
-    One change per chain of layers between folding and restoring Reshape. A folding Reshape with a
-    consumer that starts no such chain is also listed as skipped.
+    In place; one change per chain of layers between a folding and a restoring Reshape. A folding
+    Reshape with a consumer that starts no such chain is also listed as skipped.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -41,9 +41,11 @@ def unfold_linear_batch(model: ir.Model) -> PassResult:
 
 
 def _unfold_chains(model: ir.Model, fold: ir.Node, chains: list[list[ir.Node]]) -> None:
-    """Let the layers of each chain work on the input of `fold`, or on that as [N, T, K].
+    """Let the layers of each of `chains` read the tensor before `fold`, in place.
 
-    The former if the chain keeps the leading axes, so that no Reshape is needed.
+    `fold` is a Reshape that folds axes into the batch, and the last node of a chain the Reshape
+    that restores them. If the leading axes are the same before and after, the chain reads the input
+    of `fold` and the restoring Reshape is dropped; else it reads that input as [N, T, K].
     """
     direct = [chain for chain in chains if _keeps_leading_axes(fold, chain)]
     for chain in direct:
@@ -77,7 +79,10 @@ def _folds_steps_into_batch(node: ir.Node) -> bool:
 
 
 def _sample_size(shape: tuple[int | None, ...]) -> int:
-    """Return the number of elements per sample."""
+    """Return the number of elements per sample of a tensor of `shape`: all sizes but the first.
+
+    An unknown size counts as 0.
+    """
     return math.prod(int(d or 0) for d in shape[1:])
 
 
@@ -128,10 +133,11 @@ def _restores_batch(node: ir.Node, steps: int) -> bool:
 
 
 def _keeps_leading_axes(fold: ir.Node, chain: list[ir.Node]) -> bool:
-    """Whether the input of `fold` and the output of `chain` have the same dimensions but the last.
+    """Whether before `fold` and after `chain` all sizes but that of the last axis are equal.
 
-    The last ones must be the widths of the folded tensor and of the tensor that the last node of
-    `chain` restores.
+    `fold` is a Reshape that folds axes into the batch, and the last node of `chain` restores them.
+    The last sizes must be the widths of the folded tensor and of the tensor to be restored, so that
+    no Reshape is needed.
     """
     source_shape = ir.require_shape(fold.inputs[0])
     if source_shape[-1] != ir.require_shape(fold.outputs[0])[-1]:

@@ -53,9 +53,9 @@ def _check_versions(model: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, context: onnx.checker.C.CheckerContext) -> None:
-    """Raise ModelError if `node` violates its schema. Subgraphs are not checked.
+    """Raise ModelError if `node` violates the schema of its operator.
 
-    Nodes with a tensor attribute of more than 1 MiB are not checked either.
+    Its subgraphs are not checked, nor nodes with a tensor attribute of more than 1 MiB.
     """
     proto = ir.node_proto(node)
     if any(len(attribute.t.raw_data) > 1 << 20 for attribute in proto.attribute):

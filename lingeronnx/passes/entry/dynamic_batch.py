@@ -80,10 +80,11 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
 def _try_dynamic_batch(
     model: ir.Model, size: int, allow_inner_batch: bool = False
 ) -> dict[str, int] | None:
-    """Make the batch of a copy dynamic; return output -> batch axis if it computes the same.
+    """Make the batch of a copy of `model` dynamic.
 
-    None if it cannot be made dynamic or the results differ. `size` is the fixed batch size; for
-    `allow_inner_batch` see `_reshape_batch_axis`.
+    Return output -> batch axis if it computes the same. `size` is the fixed batch size. None if the
+    batch cannot be made dynamic or results on random inputs differ. With `allow_inner_batch` a
+    Reshape may fold a batch of one sample into a later axis.
     """
     trial = ir.clone(model)
     if not _apply_dynamic_batch(trial, size, allow_inner_batch):
@@ -92,9 +93,9 @@ def _try_dynamic_batch(
 
 
 def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
-    """Whether a trial run is possible for all inputs.
+    """Whether the model can be tried on random inputs as described by `specs`.
 
-    Their shapes must be known, the type numeric or boolean, and a batch have at most
+    All sizes must be known, the type numeric or boolean, and each input have at most
     `_MAX_INPUT_ELEMENTS` elements.
     """
     for spec in specs:
@@ -104,10 +105,12 @@ def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
 
 
 def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
-    """Find the batch axes of `model` by trial and make them dynamic; return whether this succeeds.
+    """Try other axes as the batch of the inputs of `model`.
 
-    Unrolled cells read [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time.
-    Axes of size 1 are tried, and an axis of unknown size.
+    Make the first that works dynamic, in place. Returns whether one works: the model with a dynamic
+    batch computes the same on random inputs. Tried are axes of size 1, or the only axis of unknown
+    size; no more than `_MAX_AXIS_TRIALS` combinations. Needed for unrolled cells, which read [T, 1,
+    I] without telling which axis is time.
     """
     batched = [spec for spec in specs if spec.axis is not None]
     choices = [_candidate_batch_axes(spec) for spec in batched]
@@ -133,9 +136,10 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
 
 
 def _candidate_batch_axes(spec: InputSpec) -> list[int]:
-    """Return the axes of an input that may be its batch axis.
+    """Return the axes of the input `spec` that may be its batch axis.
 
-    These are axes of size 1, or the only axis of unknown size if axis 0 does not have size 1.
+    These are all axes of size 1. If sizes are unknown, it is the only unknown one, provided that
+    axis 0 does not have size 1; else none.
     """
     shape = spec.shape or ()
     if None in shape:
@@ -144,7 +148,7 @@ def _candidate_batch_axes(spec: InputSpec) -> list[int]:
 
 
 def _common_batch_size(specs: Sequence[InputSpec]) -> int | None:
-    """Return the size of the batch axis if all inputs have the same fixed one, else None."""
+    """Return the batch size if all batched inputs have the same fixed one, else None."""
     sizes = set(_batch_sizes(specs).values())
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -180,9 +184,10 @@ def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> l
 
 
 def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
-    """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two.
+    """Whether `model`, whose inputs have a dynamic batch, runs on one random sample but not on two.
 
-    Tried on random inputs, only if it has fixed states or Reshapes and its samples are small.
+    Tried only if it has recurrent layers with constant states, or Reshapes to fixed sizes, and if
+    its samples are small and their sizes known; otherwise False.
     """
     if not _has_fixed_states(model) and not _has_fixed_reshape(model):
         return False
@@ -245,7 +250,7 @@ def _has_fixed_reshape(model: ir.Model) -> bool:
 
 
 def _declare_single_sample(model: ir.Model) -> None:
-    """Declare the batch size of all inputs of `model` to be one."""
+    """Set the size of the batch axis of all inputs of `model` that have one to 1, in place."""
     _set_batch_dims(model, 1)
 
 
@@ -266,7 +271,7 @@ def _set_batch_dims(model: ir.Model, size: ir.Dim) -> None:
 
 
 def _batched_inputs(model: ir.Model) -> dict[str, InputSpec]:
-    """Return the inputs that have a batch axis, by name."""
+    """Return input name -> spec of the inputs of `model` that have a batch axis."""
     return {spec.name: spec for spec in get_input_specs(model) if spec.axis is not None}
 
 
@@ -294,6 +299,8 @@ def _apply_dynamic_batch(
 ) -> bool:
     """Rewrite `model` for a dynamic batch, in place.
 
+    Return False if it does not run on random inputs.
+
     Parameters
     ----------
     model
@@ -301,14 +308,10 @@ def _apply_dynamic_batch(
     size
         The fixed batch size.
     allow_inner_batch
-        See `_reshape_batch_axis`.
+        Whether a Reshape may fold a batch of one sample that lies after axis 0 into the axis in its
+        place.
     output_batch_axes
-        Graph output -> batch axis. Other outputs get an unknown shape.
-
-    Returns
-    -------
-    bool
-        False if the model does not run on random inputs.
+        Graph output -> batch axis. Other outputs get an unknown shape, and so do inner tensors.
     """
     fold_constants(model)
     runner = FloatRunner(model)
@@ -351,10 +354,11 @@ def _make_node_dynamic(
     shapes: Mapping[str, tuple[int, ...]],
     allow_inner_batch: bool,
 ) -> None:
-    """Rewrite constants of `node` that contain the batch size; `shapes` are those of a run.
+    """Rewrite constants of `node` that contain the batch size `size`, in place.
 
-    Concerned are Reshape, Expand and, for `size` 1, initial states and Concat; for larger sizes
-    also constants with equal rows for all samples.
+    Concerned are the targets of Reshape and Expand; for `size` 1 also initial states of recurrent
+    layers and constant operands of Concat; for larger sizes constants with equal rows for all
+    samples. `shapes` has tensor shapes of a run; `allow_inner_batch` is for Reshape.
     """
     if node.op_type == "Reshape":
         _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
@@ -375,10 +379,11 @@ def _make_reshape_dynamic(
     shapes: Mapping[str, tuple[int, ...]],
     allow_inner_batch: bool,
 ) -> None:
-    """Rewrite the target of a Reshape with 0 or -1 on the batch axis.
+    """Put 0 or -1 on the batch axis of the constant target of a Reshape, in place.
 
-    Other dimensions are those of the run (`shapes`). Nothing happens if the target is not constant
-    or a shape is unknown or empty.
+    Other dimensions of the target become those of the run (`shapes`: name -> shape). Nothing
+    happens if the target is computed, or a shape is unknown or empty. With `allow_inner_batch` a
+    batch of one sample may lie inside another axis.
     """
     source_shape = shapes.get(ir.input_name(node), ())
     result_shape = shapes.get(ir.output_name(node), ())
@@ -403,10 +408,11 @@ def _reshape_batch_axis(
     size: int,
     allow_inner_batch: bool,
 ) -> int:
-    """Return the axis of the output of a Reshape that is the batch, or contains it.
+    """Return the axis of the output of a Reshape that is the batch, or contains it; 0 by default.
 
-    With `allow_inner_batch`, a batch of one sample after axis 0 is folded into the axis in its
-    place, as the heads of attention are, [T, 1, E] to [T, 1*H, D]; but not into the last axis.
+    `size` is the batch size. With `allow_inner_batch`, a batch of one sample after axis 0 may be
+    folded into the axis in its place, as the heads of attention are, [T, 1, E] to [T, 1*H, D]; but
+    not into the last axis.
     """
     has_inner_size = size in result_shape[1:]
     keeps_other_axis = size == 1 and source_shape[0] == result_shape[0] != 1
@@ -422,9 +428,10 @@ def _reshape_batch_axis(
 def _make_expand_dynamic(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Rewrite an Expand that keeps the batch axis with a size of 1 there, which copies the size.
+    """Set the batch size in the constant target of an Expand to 1, which keeps that of the input.
 
-    Only if the constant target and the input have `size` on axis 0, and equal ranks.
+    Only if the target and the input (its shape is in `shapes`) have `size` on axis 0 and equal
+    ranks; otherwise nothing happens.
     """
     target, source_shape = ir.const_value(node.inputs[1]), shapes.get(ir.input_name(node), ())
     if target is None or len(target) != len(source_shape):
@@ -481,10 +488,10 @@ def _repeat_state_per_sample(
 def _deduplicate_constant_rows(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Reduce constants of `size` equal rows along axis 0 to one row, which broadcasts, in place.
+    """Reduce constant operands of `node` with `size` equal rows on axis 0 to one row.
 
-    Only for add, sub, mul and div (`AFFINE_OPS`), and constants of the rank of the output, which
-    `shapes` has by tensor name.
+    In place. Only for add, sub, mul and div (`AFFINE_OPS`), and for constants of the rank of the
+    output, whose shape is in `shapes` by tensor name.
     """
     if node.op_type not in operators.AFFINE_OPS:
         return

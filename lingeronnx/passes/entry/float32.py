@@ -30,10 +30,10 @@ FLOAT32 = Condition("float32 as the only float type", _find_other_float)
 
 
 def convert_to_float32(model: ir.Model) -> int:
-    """Convert other float types of `model` to float32, in place, also in subgraphs.
+    """Convert float16, bfloat16 and double of `model` to float32, in place, also in subgraphs.
 
-    Returns the number of typed tensors and attributes that changed; initializers are clipped to the
-    range of float32.
+    Returns the number of typed tensors and attributes that changed. Finite values of initializers
+    and attributes are clipped to the range of float32.
     """
     values: list[ir.Value] = [*model.graph.inputs, *model.graph.initializers.values()]
     changes = 0
@@ -54,9 +54,9 @@ def convert_to_float32(model: ir.Model) -> int:
 
 
 def _convert_attributes(node: ir.Node) -> int:
-    """Convert tensors and element types in attributes of `node`; return the number of changes.
+    """Convert float16, bfloat16 and double in attributes of `node` to float32, in place.
 
-    Other float types become float32.
+    Concerned are tensors and element types (such as `to` of Cast). Returns the number of changes.
     """
     changes = 0
     for name, attribute in list(node.attributes.items()):

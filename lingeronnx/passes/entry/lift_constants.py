@@ -37,9 +37,9 @@ def _remove_initializers_from_inputs(model: ir.Model) -> int:
 
 
 def remove_dead_nodes(model: ir.Model) -> int:
-    """Remove nodes whose results are not used and sort the graph, in place; return 0.
+    """Remove nodes of `model` whose results are not used, and sort the graph, in place.
 
-    This does not count as a change.
+    Always returns 0: this does not count as a change.
     """
     ir.remove_unused(model)
     model.graph.sort()

@@ -94,7 +94,7 @@ def _relabel_opset(model: ir.Model, version: int) -> PassResult:
 
 
 def _check_exists(node: ir.Node) -> None:
-    """Raise ModelError if operator or an attribute of `node` does not exist in `TARGET_OPSET`.
+    """Raise ModelError if the operator or an attribute of `node` does not exist in `TARGET_OPSET`.
 
     A deprecated operator does not exist there. Operators unknown in all versions are accepted,
     since onnxruntime reports them.
@@ -115,9 +115,9 @@ def _check_exists(node: ir.Node) -> None:
 def _make_attribute_rewrite(
     *names: str, dtype: type = np.int64
 ) -> Callable[[ir.Model, ir.Node], int]:
-    """Return a rewrite that converts the attributes `names` to inputs 1, 2, ...
+    """Return a function (model, node) -> 1 that converts the attributes `names` to inputs 1, 2, ...
 
-    An absent attribute becomes an absent input.
+    The inputs become constants of type `dtype`; an absent attribute becomes an absent input.
     """
 
     def rewrite(model: ir.Model, node: ir.Node) -> int:
@@ -163,7 +163,10 @@ def _convert_slice(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_dropout(model: ir.Model, node: ir.Node) -> int:
-    """Drop the attributes of Dropout that have no effect at inference; one change."""
+    """Remove the attributes `ratio` and `is_test` of a Dropout, without effect at inference.
+
+    Return 1.
+    """
     for name in ("ratio", "is_test"):  # no effect at inference
         node.attributes.pop(name, None)
     return 1
@@ -221,7 +224,10 @@ def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_prelu(model: ir.Model, node: ir.Node) -> int:
-    """Align a slope per channel with axis 1; a single slope is unchanged."""
+    """Align the slope (input 1) of a PRelu with axis 1, the channels, and return 1.
+
+    A single constant slope is unchanged. Raises ModelError if a rank that this needs is not known.
+    """
     array = ir.const_value(node.inputs[1])
     return _align_broadcast(model, node, None if array is not None and array.size == 1 else 1)
 
@@ -277,7 +283,7 @@ def _convert_resize(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_top_k(model: ir.Model, node: ir.Node) -> int:
-    """Turn the attribute `k` of TopK into its second input; one change."""
+    """Turn the attribute `k` of a TopK into its second input, and return 1."""
     convert_attributes_to_inputs(
         model, node, [np.array([ir.get_attr(node, "k")], np.int64)], ("k",)
     )
@@ -285,7 +291,7 @@ def _convert_top_k(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_scatter(model: ir.Model, node: ir.Node) -> int:
-    """Rename Scatter to ScatterElements, and return 1."""
+    """Rename a Scatter node to ScatterElements, and return 1, the number of changes."""
     node.op_type = "ScatterElements"
     return 1
 

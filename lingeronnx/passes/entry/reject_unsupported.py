@@ -37,8 +37,9 @@ _MAX_INFERENCE_BYTES = 1 << 28  # maximum size of the constants for which shapes
 def reject_unsupported(model: ir.Model) -> int:
     """Raise ModelError if `model` cannot be quantized in any way; else return 0.
 
-    For operators that `_check_operator` rejects, inputs and outputs that are no tensors, have a
-    size of 0 or are text, and tensors of invalid size (`_check_sizes`). Changes nothing.
+    Changes nothing. Rejected are integer and quantized operators, sequences, optional values and
+    training mode; inputs and outputs that are no tensors, are text or have a size of 0; and tensors
+    of more than `MAX_TENSOR_ELEMENTS` elements per sample.
     """
     for node in iter_all_nodes(model):
         _check_operator(node)
@@ -111,9 +112,9 @@ def _check_operator(node: ir.Node) -> None:
 
 
 def _suggest_model_end(node: ir.Node) -> str:
-    """Return how to change a model whose text output `node` computes: end it at an input.
+    """Return advice for a model whose text output `node` computes: "end the model at 'NAME', ...".
 
-    The first computed input; "remove it" if there is none.
+    NAME is the first computed input of `node`; the advice is "remove it" if there is none.
     """
     for value in node.inputs:
         if value and value.const_value is None:
@@ -122,10 +123,11 @@ def _suggest_model_end(node: ir.Node) -> str:
 
 
 def _suggest_text_cut(value: ir.Value) -> str:
-    """Return how to change a model whose input `value` is text.
+    """Return advice for a model whose input `value` is text.
 
-    It names the first tensors downstream that are no text and come from an encoding operator; the
-    model can start there. Without any, the text must be converted before the model.
+    The advice names the first tensors downstream that are no text and come from an operator that
+    encodes text as numbers: the model can start there. Without any, it says to convert the text
+    before the model.
     """
     visited, encodings = {value}, list[str]()
     stack = [use.node for use in reversed(list(value.uses()))]
@@ -148,7 +150,7 @@ def _suggest_text_cut(value: ir.Value) -> str:
 
 
 def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of `model`, of its subgraphs and of its foreign functions."""
+    """Yield the nodes of `model`, of its subgraphs, and of functions of other domains than ours."""
     yield from ir.iter_nodes_recursive(model.graph)
     for function in model.functions.values():
         if function.domain != ir.FUNCTION_DOMAIN:
@@ -156,10 +158,10 @@ def iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _is_in_training_mode(node: ir.Node) -> bool:
-    """Whether `node` computes as in training: BatchNormalization with `training_mode`, or Dropout.
+    """Whether `node`, a BatchNormalization or Dropout, computes as in training.
 
-    For a Dropout, input 2 must be a constant true, and an output must be used. Call it for these
-    two operators only.
+    A BatchNormalization does with `training_mode`; a Dropout if input 2 is a constant true and an
+    output is used.
     """
     if node.op_type == "BatchNormalization":
         return bool(ir.get_attr(node, "training_mode", 0))
@@ -170,10 +172,10 @@ def _is_in_training_mode(node: ir.Node) -> bool:
 
 
 def _check_sizes(model: ir.Model) -> None:
-    """Raise ModelError for tensors of more than `MAX_TENSOR_ELEMENTS` elements, before any run.
+    """Raise ModelError if `model` would compute a tensor of over `MAX_TENSOR_ELEMENTS` elements.
 
-    Negative sizes are an error too. Not checked if shape inference fails, or if the initializers
-    have more than `_MAX_INFERENCE_BYTES`.
+    Negative sizes are an error too. Unknown sizes count as 1. Nothing is checked if shape inference
+    fails, or if the initializers have more than `_MAX_INFERENCE_BYTES`.
     """
     tensors = [value.const_value for value in model.graph.initializers.values()]
     if sum(tensor.nbytes for tensor in tensors if tensor is not None) > _MAX_INFERENCE_BYTES:
@@ -194,12 +196,15 @@ def _check_sizes(model: ir.Model) -> None:
 
 
 def _get_single_sample_dims(info: onnx.ValueInfoProto) -> list[int]:
-    """Return the dimensions of a tensor, with 1 for those that are not fixed."""
+    """Return the dimensions of the tensor that `info` describes, with 1 for those not fixed."""
     dims = info.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") else 1 for dim in dims]
 
 
 def _format_shape(value: ir.Value) -> str:
-    """Format a shape as "[N, ?]", with ? for unknown dimensions."""
+    """Format the shape of `value` as "[N, 3, ?]", with ? for unknown sizes.
+
+    "[]" if it is unknown.
+    """
     dims = ["?" if dim is None else str(dim) for dim in ir.get_shape(value) or ()]
     return f"[{', '.join(dims)}]"

@@ -15,10 +15,10 @@ from .._pass import PassResult, SkipReason
 
 
 def replace_sequences(model: ir.Model) -> PassResult:
-    """Replace the sequences of `model` that are created in place and read at constant indices.
+    """Replace tensor sequences of `model` that are created and read in the main graph, in place.
 
-    They become Split, Concat or the selected element, in place; remaining ones are skipped with a
-    reason.
+    A sequence that is split or constructed there becomes a Split, the element at a constant index,
+    or a Concat. Sequence operators that remain are skipped with a reason.
     """
     rewrites = {
         "SplitToSequence": _replace_split_to_sequence,
@@ -53,10 +53,11 @@ def _constant_index(node: ir.Node) -> int | None:
 
 
 def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
-    """Replace the sequence by a Split whose outputs its consumers, now Identities, read.
+    """Replace `node`, a SplitToSequence, by a Split.
 
-    Returns 1, or 0 without a change unless the sizes are known and every consumer selects one
-    constant element.
+    Its consumers become Identities of the outputs. Returns 1; 0, without a change, if a size is
+    unknown, if the sequence is a graph output, or if a consumer is no SequenceAt with a constant
+    index.
     """
     sizes = _get_split_sizes(node)
     if sizes is None or node.outputs[0].is_graph_output():
@@ -109,9 +110,10 @@ def _get_split_sizes(node: ir.Node) -> list[int] | None:
 
 
 def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
-    """Replace the selection of a constant element of a SequenceConstruct by that element.
+    """Replace `node`, a SequenceAt of a SequenceConstruct with a constant index, by the element.
 
-    Returns the number of changes (0 or 1).
+    Returns 1, or 0 without a change if the sequence has another producer or the index is computed
+    or out of range. A construct that nothing reads any more is removed.
     """
     construct, index = ir.producer(node.inputs[0]), _constant_index(node)
     if construct is None or construct.op_type != "SequenceConstruct" or index is None:
@@ -124,10 +126,10 @@ def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
 
 
 def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
-    """Replace the concatenation of a SequenceConstruct by a Concat of its elements.
+    """Replace `node`, a ConcatFromSequence of a SequenceConstruct, by a Concat of the elements.
 
-    Returns 1, or 0 without a change if another node makes the sequence. With `new_axis` the
-    elements are unsqueezed first.
+    With `new_axis` the elements are unsqueezed first. Returns 1, or 0 without a change if another
+    node makes the sequence. A construct that nothing reads any more is removed.
     """
     construct = ir.producer(node.inputs[0])
     if construct is None or construct.op_type != "SequenceConstruct":

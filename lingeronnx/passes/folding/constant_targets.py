@@ -21,7 +21,7 @@ _TARGET_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 
 
 def has_computed_target(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape, Expand or Resize whose target is computed at run time."""
+    """Whether `node` is a Reshape, Expand or Resize whose shape is computed at run time."""
     index = _TARGET_INPUTS.get(node.op_type)
     if index is None or node.domain or index >= len(node.inputs):
         return False
@@ -49,10 +49,11 @@ def make_targets_constant(model: ir.Model) -> PassResult:
 
 
 def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
-    """Give a Reshape a constant target and return ""; else return the reason why not.
+    """Give the Reshape `node` a constant target, in place; return "", or why that is not possible.
 
-    The target has the output's sizes, and 0 (copied) for the batch or, if the elements per sample
-    differ, -1. Reasons: unknown sizes besides the batch, and a batch that moves to another axis.
+    The target has the output's sizes, and for an unknown batch 0 (copied), or -1 if the elements
+    per sample differ. Reasons: unknown sizes besides the batch, and a batch that moves to another
+    axis.
     """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if not source or not result:
@@ -74,9 +75,9 @@ def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
 
 
 def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]:
-    """Return the unknown axis, or else axis 0, and the sizes of the other axes.
+    """Return the axis of `shape` that is unknown, or else 0, and the list of the other sizes.
 
-    The sizes are None if another axis is unknown too.
+    The list is None if another axis is unknown too.
     """
     axis = shape.index(None) if None in shape else 0
     others = [size for size in (*shape[:axis], *shape[axis + 1 :]) if size is not None]
@@ -84,7 +85,7 @@ def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]
 
 
 def _fix_expand_shape(model: ir.Model, node: ir.Node) -> str:
-    """Give an Expand a constant shape; return the reason if that is not possible, else "".
+    """Give the Expand `node` a constant shape, in place; return "", or why that is not possible.
 
     An unknown batch becomes 1, which copies the size of the input.
     """
@@ -104,9 +105,10 @@ def _set_shape_input(model: ir.Model, node: ir.Node, target: Sequence[int]) -> N
 
 
 def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
-    """Replace the sizes of a Resize by scales; return the reason if not possible, else "".
+    """Replace the sizes of the Resize `node` by constant scales.
 
-    The scales must give exactly the same sizes, and the batch is not resized.
+    Return "", or why that is not possible. The scales must give exactly the same sizes, and the
+    batch is not resized.
     """
     source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
     if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
@@ -129,9 +131,9 @@ def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
 
 
 def _find_exact_scales(source_dims: np.ndarray, result_dims: np.ndarray) -> np.ndarray | None:
-    """Return float32 scales [1, ...] that resize the axes after the batch exactly, or None.
+    """Return float32 scales [1, ...] that resize `source_dims` exactly to `result_dims`, or None.
 
-    float32 may round a scale down, which loses a row.
+    The dimensions are those after the batch. None if float32 rounds a scale so that a size differs.
     """
     ratios = result_dims / np.maximum(source_dims, 1)
     scales = np.concatenate([[1.0], ratios]).astype(np.float32)

@@ -23,8 +23,9 @@ MAX_FOLDED_ELEMENTS = 1 << 24
 def fold_constants(model: ir.Model) -> PassResult:
     """Replace nodes of `model` that depend on constants only by initializers, in place.
 
-    Skipped with a reason are graph outputs, results of more than `MAX_FOLDED_ELEMENTS` elements,
-    and nodes with a consumer that is not folded.
+    They are run once in onnxruntime. Skipped with a reason are nodes that compute graph outputs,
+    results of more than `MAX_FOLDED_ELEMENTS` elements, and nodes with a constant consumer that is
+    not folded.
     """
     nodes = _find_constant_nodes(model)
     if not nodes:

@@ -46,7 +46,10 @@ def inline_static_control_flow(model: ir.Model) -> PassResult:
 
 
 def reject_control_flow(model: ir.Model) -> int:
-    """Raise ModelError for control flow that remains in `model`. Changes nothing and returns 0."""
+    """Raise ModelError for the first node of `model` with subgraphs.
+
+    Changes nothing and returns 0. The message has the reason and a remedy.
+    """
     for node in model.graph:
         if ir.has_subgraphs(node):
             raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_explain_and_advise(node))}")
@@ -123,9 +126,10 @@ def _inline_if(model: ir.Model, node: ir.Node) -> int:
 
 
 def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
-    """Replace a Loop of known trip count by copies of its body; return the number of changes.
+    """Replace a Loop of known trip count by copies of its body; return 1.
 
-    Scan outputs are stacked along a new axis 0. Returns 0 if the trip count is not known.
+    Scan outputs are stacked along a new axis 0. Returns 0, without a change, if the trip count is
+    not known, is 0, or exceeds the limit.
     """
     trip_count, body = find_trip_count(model, node), node.attributes["body"].as_graph()
     if trip_count is None:
@@ -153,9 +157,10 @@ def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
 def _move_subgraph(
     model: ir.Model, position: ir.Node, graph: ir.Graph, arguments: list[ir.Value]
 ) -> list[ir.Value]:
-    """Move the nodes of `graph`, called with `arguments`, before `position`; return its outputs.
+    """Move the nodes of `graph`, called with `arguments`, before `position`.
 
-    Initializers move too; values get new names if theirs are taken. `graph` is empty afterwards.
+    Return its output values. Initializers move too; values get new names if theirs are taken.
+    `graph` has no nodes afterwards.
     """
     outputs = list(graph.outputs)
     replacements: dict[int, ir.Value] = {}
@@ -231,11 +236,11 @@ def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) ->
 
 
 def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
-    """Return the trip count of the Loop `node`, 1 to `MAX_UNROLLED_ITERATIONS`, or None.
+    """Return the number of iterations of the Loop `node`, 1 to `MAX_UNROLLED_ITERATIONS`, or None.
 
-    From a constant limit, or by evaluating the condition. None if the initial condition is not
-    constant and true, the limit is computed, the condition cannot be evaluated, or the count is 0
-    or larger.
+    It is the constant limit, or found by evaluating the condition. None if the initial condition is
+    not constant and true, if the limit is computed, if the condition cannot be evaluated, or for 0
+    and larger numbers.
     """
     limit_value, condition_value = (*node.inputs, None, None)[:2]
     limit_array, condition = ir.const_value(limit_value), ir.const_value(condition_value)
@@ -273,9 +278,10 @@ def _has_true_condition(body: ir.Graph) -> bool:
 def _simulate_trip_count(
     model: ir.Model, node: ir.Node, body: ir.Graph, limit: int | None
 ) -> int | None:
-    """Return the iterations until the condition of `body` is false, at most `limit`.
+    """Return the iterations until the condition of `body` is false, at most `limit`, by running it.
 
-    None if the condition cannot be evaluated, or is still true after `MAX_UNROLLED_ITERATIONS`.
+    Only the nodes that the condition depends on are run. None if they cannot be evaluated, or if
+    the condition is still true after `MAX_UNROLLED_ITERATIONS`.
     """
     from onnx.reference import ReferenceEvaluator  # slow to import
 
@@ -369,7 +375,10 @@ def _collect_dependencies(
 
 
 def _is_evaluable(node: ir.Node) -> bool:
-    """Whether onnx's reference evaluator can run `node` deterministically."""
+    """Whether onnx's reference evaluator can run `node` with a determined result.
+
+    False for operators of other domains, with subgraphs, and for random ones.
+    """
     return (
         not node.domain and not ir.has_subgraphs(node) and node.op_type not in operators.RANDOM_OPS
     )

@@ -44,9 +44,9 @@ def drop_identity(model: ir.Model) -> PassResult:
 
 
 def _get_returned_input(node: ir.Node) -> ir.Value:
-    """Return the input that a node without effect returns.
+    """Return the input that `node`, which is known to have no effect, returns unchanged.
 
-    Of Add and Mul it is the second one if the first is constant; else input 0.
+    It is input 0, but of Add and Mul the second one if the first is constant.
     """
     is_commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
     if is_commutative and ir.const_value(node.inputs[0]) is not None:
@@ -55,10 +55,10 @@ def _get_returned_input(node: ir.Node) -> ir.Value:
 
 
 def _is_no_op(node: ir.Node) -> bool:
-    """Whether `node` returns its input unchanged.
+    """Whether `node`, of the standard domain, returns its input unchanged.
 
-    Tested by operator: no effect by its attributes, a neutral constant operand, or a reshape to the
-    same shape.
+    So do operators without effect by their attributes or constants, arithmetic with a neutral
+    constant, and a reshape to the same shape.
     """
     if node.domain not in ("", "ai.onnx"):
         return False
@@ -80,7 +80,7 @@ def _is_inference_dropout(node: ir.Node) -> bool:
 
 
 def _casts_to_same_type(node: ir.Node) -> bool:
-    """Whether the known type of the input is the type that the Cast produces."""
+    """Whether a Cast converts to the element type that its input is known to have."""
     source = node.inputs[0]
     if source is None or source.dtype is None:
         return False
@@ -88,7 +88,7 @@ def _casts_to_same_type(node: ir.Node) -> bool:
 
 
 def _pads_nothing(node: ir.Node) -> bool:
-    """Whether all amounts of a Pad are constant zeros, as attribute or second input."""
+    """Whether all pads of a Pad are zero, as attribute `pads` or as constant second input."""
     pads = ir.get_attr(node, "pads")
     if not pads:
         pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -96,7 +96,7 @@ def _pads_nothing(node: ir.Node) -> bool:
 
 
 def _keeps_axis_order(node: ir.Node) -> bool:
-    """Whether a Transpose has a `perm` that is the identity."""
+    """Whether a Transpose has the attribute `perm` and it is the identity."""
     perm = ir.get_attr(node, "perm")
     return perm is not None and perm == sorted(perm)
 
@@ -109,19 +109,20 @@ def _repeats_once(node: ir.Node) -> bool:
 
 
 def _expands_nothing(node: ir.Node) -> bool:
-    """Whether an Expand has the shape of its input, or its consumers broadcast the input."""
+    """Whether an Expand keeps the shape, or has no effect since its consumers broadcast."""
     return _is_broadcast_by_consumers(node) or _has_same_shape(node.inputs[0], node.outputs[0])
 
 
 def _slices_nothing(node: ir.Node) -> bool:
-    """Whether a Slice has the shape of its input and only positive steps."""
+    """Whether a Slice returns its input: the shape is the same and all steps are positive."""
     return _has_same_shape(node.inputs[0], node.outputs[0]) and _has_positive_steps(node)
 
 
 def _has_identity_operand(node: ir.Node, identity: int) -> bool:
-    """Whether one operand is `identity` throughout and does not broadcast the other.
+    """Whether `node` returns one operand, as all elements of the other one equal `identity`.
 
-    It may be the first one for Add and Mul only, and has the element type of the other.
+    The constant must not broadcast the other operand and have its element type. It may be the first
+    operand for Add and Mul only.
     """
     operand = ir.match_constant_operand(node)
     if operand is None or (operand.is_first and node.op_type not in ("Add", "Mul")):
@@ -137,7 +138,7 @@ def _has_identity_operand(node: ir.Node, identity: int) -> bool:
 
 
 def _has_same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
-    """Whether both have the same shape, known but for axis 0, which may be unknown in both."""
+    """Whether `first` and `second` have the same known shape; axis 0 may be unknown in both."""
     first_shape, second_shape = ir.get_shape(first), ir.get_shape(second)
     if not first_shape or None in first_shape[1:]:
         return False
@@ -145,9 +146,10 @@ def _has_same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
 
 
 def _is_broadcast_by_consumers(node: ir.Node) -> bool:
-    """Whether each consumer of an Expand is a Mul by another tensor of the result's shape.
+    """Whether all consumers of an Expand are a Mul by another tensor that has the expanded shape.
 
-    Then the Mul broadcasts the unexpanded tensor. False without consumers and for a graph output.
+    Then the Mul broadcasts the unexpanded tensor too. False without consumers and for a graph
+    output.
     """
     result = node.outputs[0]
     uses = list(result.uses())

@@ -92,17 +92,18 @@ def suggest_value(value: ir.Value) -> float | None:
 
 
 class _Suggestion(NamedTuple):
-    """A value for a scalar input, or None, and the reason for it."""
+    """A suggested number for a scalar input of the model, or None, and the reason for it."""
 
     number: float | None
     reason: str
 
 
 def _choose_suggestion(value: ir.Value) -> _Suggestion:
-    """Return the first suggestion of a value for the scalar input `value`.
+    """Choose a value for the scalar input `value` from how its consumers use it, with a reason.
 
-    One without effect is chosen only if there is no other; an integer input takes whole numbers
-    only. Without any, the suggestion has the number None and says "number" or "whole number".
+    The first suggestion counts; one without effect only if there is no other. An integer input
+    takes whole numbers only. If there is none, the number is None and the reason "number" or "whole
+    number".
     """
     is_integer = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
     fallback = _Suggestion(None, "whole number" if is_integer else "number")
@@ -122,10 +123,11 @@ def _format_number(number: float) -> str:
 
 
 def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
-    """Yield (number, reason) for fixing the scalar input `value`, from its consumers in order.
+    """Yield (number, reason) for fixing the scalar `value`, from its consumers in order.
 
-    The number is a bound that all constants pass, a neutral operand, a default of
-    NonMaxSuppression, or 1 for a condition. Yields nothing for other consumers.
+    The number is a bound that all constants pass, a number that Equal compares with, a neutral
+    operand, a default of NonMaxSuppression, or 1 for a condition. Follows casts, reshapes and the
+    like downstream; yields nothing for other consumers.
     """
     for use in value.uses():
         node, index = use.node, use.idx
@@ -154,9 +156,10 @@ def _iter_equality_suggestions(node: ir.Node, index: int) -> Iterator[tuple[floa
 
 
 def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
-    """Yield a bound that all constants pass, or 0.5 for a comparison with probabilities.
+    """Yield at most one (number, reason) for a scalar that `node` compares with its other operand.
 
-    `index` is the operand that is the scalar input. Yields at most one (number, reason).
+    `index` is the scalar's input index. For a constant operand it is a bound that all its elements
+    pass; for probabilities 0.5.
     """
     operand, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
     table = None if operand is None else ir.const_value(operand)

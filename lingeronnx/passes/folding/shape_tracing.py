@@ -67,9 +67,9 @@ def _merge_dims(shape: tuple[int, ...], doubled_shape: tuple[int, ...]) -> list[
 
 
 class _TracedShapes(NamedTuple):
-    """Shapes of all tensors in runs on one sample, and on two if possible.
+    """Shapes by tensor name of runs on one sample, and on two samples (None if not possible).
 
-    `dtypes` are element types of tensors for which the model does not declare all of them.
+    `dtypes` has the computed element types; it is empty if the model declares all types.
     """
 
     single: _Shapes
@@ -78,10 +78,11 @@ class _TracedShapes(NamedTuple):
 
 
 def _run_traces(model: ir.Model, feed: Mapping[str, np.ndarray]) -> _TracedShapes:
-    """Run `model` on `feed` and on `feed` twice; return the shapes of all tensors in both.
+    """Run `model` on `feed`, and on `feed` twice as a batch.
 
-    If all types can be inferred, only shapes are traced; otherwise the tensors are computed and
-    their types recorded. The second run is None if the batch is fixed or the model fails on it.
+    Return the shapes of all tensors in both. If all types can be inferred, only shapes are traced;
+    otherwise the tensors are computed and their types recorded. The second run is None if the batch
+    is fixed or the model fails on it. Infers missing types of `model` in place.
     """
     doubled_feed = _double_feed(model, feed)
     ir.infer_types(model)
@@ -110,7 +111,10 @@ def _run_traces(model: ir.Model, feed: Mapping[str, np.ndarray]) -> _TracedShape
 def _run_if_possible(
     run: Callable[[Mapping[str, np.ndarray]], _Shapes], feed: Mapping[str, np.ndarray] | None
 ) -> _Shapes | None:
-    """Return the shapes of a run on `feed`, or None if it is absent or the model fails on it."""
+    """Return ``run(feed)``, shapes by tensor name.
+
+    None if `feed` is None or a ModelError occurs.
+    """
     try:
         return None if feed is None else run(feed)
     except ModelError:
@@ -130,7 +134,7 @@ def _double_feed(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, n
 
 
 def is_fully_shaped(model: ir.Model) -> bool:
-    """Whether all shapes and types of `model` are known, traced or set by passes.
+    """Whether all tensors of `model` have an element type and known or symbolic sizes.
 
     False if the batch is folded with other axes anywhere: then the tensors that a pass created must
     be traced too.
@@ -144,10 +148,10 @@ def is_fully_shaped(model: ir.Model) -> bool:
 
 
 def fold_known_shapes(model: ir.Model) -> PassResult:
-    """Replace Shape and Size nodes of known shapes by constants, in place.
+    """Replace Shape and Size nodes of `model` with known results by constants, in place.
 
-    Of a Shape with unknown sizes, only the consumers that select known ones are replaced. Changes
-    are counted by removed nodes; Shape and Size nodes that remain are listed as skipped.
+    If a Shape has unknown sizes, only consumers that select known ones are replaced. Changes are
+    counted by removed nodes; Shape and Size nodes that remain are listed as skipped.
     """
     changes = 0
     for node in list(model.graph):
@@ -218,7 +222,7 @@ def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarra
 
 
 def _gathered_positions(node: ir.Node, length: int) -> np.ndarray | None:
-    """Return the constant indices of a Gather from `length` elements, negative ones counted from 0.
+    """Return the indices of a Gather from `length` elements, with negative ones made positive.
 
     None if the indices are computed at run time, empty, or out of range.
     """

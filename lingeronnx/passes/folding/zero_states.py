@@ -14,9 +14,9 @@ _VALUE_PRESERVING_OPS = (
 
 
 def drop_zero_states(model: ir.Model) -> PassResult:
-    """Remove the zero states (inputs 5 and 6) of LSTM, GRU and RNN nodes of `model`, in place.
+    """Remove initial states (inputs 5, 6) that are zero of LSTM, GRU and RNN nodes, in place.
 
-    States that are not known to be zero are skipped with a reason.
+    An absent state is zero. States that are not known to be zero are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
@@ -35,16 +35,17 @@ def drop_zero_states(model: ir.Model) -> PassResult:
 
 
 def has_initial_state(node: ir.Node) -> bool:
-    """Whether `node` is a standard recurrent layer with an initial state."""
+    """Whether `node` is an LSTM, GRU or RNN with an initial state or cell (input 5 or 6)."""
     if node.op_type not in operators.RECURRENT_OPS or node.domain:
         return False
     return any(value is not None for value in node.inputs[5:7])
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether `value` is zero throughout, for any shape.
+    """Whether `value` is known to be zero throughout, whatever its shape.
 
-    A constant, a ConstantOfShape, or such values joined, moved or repeated.
+    It is a constant or ConstantOfShape of zeros, or such values concatenated, moved, selected,
+    repeated or cast.
     """
     array = ir.const_value(value)
     if array is not None:

@@ -44,11 +44,11 @@ def fold_batch_norm(model: ir.Model) -> PassResult:
 
 
 def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
-    """Fold a normalization between two Reshapes into the Linear before them; return True.
+    """Fold a BatchNormalization between two Reshapes into the Linear before them; return whether.
 
-    The first Reshape folds rows into the batch, the second restores them; all are removed. Returns
-    False, without a change, if the nodes around it are others or have further consumers, or a
-    parameter is not constant.
+    The first Reshape folds rows into the batch, the second restores them; all three nodes are
+    removed. False, without a change, if the nodes around it are others or have further consumers,
+    in training mode, or if a parameter is not constant.
     """
     parameters = fold_batch_norm_parameters(node)
     if parameters is None or ir.get_attr(node, "training_mode", 0):
@@ -74,9 +74,9 @@ def _fold_batched_rows(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
-    """Whether `fold` keeps the last axis only, and `unfold` restores the shape before it.
+    """Whether `fold` reshapes [N, ..., C] to [rows, C], and `unfold` reshapes that back.
 
-    The input of `fold` has three axes or more; the batch may be unknown.
+    The input of `fold` must have three axes or more, all known except the batch.
     """
     shape = ir.get_shape(fold.inputs[0]) or ()
     if len(shape) <= 2 or None in shape[1:]:
@@ -87,10 +87,10 @@ def _restores_rows(fold: ir.Node, unfold: ir.Node) -> bool:
 
 
 def _explain_unchanged(node: ir.Node, layer: ir.Node | None) -> str:
-    """Return why `node` cannot be folded into `layer`, the node before it or None; "" if it can.
+    """Return why the BatchNormalization `node` cannot be folded into `layer`; "" if it can.
 
-    Reasons, in order: training mode, parameters that are not constant, no Conv or Linear before it,
-    and an output of `layer` that has other consumers.
+    `layer` computes its input, or is None. Reasons, in order: training mode, parameters that are
+    not constant, `layer` is no Conv or Linear, and an output of `layer` that has other consumers.
     """
     if ir.get_attr(node, "training_mode", 0):
         return "it is in training mode"

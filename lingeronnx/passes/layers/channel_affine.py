@@ -22,9 +22,9 @@ _FLATTENING_OPS = ("Flatten", "Reshape")
 def fold_affine(model: ir.Model) -> PassResult:
     """Fold Add, Sub, Mul and Div with a constant per channel, and Neg, of `model`, in place.
 
-    The node goes into weight and bias of the layer before; otherwise it becomes a
-    BatchNormalization on a four-dimensional tensor, or a Div or Sub becomes Mul or Add. Else it is
-    skipped with a reason.
+    The node goes into weight and bias of the layer before it. If that is not possible, it becomes a
+    BatchNormalization on a four-dimensional tensor, or a Div or Sub by several constants becomes
+    Mul or Add. Else it is skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -48,16 +48,20 @@ def fold_affine(model: ir.Model) -> PassResult:
 
 
 def fold_factor(model: ir.Model, node: ir.Node) -> bool:
-    """Fold the Mul `node` by a constant into the layer before it.
+    """Fold the Mul `node` by a constant into the Conv or Linear before it.
 
-    Returns False, without a change, if there is no such layer.
+    Return whether it was folded. False, without a change, if there is no such layer, or its
+    parameters are computed at run time.
     """
     operand = _match_constant_operand(node)
     return operand is not None and _fold_into_layer(model, node, node.op_type, operand)
 
 
 def _fold_neg(model: ir.Model, node: ir.Node) -> int:
-    """Fold the Neg `node` into the layer before it as a factor of -1; return 1, else 0."""
+    """Fold the Neg `node` as a factor of -1 into the Conv or Linear before it.
+
+    Returns 1, or 0 without a change if that is not possible or the input is not float32.
+    """
     source = ir.require_input(node)
     if not ir.is_float32(source):
         return 0
@@ -68,11 +72,11 @@ def _fold_neg(model: ir.Model, node: ir.Node) -> int:
 def _fold_into_layer(
     model: ir.Model, node: ir.Node, op_type: str, operand: ir.ConstantOperand
 ) -> bool:
-    """Fold `node`, which computes `op_type` with a constant, into the layer before it.
+    """Fold `node`, which computes `op_type` with a constant, into the Conv or Linear before it.
 
-    The constant moves upstream through nodes that commute with the operation and have one consumer.
-    Returns False, without a change, if it does not reach a layer or the layer's parameters are not
-    constant or not per channel.
+    Returns whether it was folded. The constant (in `operand`) moves upstream through nodes that
+    commute with the operation and have one consumer. False, without a change, if it does not reach
+    a layer, or if the layer's parameters are not constant or the constant is not per channel.
     """
     source = operand.source
     value, array, user = source, operand.array, node
@@ -98,15 +102,15 @@ def _fold_into_layer(
 
 
 def _is_positive(array: np.ndarray) -> bool:
-    """Whether all elements of a float array are above 0."""
+    """Whether `array` is floating-point and all its elements are above 0."""
     return array.dtype.kind == "f" and bool((array > 0).all())
 
 
 def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert Div by several constants to Mul, and Sub to Add, in place; return 1, else 0.
+    """Convert a Div by several constants to Mul, or such a Sub to Add, in place; return 1, else 0.
 
-    The constant must be the second operand, in floating point, with several elements; a divisor
-    without zeros.
+    The constant must be the second operand, floating-point, with several elements, and without
+    zeros for a Div. The constant is replaced by its reciprocal or negative.
     """
     array = operand.array
     if operand.is_first or array.size < 2 or array.dtype.kind != "f":
@@ -127,11 +131,12 @@ def _convert_div_sub(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand
 def _move_constant_before(
     node: ir.Node, array: np.ndarray, is_positive_factor: bool
 ) -> np.ndarray | None:
-    """Return the constant that has the effect of `array` on the input of `node`, not its output.
+    """Return the constant that acts on the input of `node` as `array` acts on its output.
 
-    `is_positive_factor` says that it multiplies by positive numbers; then `node` may also be
-    positively homogeneous, or flatten axes if `array` is one number. Otherwise only Transpose,
-    Squeeze and Unsqueeze commute; None for others.
+    So that an operation with a constant can move upstream. With `is_positive_factor` the operation
+    multiplies by positive numbers; then `node` may also be positively homogeneous (such as Relu),
+    or flatten axes if `array` is one number. Otherwise only Transpose, Squeeze and Unsqueeze
+    commute; None for others.
     """
     rank = len(ir.get_shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
@@ -151,9 +156,9 @@ def _move_constant_before(
 
 
 def _revert_unit_axes(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
-    """Return `array`, of the rank of the output of a Squeeze or Unsqueeze, for its input.
+    """Return `array`, which has the axes of the output of `node`, with those of its input.
 
-    None if the axes are not known, or `array` varies along an inserted axis.
+    None if the axes are not known, or if `array` varies along an inserted axis.
     """
     axes = ir.get_axes(node)
     if axes is None:
@@ -200,10 +205,10 @@ def _explain_unchanged(node: ir.Node, operand: ir.ConstantOperand) -> str:
 
 
 def _match_constant_operand(node: ir.Node) -> ir.ConstantOperand | None:
-    """Return the operands of a binary node with one constant operand, or None.
+    """Return constant and computed operand of a binary `node`, or None without such a pair.
 
-    A constant that is not finite does not match: an infinite weight gives sums that are NaN, while
-    the product of the layer's output and infinity is infinite.
+    None also if the constant is not finite: an infinite weight gives sums that are NaN, while the
+    product of the layer's output and infinity is infinite.
     """
     operand = ir.match_constant_operand(node)
     if operand is None:
@@ -254,7 +259,7 @@ def channel_affine_coefficients(
 
 
 def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axis: int) -> bool:
-    """Whether a constant has one element, or one per index along `axis` of a tensor of `shape`.
+    """Whether `array` has one element, or one per index along `axis` of a tensor of `shape`.
 
     It is aligned at the last axis, as for broadcasting, and must have size 1 along all other axes
     and no more axes than `shape`. With `shape` None, only one element is accepted.
@@ -273,10 +278,10 @@ def _is_per_channel(array: np.ndarray, shape: tuple[int | None, ...] | None, axi
 
 
 def _convert_to_batch_norm(model: ir.Model, node: ir.Node, operand: ir.ConstantOperand) -> int:
-    """Convert `node` on a four-dimensional tensor to BatchNormalization; return 1.
+    """Convert `node`, arithmetic of a 4-D tensor and a constant, to BatchNormalization.
 
-    Returns 0, without a change, unless the tensor is float32 with known channels on axis 1, and the
-    constant is one number or one per channel.
+    Returns 1; 0, without a change, unless the tensor is float32 with known channels on axis 1, and
+    the constant is one number or one per channel.
     """
     source, shape = operand.source, ir.get_shape(operand.source)
     if shape is None or len(shape) != 4 or shape[1] is None:

@@ -17,10 +17,11 @@ __all__ = ["canonicalize_constant_matmul"]
 
 
 def canonicalize_constant_matmul(model: ir.Model) -> PassResult:
-    """Make the constant of a product a matrix on the right, for all MatMuls of `model`, in place.
+    """Make the constant operand of each MatMul of `model` a matrix on the right, in place.
 
-    Concerned are constants on the left, or with more than two axes. Skipped with a reason if a
-    leading axis of the constant has not size 1, or if a size of the other operand is unknown.
+    Concerned are constants on the left (both operands are then transposed), and those with more
+    than two axes. Skipped with a reason if a leading axis of the constant has not size 1, or if a
+    size of the other operand is unknown.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):

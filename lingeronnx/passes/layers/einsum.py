@@ -31,7 +31,7 @@ __all__ = ["decompose_einsum"]
 
 
 def decompose_einsum(model: ir.Model) -> PassResult:
-    """Decompose each Einsum of `model` that is a single product, in place.
+    """Decompose each Einsum of `model` that is a product of two factors, in place.
 
     It becomes a MatMul if letters are summed, else a Mul, with Transposes and Reshapes as needed.
     Others are skipped with a reason.
@@ -56,7 +56,7 @@ def decompose_einsum(model: ir.Model) -> PassResult:
 
 @dataclass(frozen=True)
 class _EinsumFactor:
-    """A factor: the letters of its axes, their sizes, and its array if it is constant."""
+    """An operand of an Einsum: a letter per axis, their sizes, and its array if it is constant."""
 
     value: ir.Value
     letters: str
@@ -66,7 +66,7 @@ class _EinsumFactor:
 
 @dataclass(frozen=True)
 class _EinsumProduct:
-    """Two factors and the letters of the result."""
+    """An Einsum of two operands, and the letters of the axes of its result."""
 
     left: _EinsumFactor
     right: _EinsumFactor
@@ -74,7 +74,7 @@ class _EinsumProduct:
 
     @property
     def batch_letter(self) -> str:
-        """The letter of the batch axis."""
+        """The letter of the batch axis: the first one of the left operand."""
         return self.left.letters[0]
 
     @cached_property
@@ -84,22 +84,28 @@ class _EinsumProduct:
 
     @cached_property
     def summed_letters(self) -> str:
-        """The letters of both factors that are not in the result."""
+        """The letters that both operands of the Einsum have and its result has not."""
         return "".join(c for c in self._common_letters if c not in self.result)
 
     @cached_property
     def shared(self) -> str:
-        """The letters of both factors that are in the result, with the batch first."""
+        """The letters that both operands and the result of the Einsum have, the batch letter first.
+
+        The batch letter is included even if the right operand, a constant, lacks it.
+        """
         inner = [c for c in self._common_letters if c in self.result and c != self.batch_letter]
         return self.batch_letter + "".join(inner)
 
     @property
     def _common_letters(self) -> list[str]:
-        """The letters of both factors, in the order of the left one."""
+        """The letters that both operands of the Einsum have, in the order of the left one."""
         return [c for c in self.left.letters if c in self.right.letters]
 
     def exclusive_letters(self, factor: _EinsumFactor) -> str:
-        """The letters that only `factor` has."""
+        """The letters of `factor`, one of the two operands, that the other one lacks.
+
+        Without the batch.
+        """
         return "".join(c for c in factor.letters if c not in self.shared + self.summed_letters)
 
 
@@ -135,9 +141,9 @@ def _make_factor(value: ir.Value | None, term: str) -> _EinsumFactor | None:
 
 
 def _parse_equation(equation: str) -> tuple[list[str], str]:
-    """Return the terms of the inputs and of the result.
+    """Return the letters of each input, and those of the result, of an Einsum `equation`.
 
-    An implicit result has the letters that occur once, in alphabetical order.
+    An implicit result (no "->") has the letters that occur once, in alphabetical order.
     """
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
@@ -147,10 +153,10 @@ def _parse_equation(equation: str) -> tuple[list[str], str]:
 
 
 def _explain_unsupported(product: _EinsumProduct) -> str:
-    """Return why `product` cannot be expressed with other operators, or "" if it can.
+    """Return why the Einsum `product` cannot be expressed with MatMul or Mul, or "" if it can.
 
-    The first axis of the computed factors must be the batch of the result, and each letter of one
-    factor only must be in the result.
+    The first axis of each computed operand must be the batch of the result, shared axes must have
+    equal sizes, and each letter of one operand only must be in the result.
     """
     left_factor, right_factor, batch = product.left, product.right, product.batch_letter
     if left_factor.array is not None or not ir.is_float32(left_factor.value):
@@ -169,10 +175,10 @@ def _explain_unsupported(product: _EinsumProduct) -> str:
 
 
 def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Create the matrix product of the two operands.
+    """Append to `build` the nodes that compute the Einsum `product` by a MatMul.
 
-    A constant matrix without other shared axes than the batch multiplies all rows, which remain
-    separate axes; else rows, shared and summed letters are one axis each.
+    A constant right operand without other shared axes than the batch multiplies all rows, which
+    remain separate axes; else rows and summed letters are one axis each.
     """
     left_factor, right_factor, summed = product.left, product.right, product.summed_letters
     rows, columns = product.exclusive_letters(left_factor), product.exclusive_letters(right_factor)
@@ -199,7 +205,10 @@ def _emit_matmul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
 
 
 def _emit_mul(build: SubgraphBuilder, product: _EinsumProduct) -> None:
-    """Create the elementwise product, with an axis per letter: shared, left, then right ones."""
+    """Append to `build` the nodes that compute the Einsum `product` by an elementwise Mul.
+
+    It has an axis per letter: shared ones, those of the left, then those of the right operand.
+    """
     rows = product.exclusive_letters(product.left)
     columns = product.exclusive_letters(product.right)
     groups = [*product.shared, *rows, *columns]
@@ -214,7 +223,7 @@ def _emit_product(
     right_groups: list[str],
     result_groups: list[str],
 ) -> None:
-    """Append the product of the factors, by `op_type`, and convert it to the axes of the result.
+    """Append to `build` the Einsum `product`, computed by `op_type` ("MatMul" or "Mul").
 
     Each group of letters is one axis of an operand, or of the output, of `op_type`. The output is
     reshaped to one axis per letter and transposed to `product.result`, each if necessary.
@@ -236,9 +245,10 @@ def _emit_product(
 def _arrange_factor(
     build: SubgraphBuilder, factor: _EinsumFactor, groups: Sequence[str], suffix: str
 ) -> ir.Value:
-    """Return `factor` with one axis per group of letters, of size one if it has none of them.
+    """Return an Einsum operand with one axis per group of letters, of size 1 for letters it lacks.
 
-    A constant is rearranged itself; else a Transpose and a Reshape are added where needed.
+    A constant is rearranged itself; else a Transpose and a Reshape are appended to `build` where
+    needed. `suffix` is for their names.
     """
     letters = "".join(c for group in groups for c in group if c in factor.letters)
     perm = [factor.letters.index(c) for c in letters]
@@ -256,9 +266,9 @@ def _arrange_factor(
 
 
 def _group_sizes(sizes: Mapping[str, ir.Dim], groups: Iterable[str]) -> list[ir.Dim]:
-    """Return the size of each group of letters, the product of its letters' sizes.
+    """Return the size of each of `groups` of letters, the product of its letters' `sizes`.
 
-    A letter that is not in `sizes` counts as one; a single letter keeps an unknown size.
+    A letter that is not in `sizes` counts as 1; a group of a single letter keeps an unknown size.
     """
     group_sizes: list[ir.Dim] = []
     for group in groups:

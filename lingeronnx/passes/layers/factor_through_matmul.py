@@ -19,10 +19,11 @@ _MOVE_OPS = operators.RESHAPING_OPS | {"Transpose"}
 
 
 def fold_factor_through_matmul(model: ir.Model) -> PassResult:
-    """Move the positive scalar factors of `model` into layers upstream, through matrix products.
+    """Fold positive scalar factors of `model` into a layer upstream, also through matrix products.
 
-    In place. A factor moves if the tensors on the way have one consumer, and weight and bias of the
-    layer are constant; otherwise it is skipped with a reason if it follows a MatMul.
+    In place. A factor (a Mul or Div node) is folded if the tensors on the way have one consumer,
+    and weight and bias of the layer are constant. Otherwise it is skipped with a reason if it
+    follows a MatMul.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -49,10 +50,9 @@ def fold_factor_through_matmul(model: ir.Model) -> PassResult:
 
 
 def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return the tensor that `node` multiplies by a positive number, and the number.
+    """Return (tensor, number) if `node` multiplies a tensor by a positive finite number, or None.
 
-    Of a Div by a number it is the reciprocal. None if the constant is not a single finite number,
-    or changes the shape.
+    For a Div by a number, it is the reciprocal. None also if the constant changes the shape.
     """
     if not ir.is_standard_op(node, "Mul", "Div"):
         return None
@@ -69,9 +69,9 @@ def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 
 def _find_path_to_layer(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes from the producer of `value` upstream to a layer (last), or None.
+    """Return the nodes from the producer of `value` upstream to a Conv or Linear (last), or None.
 
-    Between them are data movement and matrix products, and all tensors have one consumer.
+    Between them are only data movement and matrix products, and all tensors have one consumer.
     """
     node = value.producer()
     if node is None or ir.sole_consumer(value) is None:

@@ -21,10 +21,10 @@ from .weight_layers import fold_affine_into_layer_inputs, is_weight_layer
 
 
 def fold_factor_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold the scalar factors of `model` into the layers that read the product, in place.
+    """Fold scalar factors of `model` into the weight of the Conv or Linear that reads the product.
 
-    A factor is folded if a layer with constant weight is the only consumer. If layers read the
-    product otherwise, it is skipped with a reason.
+    In place. A factor (Neg, Mul or Div by a number) is folded if a layer with constant weight is
+    the only consumer. If layers read the product otherwise, it is skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -58,9 +58,10 @@ def _get_constant_weight(layer: ir.Node | None) -> np.ndarray | None:
 
 
 def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
-    """Fold each BatchNormalization of `model` into the layer that is its only consumer, in place.
+    """Fold each BatchNormalization of `model` into its only consumer, in place.
 
-    Others are listed as skipped, with the reason.
+    The consumer is a Conv, a Linear or another BatchNormalization. Those that cannot be folded are
+    skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -75,10 +76,10 @@ def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
 
 
 def _fold_into_consumer(model: ir.Model, node: ir.Node) -> str | None:
-    """Fold a BatchNormalization into its consumer; return the reason if that fails, else None.
+    """Fold the BatchNormalization `node` into its only consumer; return why that fails, else None.
 
-    The consumer is the only one, a layer or another BatchNormalization that reads it as data; the
-    input of the graph is not folded.
+    The consumer must be a Conv, Linear or another BatchNormalization that reads it as data. Not
+    folded if the input of `node` is a graph input, so that this keeps its own scale.
     """
     parameters = fold_batch_norm_parameters(node)
     if parameters is None or ir.get_attr(node, "training_mode", 0):
@@ -102,9 +103,10 @@ def _fold_into_consumer(model: ir.Model, node: ir.Node) -> str | None:
 def _compose_batch_norms(
     model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Change the BatchNormalization `node` so that it reads ``factor * x + offset``, [C] each.
+    """Change the BatchNormalization `node` to apply ``factor * x + offset`` [C] to its input first.
 
-    Returns False, without a change, if its parameters are not constant.
+    In place; returns True. False, without a change, if its parameters are not constant or it is in
+    training mode.
     """
     parameters = fold_batch_norm_parameters(node)
     if parameters is None or node.domain or ir.get_attr(node, "training_mode", 0):
@@ -121,10 +123,11 @@ def _compose_batch_norms(
 def _fold_into_layer(
     model: ir.Model, layer: ir.Node, factor: np.ndarray, offset: np.ndarray
 ) -> bool:
-    """Change the weights of `layer` so that it reads ``factor * x + offset``, [C] each.
+    """Change weight and bias of `layer` to apply ``factor * x + offset`` [C] to its input first.
 
-    Returns False, without a change, if its weight is not constant, a Linear has an input of more
-    than two axes, or a Conv has `auto_pad` or pads (unless the offset is 0).
+    In place; returns True. False, without a change, if the weight or bias is not constant, if a
+    Linear has an input of more than two axes, or if a Conv has `auto_pad` or pads (unless the
+    offset is 0).
     """
     if _get_constant_weight(layer) is None:
         return False
@@ -141,9 +144,9 @@ def _fold_into_layer(
 
 
 def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return (x, factor) of a node that multiplies a computed x by a nonzero number, or None.
+    """Return (x, factor) if `node` multiplies a computed float32 x by a nonzero number, or None.
 
-    x is float32, no graph input, and has the shape of the result.
+    None also if x is a graph input, or has another shape than the result.
     """
     match = _scalar_factor(node)
     if match is None:
@@ -155,7 +158,7 @@ def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 
 def _scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return (x, factor) of a Neg, a Mul, or a Div by a constant, or None.
+    """Return (x, factor) of a Neg (-1), or of a Mul or Div of x by a constant, or None.
 
     The constant is a single number other than 0; of a Div the factor is the reciprocal.
     """

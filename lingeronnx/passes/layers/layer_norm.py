@@ -42,7 +42,10 @@ _REDUCTION_OPS = {
 
 @dataclass(frozen=True)
 class _FittedNorm:
-    """A normalization over `axes`, with gamma and beta per element of these axes."""
+    """A layer normalization over `axes`: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
+
+    gamma and beta have an element per element of these axes, and size 1 on others.
+    """
 
     axes: tuple[int, ...]
     epsilon: float
@@ -51,14 +54,14 @@ class _FittedNorm:
 
 
 class _Region(NamedTuple):
-    """Nodes that compute `result` from one tensor, in graph order."""
+    """Nodes, in graph order, that compute the tensor `result` from one tensor."""
 
     result: ir.Value
     nodes: list[ir.Node]
 
 
 class _LayerNormMatch(NamedTuple):
-    """Nodes that compute the normalization `norm` of `source`; the last one returns it."""
+    """Nodes that compute the layer normalization `norm` of `source`; the last one returns it."""
 
     nodes: list[ir.Node]
     source: ir.Value
@@ -66,17 +69,20 @@ class _LayerNormMatch(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """Random inputs of a region, and its outputs by name for each of them."""
+    """Random inputs of a group of nodes, and for each its outputs by tensor name.
+
+    Both lists are empty if the nodes could not be run.
+    """
 
     feeds: list[np.ndarray]
     results: list[dict[str, np.ndarray]]
 
 
 def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Fuse the decomposed layer normalizations of `model`, in place.
+    """Fuse the decomposed layer normalizations of `model` into LayerNormalization, in place.
 
-    Around each square root, a region is run on random inputs and compared with the formula. Square
-    roots without a match are skipped with a reason.
+    Around each square root, groups of nodes are run on random inputs and compared with the formula,
+    so that any decomposition is recognized. Square roots without a match are skipped with a reason.
     """
     changes, unmatched_roots = 0, list[ir.Node]()
     for root in list(model.graph):
@@ -111,9 +117,10 @@ def _is_square_root(node: ir.Node) -> bool:
 
 
 def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
-    """Find the layer normalization around `root`, with the affine operators after it.
+    """Find the nodes around the square root `root` that compute a layer normalization, or None.
 
-    Tries the possible sources, nearest first; None if no region matches.
+    Scale and offset after it are included. Tensors before `root` are tried as the input, the
+    nearest first.
     """
     positions = {id(node): position for position, node in enumerate(model.graph)}
     for source in _iter_source_candidates(root, positions):
@@ -127,11 +134,11 @@ def _find_layer_norm(model: ir.Model, root: ir.Node) -> _LayerNormMatch | None:
 def _match_regions(
     model: ir.Model, source: ir.Value, regions: Sequence[_Region]
 ) -> _LayerNormMatch | None:
-    """Return the largest of `regions`, nearest first, that is a normalization of `source`.
+    """Return the largest of `regions` that computes a layer normalization of `source`, or None.
 
-    A region larger than one that matched may only add affine operators; the search ends at the
-    first one that adds others. None if no region matches, or they do not run on random values of
-    `source`.
+    They are ordered by size. A region is a group of nodes; they are run on random values of
+    `source`. One larger than one that matched may only add operations with a constant; the search
+    ends at the first that adds others. None if no region matches or none can be run.
     """
     results = {str(region.result.name) for region in regions}
     fallback = FloatFallback(model, regions[-1].nodes, results)
@@ -197,11 +204,11 @@ def _is_float_matrix(value: ir.Value) -> bool:
 def _find_region_candidates(
     root: ir.Node, source: ir.Value, positions: dict[int, int]
 ) -> list[_Region]:
-    """Return the regions that compute a tensor from `source` through `root`, nearest first.
+    """Return groups of nodes that compute a tensor from `source` through `root`, nearest first.
 
-    The tensor must have the type and shape of `source`, and the region a reduction and no other
-    square root. Only tensors that are not float, such as shapes, may be used elsewhere. `positions`
-    has the position of each node by id.
+    The tensor has the type and shape of `source`; the group has a reduction and no other square
+    root, and its inner float tensors are not used elsewhere. `positions` has the place of each node
+    in graph order, by id.
     """
     computed_ids = {id(source)}
     members, regions = list[ir.Node](), list[_Region]()
@@ -243,15 +250,15 @@ def _has_same_type(first: ir.Value, second: ir.Value) -> bool:
 
 
 def _is_norm_like(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
-    """Whether `nodes` contain a reduction, and no other square root than `root`."""
+    """Whether `nodes` contain a mean or sum, and `root` as their only square root."""
     roots = [node for node in nodes if _is_square_root(node)]
     return roots == [root] and any(node.op_type in _REDUCTION_OPS for node in nodes)
 
 
 def _collect_consumers(source: ir.Value) -> list[ir.Node]:
-    """Return the direct and indirect consumers of `source`, breadth first, each once.
+    """Return direct and indirect consumers of `source`, the nearest first, each once.
 
-    Ends with the first tensor after which there are at least 2 * `_MAX_NODES_AROUND_ROOT`.
+    The search ends after the tensor with which there are at least 2 * `_MAX_NODES_AROUND_ROOT`.
     """
     consumers: list[ir.Node] = []
     queue = [source]
@@ -274,7 +281,7 @@ def _select_contributing(result: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.
 
 
 def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
-    """Whether each float tensor that `nodes` compute, except `result`, is consumed by `nodes` only.
+    """Whether the float tensors that `nodes` compute, except `result`, are read by `nodes` only.
 
     Tensors of other element types may be used elsewhere. A graph output counts as used elsewhere.
     """
@@ -293,10 +300,10 @@ def _is_closed_region(nodes: Sequence[ir.Node], result: ir.Value) -> bool:
 
 
 def _probe_region(fallback: FloatFallback, source: ir.Value) -> _Probe:
-    """Run a region on `_PROBE_COUNT` random inputs of the shape of `source`, unknown sizes 2.
+    """Run the nodes of `fallback` on `_PROBE_COUNT` random inputs of the shape of `source`.
 
-    The inputs are the same in every call. Both lists of the result are empty if the region reads
-    other tensors than `source` or a run fails.
+    Unknown sizes are 2; the inputs are the same in every call. Both lists of the result are empty
+    if the nodes read other tensors than `source` or a run fails.
     """
     if fallback.inputs != (str(source.name),):
         return _Probe([], [])
@@ -329,10 +336,10 @@ def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarr
 
 
 def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> _FittedNorm | None:
-    """Return the layer normalization with the probed results of a region, or None.
+    """Return the layer normalization that gives the probed results of `region`, or None.
 
-    All candidates of axes and epsilon are tried; gamma and beta are fitted to the results, and must
-    also give them for small inputs.
+    All candidates of axes and epsilon are tried; gamma and beta are fitted to the results. They
+    must also hold for an input so small that epsilon counts, which `fallback` runs.
     """
     name = str(region.result.name)
     feeds, results = probe.feeds, [outputs[name] for outputs in probe.results]
@@ -357,7 +364,10 @@ def _fit_layer_norm(probe: _Probe, region: _Region, fallback: FloatFallback) -> 
 
 
 def _candidate_axes(rank: int) -> list[tuple[int, ...]]:
-    """Return the axes that a normalization may have: all trailing ones, or one inner axis."""
+    """Return the sets of axes that a layer normalization of a tensor with `rank` axes may have.
+
+    All trailing axes (1 to rank - 1 of them), then single axes between the batch and the last.
+    """
     trailing = [tuple(range(rank - count, rank)) for count in range(1, rank)]
     return trailing + [(axis,) for axis in range(1, rank - 1)]
 
@@ -379,9 +389,9 @@ def _fit_gamma_beta(
 
 
 def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
-    """Return 0, 1 or a constant of `nodes` that equals `values` up to rounding, else `values`.
+    """Return 0, 1 or a constant of `nodes` that nearly equals `values`, else `values`.
 
-    The result is float32 in the shape of `values`.
+    So a fitted gamma or beta becomes exact. The result is float32 in the shape of `values`.
     """
     tolerance = _RELATIVE_TOLERANCE / 10 * max(float(np.abs(values).max()), 1.0)
     candidates = [np.zeros(1), np.ones(1)]
@@ -399,10 +409,10 @@ def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarr
 
 
 def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
-    """Return the possible values of epsilon, largest first, at most `_MAX_EPSILON`.
+    """Return the values that epsilon may have in a normalization by `nodes`, largest first.
 
-    They are the nonnegative single-element float constants among the inputs of `nodes`, the
-    epsilons of BatchNormalization, and 0.
+    They are the nonnegative single float constants that `nodes` read, the epsilons of
+    BatchNormalization, and 0; none above `_MAX_EPSILON`.
     """
     epsilons = {0.0}
     for node in nodes:
@@ -416,7 +426,10 @@ def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
 
 
 def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether `norm` of `x` differs from `y` by at most `_RELATIVE_TOLERANCE` of its maximum."""
+    """Whether the layer normalization `norm` of `x` gives `y`.
+
+    The difference is at most `_RELATIVE_TOLERANCE` of the largest magnitude in `y`.
+    """
     expected = _normalize(x, norm.axes, norm.epsilon) * norm.gamma + norm.beta
     return float(np.abs(expected - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
 
@@ -424,10 +437,10 @@ def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
 def _matches_small_inputs(
     norm: _FittedNorm, fallback: FloatFallback, sample: np.ndarray, name: str
 ) -> bool:
-    """Whether `norm` gives the model's values also on an input whose variance equals epsilon.
+    """Whether `norm` matches the nodes of `fallback` also on an input where epsilon counts.
 
-    `sample` is normalized and scaled by sqrt(epsilon), run by `fallback`, and tensor `name`
-    compared. True without a run if epsilon is 0; False if the run fails.
+    That is `sample`, normalized and scaled to a variance of epsilon; tensor `name` is compared.
+    True without a run if epsilon is 0; False if the run fails.
     """
     if not norm.epsilon:
         return True
@@ -444,9 +457,10 @@ def _matches_small_inputs(
 
 
 def _replace_with_layer_norm(model: ir.Model, match: _LayerNormMatch) -> None:
-    """Replace the matched nodes, with Transposes if the axes are not the last ones.
+    """Replace the nodes of `match` by one layer normalization, with Transposes if needed.
 
-    The new node is the standard operator from opset 17 on, else a call of a model-local function.
+    Transposes are needed if its axes are not the last ones. The new node is the standard operator
+    from opset 17 on, else a call of a model-local function.
     """
     norm, last = match.norm, match.nodes[-1]
     base, rank = str(last.outputs[0].name), len(ir.get_shape(match.source) or ())
@@ -511,9 +525,9 @@ def _make_transpose(
 
 
 def _removable_nodes(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the last of `nodes`, and the others that are only used by removable ones.
+    """Return the last of `nodes` (in graph order) and those whose outputs only removable ones read.
 
-    Shapes computed in between may be used elsewhere.
+    The others stay: shapes computed in between may be used elsewhere.
     """
     removable = [nodes[-1]]
     for node in reversed(nodes[:-1]):
@@ -528,9 +542,10 @@ def _is_only_used_by(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
 
 
 def set_layer_norm_epsilon(model: ir.Model, node: ir.Node, epsilon: float) -> None:
-    """Set the epsilon of the layer normalization `node`, in place.
+    """Set the epsilon of `node`, a layer normalization of `model`, in place.
 
-    If it calls a model-local function, one with this epsilon is declared.
+    If it calls a model-local function, it calls one with this epsilon afterwards, declared if
+    needed.
     """
     if node.domain:
         node.op_type = _declare_function(model, len(ir.get_shape(node.inputs[1]) or ()), epsilon)
@@ -538,9 +553,10 @@ def set_layer_norm_epsilon(model: ir.Model, node: ir.Node, epsilon: float) -> No
 
 
 def _declare_function(model: ir.Model, axis_count: int, epsilon: float) -> str:
-    """Add the function for trailing axes and an epsilon to the model; return its name.
+    """Return the name of the model-local layer normalization over the last `axis_count` axes.
 
-    A function with the same axes and epsilon is reused. Its inputs are x, gamma and beta.
+    It is added to `model` unless there is one with these axes and this `epsilon`. Its inputs are x,
+    gamma and beta.
     """
     base = LAYER_NORM_OP if axis_count == 1 else f"{LAYER_NORM_OP}_{axis_count}axes"
     name, count = base, 1
@@ -553,7 +569,7 @@ def _declare_function(model: ir.Model, axis_count: int, epsilon: float) -> str:
     body: list[ir.Node] = []
 
     def add(op_type: str, inputs: list[ir.Value], **attributes: object) -> ir.Value:
-        """Append a node to the body, and return its output."""
+        """Append an operator to the function body; return its output, named v0, v1, ..."""
         node = ir.node(op_type, inputs, attributes)  # type: ignore[arg-type]
         node.outputs[0].name = f"v{len(body)}"
         body.append(node)

@@ -17,7 +17,7 @@ from .._pass import PassResult, SkipReason
 
 
 class _LinearMatch(NamedTuple):
-    """Nodes that compute a fully connected layer, with weight [O, I] and bias [O]."""
+    """Nodes that together compute x weight^T + bias, with weight [O, I] and bias [O] as arrays."""
 
     nodes: list[ir.Node]
     weight: np.ndarray
@@ -45,7 +45,7 @@ def fuse_linear(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why a Gemm or MatMul that was not converted is not a fully connected layer."""
+    """Return why `node`, a Gemm or MatMul that was not converted, is no fully connected layer."""
     weight = ir.const_value(node.inputs[1])
     if weight is None:
         return "its second operand is computed at run time"
@@ -59,10 +59,10 @@ def _explain_unchanged(node: ir.Node) -> str:
 
 
 def _match_gemm(node: ir.Node) -> _LinearMatch | None:
-    """Match a Gemm with constant matrix B, constant or absent C, and without transA.
+    """Return weight [outputs, inputs] and bias of the Gemm `node` if it is a linear layer, or None.
 
-    The weight of the match is [outputs, inputs] times alpha, the bias a row times beta, zero
-    without C. None if the Gemm is another or C is not one value per output.
+    alpha and beta are multiplied in; without C the bias is zero. None if B is no constant matrix,
+    with transA, and if C is computed or not one value per output.
     """
     weight = ir.const_value(node.inputs[1])
     bias_value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -83,10 +83,10 @@ def _match_gemm(node: ir.Node) -> _LinearMatch | None:
 
 
 def _match_matmul(node: ir.Node) -> _LinearMatch | None:
-    """Match a MatMul with a constant second operand, and an Add of a bias after it; else None.
+    """Return weight [outputs, inputs] and bias of a MatMul by a constant matrix, or None.
 
-    The second operand must be a matrix and the first one a variable of rank 2 or more (or unknown).
-    The weight of the match is [outputs, inputs]; the bias is zero without a matching Add.
+    An Add of a constant bias that alone reads the product is included, else the bias is zero. None
+    if the first operand is constant or has one axis.
     """
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or ir.const_value(node.inputs[0]) is not None:
@@ -105,7 +105,7 @@ def _match_matmul(node: ir.Node) -> _LinearMatch | None:
 
 
 def _match_bias(add: ir.Node, size: int, max_rank: int) -> np.ndarray | None:
-    """Return the constant operand of `add` as `size` values, one per output, or None.
+    """Return the constant operand of the Add `add` as `size` values, one per output, or None.
 
     None also if it has more than `max_rank` axes.
     """
@@ -126,7 +126,7 @@ def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
 
 
 def _replace_with_linear(model: ir.Model, match: _LinearMatch) -> None:
-    """Replace the matched nodes by a Linear with new initializers for weight and bias.
+    """Replace the nodes of `match` by a call of Linear with new initializers for weight and bias.
 
     The weight takes over the name of the original one if nothing else uses that; else it gets a new
     name.

@@ -42,7 +42,7 @@ _BATCH_TIME_PERM = (1, 0, 2)
 
 
 def is_batch_first(node: ir.Node) -> bool:
-    """Whether `node` is a standard recurrent layer with layout 1, on [N, T, I]."""
+    """Whether `node` is an LSTM, GRU or RNN with `layout` 1: the batch is on axis 0."""
     if node.op_type not in (*_RECURRENT_OPS, "RNN") or node.domain:
         return False
     return bool(ir.get_attr(node, "layout", 0))
@@ -109,9 +109,10 @@ def _insert_transpose_after(
 
 
 def convert_recurrent_layers(model: ir.Model) -> PassResult:
-    """Convert the LSTM and GRU nodes of `model` to our functions, in place.
+    """Convert LSTM and GRU nodes of `model` to calls of model-local functions, in place.
 
-    Nodes for which `explain_unsupported` gives a reason are skipped with it.
+    There is one call per direction, with the batch on axis 0. Nodes that `explain_unsupported`
+    rejects are skipped with its reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -127,19 +128,23 @@ def convert_recurrent_layers(model: ir.Model) -> PassResult:
 
 
 class _Direction(NamedTuple):
-    """One direction of a recurrent layer: its function call, and the output y [N, T, H]."""
+    """The function call of one direction of a recurrent layer, and its output y [N, T, H]."""
 
     layer: ir.Node
     y: ir.Value
 
 
 class _RecurrentRewriter:
-    """Replaces one node; new nodes are inserted before it."""
+    """Replaces one LSTM or GRU node by function calls with the batch on axis 0.
+
+    New nodes are inserted before the node, which is removed at the end.
+    """
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        """Read the sizes of `node`, and add its recurrent function to the model.
+        """Read the sizes of `node`, an LSTM or GRU, and declare its function in `model`.
 
-        Lengths that are those of full sequences are left out of the function's inputs.
+        The function computes one direction with the batch on axis 0. An input of sequence lengths
+        that are all the full length is left out of the function's inputs.
         """
         self._model, self._node = model, node
         self._sizes = ir.get_shape(node.inputs[0]) or ()
@@ -184,10 +189,10 @@ class _RecurrentRewriter:
         self._model.graph.remove(node, safe=True)
 
     def _last_states(self, directions: Sequence[_Direction]) -> list[ir.Value]:
-        """Return the last state [N, 1, H] of each direction.
+        """Return the last hidden state [N, 1, H] of each of `directions`.
 
-        With lengths it is an output of the call, else a slice of y: the last step, or the first in
-        reverse.
+        With sequence lengths it is an output of the function call; else a slice of y: the last
+        step, or the first in the reverse direction.
         """
         if "lengths" in self._optional_inputs:
             return [direction.layer.outputs[1] for direction in directions]
@@ -201,7 +206,10 @@ class _RecurrentRewriter:
     def _concatenate(
         self, values: list[ir.Value], suffix: str, sizes: Sequence[int], axis: int
     ) -> ir.Value:
-        """Return the concatenation [N, *sizes] of `values`, or a single value itself."""
+        """Return the concatenation [N, *sizes] of `values` along `axis`; of a single one itself.
+
+        `suffix` is for the name of the new node.
+        """
         if len(values) == 1:
             return values[0]
         return self._add_node("Concat", values, suffix, sizes, {"axis": axis})
@@ -215,7 +223,11 @@ class _RecurrentRewriter:
         attrs: dict[str, Any],
         domain: str = "",
     ) -> ir.Value:
-        """Insert an operator before the original node; return its output [batch, *sizes]."""
+        """Insert an operator before the recurrent node.
+
+        Return its output, of shape [batch, *sizes]. `suffix` is for its name; the element type is
+        that of the layer's input.
+        """
         name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}")
         node = ir.make_node(
             op_type, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
@@ -226,15 +238,18 @@ class _RecurrentRewriter:
         return node.outputs[0]
 
     def _add_transpose(self, value: ir.Value, suffix: str, sizes: Sequence[int]) -> ir.Value:
-        """Swap batch and time axis of `value`; the result is [N, *sizes]."""
+        """Insert a Transpose that swaps batch and time axis of `value`.
+
+        Return its output [N, *sizes].
+        """
         return self._add_node("Transpose", [value], suffix, sizes, {"perm": _BATCH_TIME_PERM})
 
     def _batch_first_input(self) -> ir.Value:
-        """Return the input of the node as [N, T, I].
+        """Return the input of the recurrent node, [T, N, I], as [N, T, I].
 
-        A Transpose that swaps batch and time is bypassed. Between a graph input and the node it is
-        inserted before the operators on the last axis, if there are only such; else before the
-        node.
+        A Transpose before the node that swaps batch and time is bypassed. Else one is inserted:
+        before the operators between a graph input and the node, if all work on the last axis only,
+        otherwise before the node.
         """
         source = ir.require_input(self._node)
         chain = _collect_last_axis_chain(source)
@@ -247,9 +262,10 @@ class _RecurrentRewriter:
         return self._add_transpose(source, "x", (length, width))
 
     def _hoist_transpose(self, chain: list[ir.Node]) -> ir.Value:
-        """Transpose the graph input before `chain`, not its result; return that result.
+        """Transpose the graph input that `chain` reads, instead of the result of `chain`.
 
-        `chain` are nodes that work on the last axis, the last one first.
+        Return the result. `chain` are nodes that work on the last axis, the last one first. Their
+        outputs get new names and shapes [N, T, width].
         """
         graph_input = ir.require_input(chain[-1])
         dims = ir.get_shape(graph_input) or ()
@@ -268,9 +284,10 @@ class _RecurrentRewriter:
         return chain[0].outputs[0]
 
     def _initial_states(self, index: int) -> list[ir.Value]:
-        """Return the states [D, N, H] of input `index` as one [N, 1, H] per direction.
+        """Return the initial states [D, N, H] of input `index`, as one [N, 1, H] per direction.
 
-        A state that is equal for all samples is a constant [1, 1, H].
+        A state that is equal for all samples becomes a constant [1, 1, H]; others are transposed
+        and sliced by new nodes.
         """
         value, directions = ir.require_input(self._node, index), get_directions(self._node)
         array = constant_state_row(value)
@@ -296,10 +313,10 @@ class _RecurrentRewriter:
     def _add_direction(
         self, x: ir.Value, index: int, direction: str, states: dict[str, list[ir.Value]]
     ) -> _Direction:
-        """Add the function call of one direction, whose weights have this index on axis 0.
+        """Insert the function call of one direction, whose weights have the index `index`.
 
-        `states` maps an optional input (other than lengths) to its values by direction. The call of
-        the only direction keeps the node's name.
+        `direction` is its name; `x` is [N, T, I]; `states` maps the optional inputs "h" and "c" to
+        their values by direction. The call of the only direction keeps the node's name.
         """
         node = self._node
         is_bidirectional = len(get_directions(node)) > 1
@@ -326,7 +343,7 @@ class _RecurrentRewriter:
         return _Direction(layer, y)
 
     def _make_attributes(self, direction: str) -> dict[str, Any]:
-        """Return the attributes of the function call of one direction.
+        """Return the attributes of the function call for `direction` ("forward" or "reverse").
 
         `given` lists the optional inputs, if there are any; `linear_before_reset` is for GRU only.
         """
@@ -339,9 +356,10 @@ class _RecurrentRewriter:
         return attributes
 
     def _add_weights(self, index: int, suffix: str) -> list[ir.Value]:
-        """Add W, R and B (inputs 1, 2, 3) of direction `index` as initializers, and return them.
+        """Add the weights W, R and B (inputs 1, 2, 3) of direction `index` as initializers.
 
-        An absent bias becomes zeros, 2 * gate rows. Names end in `suffix`.
+        Return them. They have no axis of directions. An absent bias becomes zeros, 2 * gate rows.
+        Names end in `suffix`.
         """
         node = self._node
         gate_rows = int((ir.get_shape(node.inputs[1]) or (0, 0))[1] or 0)
@@ -356,9 +374,10 @@ class _RecurrentRewriter:
         return weights
 
     def _add_slice(self, y: ir.Value, start: int, end: int, suffix: str) -> ir.Value:
-        """Return positions `start` to `end` - 1 of axis 1 of `y` [N, T, H], as [N, 1, H].
+        """Insert a Slice of positions `start` to `end` - 1 of axis 1 of `y`.
 
-        Adds a Slice; callers pass `end` = `start` + 1.
+        Return its output [N, 1, H]. `y` is [N, T, H], or [N, D, H]; callers pass `end` = `start` +
+        1. `suffix` is for the names.
         """
         bounds = []
         for key, bound in (("start", start), ("end", end), ("axis", 1)):
@@ -367,9 +386,10 @@ class _RecurrentRewriter:
         return self._add_node("Slice", [y, *bounds], suffix, (1, self._units), {})
 
     def _replace_sequence_output(self, outputs: list[ir.Value]) -> None:
-        """Replace Y [T, D, N, H], and the forms to which exporters flatten it.
+        """Let the consumers of Y [T, D, N, H] read `outputs`, [N, T, H] per direction.
 
-        `outputs` are the y [N, T, H] of each direction.
+        Nodes by which exporters flatten Y or select one direction are removed where they only
+        revert the layout; the rest read a stacked and transposed copy.
         """
         sequence, count = self._node.outputs[0], len(outputs)
         sizes = (int(self._sizes[0] or 0), count * self._units)
@@ -389,7 +409,7 @@ class _RecurrentRewriter:
             self._replace_output(sequence, stacked, (2, 1, 0, 3))
 
     def _stack_directions(self, outputs: list[ir.Value]) -> ir.Value:
-        """Return `outputs`, one [N, T, H] per direction, stacked along axis 1: [N, D, T, H]."""
+        """Return `outputs`, [N, T, H] per direction, stacked along axis 1: [N, D, T, H]."""
         length = int(self._sizes[0] or 0)
         has_axes_attribute = ir.get_opset(self._model) < 13
         unsqueezed = []
@@ -408,7 +428,7 @@ class _RecurrentRewriter:
     def _find_or_add_concat(
         self, suffix: str, outputs: list[ir.Value], sizes: Sequence[int]
     ) -> ir.Value:
-        """Return the concatenation of `outputs` along axis 2; an existing one is returned again.
+        """Return the concatenation of `outputs` along axis 2; an existing Concat of them is reused.
 
         `suffix` and `sizes` (the dimensions after the batch) are those of a new one.
         """
@@ -423,8 +443,8 @@ class _RecurrentRewriter:
     def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
         """Let the consumers of `old` read `new`, transposed by `perm`.
 
-        A consumer that reverts this Transpose reads `new` itself. The producer of `old` is removed,
-        unless it is the recurrent node. The Transpose takes over the name of `old`.
+        A consumer that reverts this Transpose reads `new` itself. The producer of `old` is removed
+        unless it is the recurrent node. The new Transpose takes over the name of `old`.
         """
         model = self._model
         if tuple(perm) == _BATCH_TIME_PERM:
@@ -500,9 +520,9 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
-    """Return states [D, N, H] that are constant and equal for all samples as [D, 1, H], or None.
+    """Return constant states [D, N, H] that all samples share as [D, 1, H], or None.
 
-    Looks through Identity, a swap of batch and time, and operators that repeat a constant.
+    Looks through Identity, a swap of batch and time, and Expand or Tile of a constant.
     """
     array = ir.const_value(value)
     if array is not None:
@@ -525,9 +545,9 @@ def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _repeated_constant(node: ir.Node | None, axis: int) -> np.ndarray | None:
-    """Return the constant with three axes that an Expand or Tile repeats along `axis`, or None.
+    """Return the constant that `node`, an Expand or Tile, repeats along `axis`, or None.
 
-    The constant has size 1 on `axis`.
+    The constant must have three axes and size 1 on `axis`.
     """
     if node is None or node.op_type not in ("Expand", "Tile"):
         return None
@@ -536,10 +556,10 @@ def _repeated_constant(node: ir.Node | None, axis: int) -> np.ndarray | None:
 
 
 def _concatenates_directions(node: ir.Node, count: int) -> bool:
-    """Whether `node` converts Y [T, D, N, H] to [T, N, D*H], alone or with a Reshape after it.
+    """Whether `node` begins the conversion of Y [T, D, N, H] to [T, N, D*H].
 
-    Alone: a Squeeze of axis 1, for `count` = 1 direction. With a Reshape, its only consumer: a
-    Transpose with perm [0, 2, 1, 3].
+    Either it does so alone, a Squeeze of axis 1 for `count` = 1 direction, or it is a Transpose
+    with perm [0, 2, 1, 3] whose only consumer is a Reshape that flattens the last two axes.
     """
     if ir.is_standard_op(node, "Squeeze"):
         rank = len(ir.get_shape(node.outputs[0]) or ())
@@ -555,7 +575,7 @@ def _concatenates_directions(node: ir.Node, count: int) -> bool:
 def _flattens_last_axes(node: ir.Node) -> bool:
     """Whether `node` is a Reshape from [T, N, D, H] to [T, N, D*H].
 
-    Compares axis 0 and the product; False if a shape is unknown.
+    Only axis 0 and the product are compared; False if a shape is unknown.
     """
     if node.op_type != "Reshape":
         return False
@@ -598,9 +618,10 @@ def _selected_directions(node: ir.Node, count: int) -> list[int]:
 
 
 def _flat_output(node: ir.Node) -> ir.Value:
-    """Return the tensor [T, N, D*H] of `node`, a match of `_concatenates_directions`.
+    """Return the tensor [T, N, D*H] to which `node` begins to convert Y [T, D, N, H].
 
-    That is the output of a Squeeze, or of the Reshape after a Transpose.
+    That is the output of `node`, a Squeeze, or else of the Reshape that alone reads the Transpose
+    `node`.
     """
     if node.op_type == "Squeeze":
         return node.outputs[0]

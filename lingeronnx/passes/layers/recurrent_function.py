@@ -57,10 +57,11 @@ def _make_body(
     opset: int,
     name: str,
 ) -> ir.Graph:
-    """Return the body of the function: the standard operator between Transposes.
+    """Return the body of a function for one direction of an LSTM or GRU with the batch on axis 0.
 
-    The inputs are x, w, r, b and `optional_inputs`; x has the batch first, weights no axis of
-    directions. The outputs are y and the last state (and cell of an LSTM).
+    It is the standard operator `op_type` between Transposes. The inputs are x, w, r, b and
+    `optional_inputs`; weights have no axis of directions. The outputs are y, and the last state
+    (and cell) of an LSTM, or of a GRU with optional inputs.
     """
     builder = _BodyBuilder(opset)
     x, w, r, b = (ir.Value(name=value_name) for value_name in ("x", "w", "r", "b"))
@@ -95,10 +96,10 @@ def _make_body(
 
 
 class _BodyBuilder:
-    """Collects the nodes of a function body for an opset."""
+    """Collects the nodes of a function body, written for the opset `opset`."""
 
     def __init__(self, opset: int) -> None:
-        """Start without nodes, for a body of version `opset`."""
+        """Start without nodes; `opset` is the version of the operators that will be added."""
         self.opset = opset
         self.nodes: list[ir.Node] = []
 
@@ -109,18 +110,21 @@ class _BodyBuilder:
         output: str,
         attrs: dict[str, Any] | None = None,
     ) -> ir.Value:
-        """Append a node with one output named `output`, and return this."""
+        """Append a node with one output named `output`; return that output."""
         node = ir.node(op_type, inputs, attrs or {})
         node.outputs[0].name = output
         self.nodes.append(node)
         return node.outputs[0]
 
     def transpose(self, value: ir.Value, output: str) -> ir.Value:
-        """Swap the first two of three axes."""
+        """Append a Transpose that swaps the first two of three axes of `value`.
+
+        Return its output.
+        """
         return self.add("Transpose", [value], output, {"perm": [1, 0, 2]})
 
     def constant(self, array: np.ndarray, output: str) -> ir.Value:
-        """Append a Constant node and return its output."""
+        """Append a Constant node of `array` with an output named `output`; return that output."""
         return self.add("Constant", [], output, {"value": ir.tensor(array)})
 
     def change_axes(self, op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
@@ -137,9 +141,11 @@ class _BodyBuilder:
 def _add_states(
     builder: _BodyBuilder, x: ir.Value, optional_values: Mapping[str, ir.Value]
 ) -> list[ir.Value | None]:
-    """Return the initial state and cell [1, N, H]; None for those that are not inputs.
+    """Append nodes that make initial state "h" and cell "c" [1, N, H] for the operator.
 
-    A constant state has one row for all samples, which is repeated.
+    Return both. `optional_values` has those that are inputs of the function, [N, 1, H]; None for
+    others. A constant state has one row for all samples, which is repeated to the batch size of
+    `x`.
     """
     if not optional_values.keys() - {"lengths"}:
         return [None, None]

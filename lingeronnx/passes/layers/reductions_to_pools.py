@@ -33,10 +33,11 @@ _POOL_BY_OP = {
 
 
 def convert_reductions_to_pools(model: ir.Model) -> PassResult:
-    """Convert the reductions of `model` that other passes do not convert (`_is_handled_elsewhere`).
+    """Convert ReduceMean, ReduceMax and ReduceSum over adjacent axes of a sample to pools.
 
-    In place, to pools. The axes must be adjacent within a sample, and the sizes known; other nodes
-    are skipped with a reason.
+    In place. The sizes must be known; other nodes are skipped with a reason. Left to other passes,
+    without a reason, are means and maxima over one axis of three, or over the last two axes of
+    four.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -53,9 +54,10 @@ def convert_reductions_to_pools(model: ir.Model) -> PassResult:
 
 
 def _is_handled_elsewhere(node: ir.Node) -> bool:
-    """Whether `sequence_pool` or `spatial_pool` converts the node.
+    """Whether another pass converts the reduction `node` to a pool.
 
-    That is one axis of three, or the last two of four; a sum never.
+    That is a mean or maximum over one axis of three, or over the last two axes of four; a sum
+    never.
     """
     rank = len(ir.get_shape(node.inputs[0]) or ())
     if node.op_type == "ReduceSum" or not rank:
@@ -82,9 +84,9 @@ def _adjacent_sample_axes(node: ir.Node) -> range | None:
 
 
 def _replace_with_pool(model: ir.Model, node: ir.Node, axes: range) -> None:
-    """Replace a reduction over consecutive `axes` by Reshape, pool and Reshape.
+    """Replace `node`, a reduction over the consecutive `axes`, by a Reshape, a pool and a Reshape.
 
-    Axes before these become channels, axes after them the width; without axes before, a Transpose
+    Axes before `axes` become channels, axes after them the width; without axes before, a Transpose
     makes the latter channels. A sum is the average pool times the number of elements.
     """
     shape = ir.require_shape(node.inputs[0])

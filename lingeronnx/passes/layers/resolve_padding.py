@@ -19,10 +19,11 @@ _WINDOWED_OPS = operators.WINDOWED_OPS - {"ConvTranspose"}
 
 
 def resolve_padding(model: ir.Model) -> PassResult:
-    """Resolve auto_pad, and merge Pads of `model` into the windowed operators after them.
+    """Give Conv and pools of `model` explicit pads: for `auto_pad`, and for a Pad before them.
 
-    In place. auto_pad becomes explicit pads where the sizes are known; nodes with auto_pad left and
-    Pads that cannot be merged are skipped with a reason.
+    In place. A Pad with zeros is merged into the operator that alone reads it. Nodes whose
+    `auto_pad` remains because sizes are unknown, and Pads that cannot be merged, are skipped with a
+    reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -55,16 +56,16 @@ def _explain_unmerged_pad(pad: ir.Node, node: ir.Node) -> str:
 
 
 def _pads_space_only(pads: list[int]) -> bool:
-    """Whether pads of all axes are not negative, and zero for batch and channels."""
+    """Whether `pads` (all begins, then all ends) are >= 0, and 0 for batch and channels."""
     rank = len(pads) // 2
     return not any(pads[:2]) and not any(pads[rank : rank + 2]) and min(pads) >= 0
 
 
 def _resolve_auto_pad(node: ir.Node) -> int:
-    """Replace auto_pad by pads if all sizes are known; return the number of changes.
+    """Replace `auto_pad` of `node` by `pads`, in place; return 1, or 0 if a size is unknown.
 
-    An odd total of SAME_UPPER has its larger half at the end, of SAME_LOWER at the beginning; VALID
-    has no pads.
+    0 also without `auto_pad`. An odd total of SAME_UPPER has its larger half at the end, of
+    SAME_LOWER at the beginning; VALID has no pads.
     """
     mode = ir.get_attr(node, "auto_pad", "NOTSET")
     if mode == "NOTSET":
@@ -109,10 +110,10 @@ def _total_same_padding(node: ir.Node, sizes: list[int], kernel: list[int]) -> l
 
 
 def _merge_pad(model: ir.Model, node: ir.Node, pad: ir.Node) -> bool:
-    """Merge `pad` into the windowed operator `node` after it; return whether that is possible.
+    """Add the pads of the Pad node `pad` to the windowed operator `node` after it; return whether.
 
-    It must pad spatial axes with zeros and be read by `node` only; for pools, the mean or maximum
-    must stay the same.
+    False, without a change, unless it pads spatial axes with zeros and only `node` reads it; for
+    pools, the mean or maximum must stay the same.
     """
     if pad.domain or ir.sole_consumer(pad.outputs[0]) is not node:
         return False
@@ -151,7 +152,7 @@ def _get_zero_pads(pad: ir.Node) -> list[int] | None:
 
 
 def _get_stored_pads(pad: ir.Node) -> list[int] | None:
-    """Return the pads from the attribute or the input of a Pad, or None if computed."""
+    """Return the pads of a Pad node, from its attribute or constant input 1; None if computed."""
     pads = ir.get_attr(pad, "pads")
     if not pads:
         pads = ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
@@ -179,10 +180,11 @@ def _pads_with_zeros(pad: ir.Node) -> bool:
 
 
 def _can_merge_into_pool(node: ir.Node, pad: ir.Node, current: list[int], added: list[int]) -> bool:
-    """Whether a pool with `added` pads computes the same as the pool of a tensor padded with zeros.
+    """Whether the pool `node` with pads `added` computes the same as after `pad`, a Pad with zeros.
 
-    False if it has pads (`current`) or ceil_mode, a pad is as large as the kernel, or the input of
-    a MaxPool may be negative. Sets count_include_pad of an AveragePool, in place, if True.
+    False if it has pads (`current`) or `ceil_mode`, if a pad is as large as the kernel, or if the
+    input of a MaxPool may be negative. If True for an AveragePool, sets its `count_include_pad`, in
+    place.
     """
     kernel = ir.get_attr(node, "kernel_shape")
     if any(count >= taps for count, taps in zip(added, [*kernel, *kernel], strict=True)):

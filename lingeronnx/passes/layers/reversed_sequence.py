@@ -23,10 +23,11 @@ _OPPOSITE_DIRECTION = {"forward": "reverse", "reverse": "forward"}
 
 
 def fold_sequence_reversal(model: ir.Model) -> PassResult:
-    """Reverse the direction of the recurrent layers of `model` that read reversed sequences.
+    """Reverse the direction of recurrent layers of `model` that read a reversed sequence, in place.
 
-    In place. The reversal before the layer is dropped, and those after it as well; skipped with a
-    reason if the output is used in other ways than reversed or one step at a time.
+    The Slice that reverses the input is bypassed, and those that reverse the output as well; a
+    Slice of one step selects the mirrored one. Skipped with a reason if the output is used
+    otherwise.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -43,7 +44,7 @@ def fold_sequence_reversal(model: ir.Model) -> PassResult:
 
 
 def _explain_unchanged(y: ir.Value) -> str | None:
-    """Return why the direction of the layer that computes `y` cannot be reversed, or None.
+    """Return why the direction of the recurrent layer with output `y` cannot be reversed, or None.
 
     Each consumer must reverse the sequence or select a single step; `y` must not be a graph output,
     and at most one of the reversed sequences may be one.
@@ -59,10 +60,10 @@ def _explain_unchanged(y: ir.Value) -> str | None:
 
 
 def _reverse_direction(model: ir.Model, node: ir.Node, source: ir.Value) -> None:
-    """Let `node` read `source` in the other direction, and adapt the consumers of its output.
+    """Let the recurrent layer `node` read `source`, not reversed, in the other direction.
 
-    Consumers that reverse the output are bypassed; those that select a step select the mirrored
-    one.
+    `source` is its input before the reversal. Consumers that reverse its output are bypassed; those
+    that select a step select the mirrored one. The output gets a new name.
     """
     y = node.outputs[0]
     steps = [(use.node, _single_step(use.node)) for use in y.uses()]
@@ -80,14 +81,14 @@ def _reverse_direction(model: ir.Model, node: ir.Node, source: ir.Value) -> None
 
 
 def _is_recurrent_layer(node: ir.Node) -> bool:
-    """Whether `node` calls an LSTM or GRU function without lengths."""
+    """Whether `node` calls the model-local function of an LSTM or GRU without sequence lengths."""
     if node.domain != ir.FUNCTION_DOMAIN or ir.base_op_type(node) not in ("LSTM", "GRU"):
         return False
     return "lengths" not in optional_input_indices(node)
 
 
 def _sequence_length(node: ir.Node) -> int:
-    """Return the number of steps of the input of `node`."""
+    """Return the number of steps T of input 0 [N, T, I] of `node`; 0 if it is unknown."""
     return int((ir.get_shape(node.inputs[0]) or (0, 0))[1] or 0)
 
 
@@ -101,7 +102,7 @@ def _sliced_steps(node: ir.Node) -> range | None:
 
 
 def _is_reversal(node: ir.Node) -> bool:
-    """Whether `node` reverses a sequence of at least two steps."""
+    """Whether `node` is a Slice that reverses axis 1 of [N, T, units], of at least two steps."""
     steps = _sliced_steps(node)
     if steps is None or len(steps) <= 1:
         return False
@@ -109,10 +110,7 @@ def _is_reversal(node: ir.Node) -> bool:
 
 
 def _single_step(node: ir.Node) -> int | None:
-    """Return the only step of axis 1 that a Slice selects; None if it selects several.
-
-    None also for other nodes.
-    """
+    """Return the step of [N, T, units] that `node` selects, if it is a Slice of one; else None."""
     steps = _sliced_steps(node)
     return steps[0] if steps is not None and len(steps) == 1 else None
 

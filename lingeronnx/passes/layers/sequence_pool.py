@@ -31,10 +31,10 @@ _POOL_BY_OP = {
 
 
 def convert_sequence_pools(model: ir.Model) -> PassResult:
-    """Convert the pools of sequences in `model`, and means and maxima over one of their axes.
+    """Convert pools of sequences [N, A, B], and means and maxima over one of their axes, in place.
 
-    In place. They become pools over images of height 1; a reduction with unknown sizes is skipped
-    with a reason.
+    They become pools over images of height 1. A mean or maximum with unknown sizes is skipped with
+    a reason; pools that cannot be converted are left alone silently.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -56,7 +56,7 @@ def convert_sequence_pools(model: ir.Model) -> PassResult:
 
 
 def _reduced_sequence_axes(node: ir.Node) -> list[int]:
-    """Return the axes of a float tensor [N, A, B] that `node` reduces, or an empty list.
+    """Return the axes that `node` reduces if its input is a float32 tensor [N, A, B], else [].
 
     Global pools reduce axis 2; the others have axes as attribute or input.
     """

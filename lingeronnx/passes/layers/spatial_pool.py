@@ -19,11 +19,11 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_spatial_pools(model: ir.Model) -> PassResult:
-    """Convert spatial means and maxima of `model` to AveragePool and MaxPool, in place.
+    """Convert means and maxima over height and width of `model` to AveragePool and MaxPool.
 
-    Only of an input with four axes and known spatial sizes. Also drops ceil_mode without an effect,
-    and pads pools so that all windows are full. Other reductions and remaining ceil_mode are
-    skipped with a reason.
+    In place. Their input must have four axes and known spatial sizes. Pools also lose a `ceil_mode`
+    without effect, or are padded so that all windows are full. Other reductions and remaining
+    `ceil_mode` are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -78,9 +78,9 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, keeps_axes: bool) -> None
 
 
 def _match_spatial_reduction(node: ir.Node) -> bool | None:
-    """Whether a float32 mean or maximum over axes 2 and 3 keeps them as size 1 (`keepdims`).
+    """Return whether `node`, a mean or maximum over axes 2 and 3, keeps them as size 1.
 
-    True for global pools. None for other operators, types and axes, which are no such reduction.
+    True for global pools. None if `node` is no such reduction of a float32 tensor.
     """
     source = node.inputs[0] if node.inputs else None
     if source is None or source.dtype is None or source.dtype.name != "FLOAT":
@@ -96,10 +96,10 @@ def _match_spatial_reduction(node: ir.Node) -> bool | None:
 
 
 def _drop_ceil_mode(node: ir.Node) -> int:
-    """Set `ceil_mode` of a pool to 0 if the windows cover the padded input exactly, and return 1.
+    """Set `ceil_mode` of the pool `node` to 0 if it has no effect, and return 1.
 
-    Returns 0 and changes nothing if they do not along some axis, if `ceil_mode` is 0 already, or if
-    a spatial dimension is unknown.
+    It has none if the windows cover the padded input exactly. Returns 0, without a change, if they
+    do not along some axis, if `ceil_mode` is 0 already, or if a spatial dimension is unknown.
     """
     shape = ir.get_shape(node.inputs[0])
     if not ir.get_attr(node, "ceil_mode", 0) or shape is None or None in shape[2:]:
@@ -119,11 +119,11 @@ def _drop_ceil_mode(node: ir.Node) -> int:
 
 
 def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
-    """Pad a two-dimensional pool so that all windows are full; return 1.
+    """Pad the two-dimensional pool `node` so that all windows are full; return 1.
 
-    Replaces ceil_mode and uncounted padding by counted padding and a factor per position. Returns
-    0, without a change, if there is neither, for auto_pad, unknown sizes, and windows without
-    elements.
+    `ceil_mode` and padding that an average does not count become counted padding and a Mul by a
+    factor per position. Returns 0, without a change, if there is neither, for `auto_pad`, unknown
+    sizes, and windows without elements.
     """
     shapes = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if node.domain or len(node.outputs) != 1 or not _are_static_maps(*shapes):
@@ -152,12 +152,15 @@ def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
 
 
 def _counts_padding(node: ir.Node) -> bool:
-    """Whether `node` is an average that counts padded zeros."""
+    """Whether `node` is an AveragePool with `count_include_pad`: its mean counts padded zeros."""
     return node.op_type == "AveragePool" and bool(ir.get_attr(node, "count_include_pad", 0))
 
 
 def _has_partial_windows(node: ir.Node) -> bool:
-    """Whether `node` has `ceil_mode`, or is an AveragePool with pads that are not counted."""
+    """Whether windows of the pool `node` may extend beyond the elements that it counts.
+
+    That is with `ceil_mode`, or for an AveragePool with pads that are not counted.
+    """
     if ir.get_attr(node, "ceil_mode", 0):
         return True
     if node.op_type != "AveragePool" or _counts_padding(node):

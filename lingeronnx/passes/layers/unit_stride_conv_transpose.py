@@ -21,10 +21,11 @@ __all__ = ["convert_unit_stride_conv_transpose"]
 
 
 def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
-    """Convert the transposed convolutions of `model` that have stride 1 to Conv, in place.
+    """Convert ConvTranspose nodes of `model` with stride 1 to Conv, in place.
 
-    Only those that platforms support better as Conv (`_is_beneficial`). The weight must be constant
-    and the resulting padding not negative; others are skipped with a reason.
+    Only those that platforms support better as Conv: with several groups, or only read by a
+    BatchNormalization. The weight must be constant and the resulting padding not negative; such
+    nodes that fail are skipped with a reason.
     """
     changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
@@ -44,7 +45,7 @@ def convert_unit_stride_conv_transpose(model: ir.Model) -> PassResult:
 
 
 def _is_beneficial(node: ir.Node) -> bool:
-    """Whether platforms support the convolution better than the transposed one.
+    """Whether platforms support the ConvTranspose `node` better as a Conv.
 
     That holds for several groups, and if a BatchNormalization is the only consumer.
     """
@@ -72,9 +73,10 @@ def _explain_unconvertible(node: ir.Node, kernel: tuple[int, ...]) -> str:
 
 
 def _conv_pads(node: ir.Node, kernel: tuple[int, ...]) -> list[int]:
-    """Return the pads of the equivalent convolution: (k - 1) * d - p, all begins, then all ends.
+    """Return the pads of the Conv that equals the ConvTranspose `node` of stride 1.
 
-    `p` are the pads, `d` the dilations of `node`, `k` the sizes in `kernel`. They may be negative.
+    They are (k - 1) * d - p, all begins, then all ends, with p the pads and d the dilations of
+    `node`, and k the sizes in `kernel`. They may be negative.
     """
     rank = len(kernel)
     dilations = ir.get_attr(node, "dilations", [1] * rank)

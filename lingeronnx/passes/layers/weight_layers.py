@@ -8,14 +8,14 @@ from ...graph import ir
 
 
 def is_weight_layer(node: ir.Node) -> bool:
-    """Whether `node` is a layer with a weight whose axis 0 is the output channel."""
+    """Whether `node` is a Conv or the model-local Linear, with the outputs on weight axis 0."""
     return (node.op_type == "Conv" and not node.domain) or (
         node.op_type == "Linear" and node.domain == ir.FUNCTION_DOMAIN
     )
 
 
 def channel_axis(node: ir.Node) -> int:
-    """Return the channel axis of the output of a weight layer: 1 for Conv, the last for Linear."""
+    """Return the channel axis of the output of `node`: 1 for a Conv, -1 (the last) for a Linear."""
     return 1 if node.op_type == "Conv" else -1
 
 
