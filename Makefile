@@ -74,15 +74,15 @@ package: ## build sdist and wheel into dist/, test them in clean environments (P
 	@$(PYTHON) -m benchmarks.package_install $(PACKAGE)
 	@$(PYTHON) -m benchmarks.container_steps
 
-baseline: $(TESTS) ## compare the measured figures of docs/baseline.md with the code; fail on a regression (BASELINE=--write: update the page)
+baseline: $(TESTS) ## compare the measured figures of benchmarks/results/baseline.md with the code; fail on a regression (BASELINE=--write: update the page)
 	@$(BIN)/python -m benchmarks.baselines $(BASELINE)
 
-fuzz: $(TESTS) ## hostile input through the commands and calls (N=2000 SECONDS=600 KIND="integer yaml" SEED=0 SECOND=1; docs/reliability.md)
+fuzz: $(TESTS) ## hostile input through the commands and calls (N=2000 SECONDS=600 KIND="integer yaml" SEED=0 SECOND=1; docs/explanation/reliability.md)
 	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.robustness -n $(or $(N),2000) $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED)) $(if $(SECOND),--second) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(KEEP),--keep $(KEEP))
 
 # One process computes with one thread; several may run side by side with a JOURNAL each.
-fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="image unet" CHIP="venus arcs" SEED=0; docs/fuzzing.md)
+fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="image unet" CHIP="venus arcs" SEED=0; benchmarks/results/fuzzing.md)
 	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.fuzz -n $(or $(N),400) $(if $(FAMILY),--family $(FAMILY)) \
 	  $(if $(CHIP),--chip $(CHIP)) $(if $(CHECK),--check $(CHECK)) $(if $(SEED),--seed $(SEED)) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(THAN),--than $(THAN))
 
@@ -105,8 +105,8 @@ format: $(TESTS) ## let ruff mend layout and what it can mend of its rules
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became slower (BENCH=--quick: two minutes)
-	@$(BIN)/python -m benchmarks.speed $(or $(BENCH),--write docs)
+bench: $(TESTS) ## measure speed and write benchmarks/results/speed.md; tell what became slower (BENCH=--quick: two minutes)
+	@$(BIN)/python -m benchmarks.speed $(or $(BENCH),--write benchmarks/results)
 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup

@@ -1,10 +1,10 @@
 """Error of every integer activation against the real function.
 
-Tables and pictures of the documentation.
-python benchmarks/activation_error.py                   # print docs/activations.md
-python benchmarks/activation_error.py --write docs/     # write it, and the part of docs/numerics.md
-between the marks python benchmarks/activation_error.py --plots docs/     # draw the pictures; needs
-the extra [report]
+Writes benchmarks/results/activations.md, and tables and pictures of docs/reference/numerics.md.
+
+python benchmarks/activation_error.py             # print the page of results
+python benchmarks/activation_error.py --write     # write it, and the part of numerics.md between marks
+python benchmarks/activation_error.py --plots     # draw the pictures; needs the extra [report]
 
 Tables are measured on every input they can have (2^16 evenly spaced ones of 32 bits), operators on
 every int8 at every scale, as the quantizer writes them for the platform, rows on seeded random
@@ -38,6 +38,10 @@ from lingeronnx.targets import get_target
 from simulator.fixed_point import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, make_input_table
 from simulator.piecewise import load_piecewise
+
+ROOT = Path(__file__).resolve().parents[1]
+NUMERICS = ROOT / "docs" / "reference" / "numerics.md"
+RESULTS = ROOT / "benchmarks" / "results" / "activations.md"
 from simulator.program import Step, TensorSpec, compile_program
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -327,19 +331,19 @@ def lengths() -> str:
     return "\n".join(lines) + "\n"
 
 
-def images() -> str:
-    """Return the pictures as Markdown."""
-    return "\n\n".join(f"![{title}]({name})" for name, title in PICTURES.items()) + "\n"
+def images(folder: str = "") -> str:
+    """Return the pictures as Markdown; folder : the path to them, with its slash."""
+    return "\n\n".join(f"![{title}]({folder}{name})" for name, title in PICTURES.items()) + "\n"
 
 
 def page() -> str:
-    """Return docs/activations.md."""
+    """Return benchmarks/results/activations.md."""
     return f"""# Activations: how far the integers are from the real functions
 
-Written by `python benchmarks/activation_error.py --write docs/ --plots docs/`.
+Written by `python benchmarks/activation_error.py --write --plots`.
 
 One LSB is one count of the output's format. Rounding alone gives at most 0.50 LSB, and 0.25 LSB on average. A real
-value beyond the largest integer counts as the largest integer. [numerics.md](numerics.md) has the formulas.
+value beyond the largest integer counts as the largest integer. [numerics.md](../../docs/reference/numerics.md) has the formulas.
 
 ## All functions
 
@@ -347,7 +351,7 @@ Tables are measured over their whole input. Rows (softmax and the like) and oper
 lengths; each figure is that of the worst one.
 
 {summary()}
-{images()}
+{images("../../docs/reference/")}
 * `generic` has a table entry for each input (`iqTable`): the real function, rounded half up. So the error is 0.50 LSB
   at most.
 * The tables of straight pieces are worst where two pieces meet. In eight bits hardly anything of that is left.
@@ -380,7 +384,7 @@ stays in float there.
 
 
 def part() -> str:
-    """Return the part of docs/numerics.md, marks included."""
+    """Return the part of docs/reference/numerics.md, marks included."""
     return f"""{START}
 
 {summary()}
@@ -389,14 +393,14 @@ def part() -> str:
 
 
 def inserted(text: str) -> str:
-    """Return the text of docs/numerics.md with its part replaced.
+    """Return the text of docs/reference/numerics.md with its part replaced.
 
     ValueError where the marks are not there.
     """
     before, found, rest = text.partition(START)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise ValueError(f"docs/numerics.md has no part between '{START}' and '{END}'")
+        raise ValueError(f"docs/reference/numerics.md has no part between '{START}' and '{END}'")
     return before + part() + after
 
 
@@ -560,19 +564,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--write",
-        type=Path,
-        metavar="FOLDER",
-        help="write activations.md and the part of numerics.md",
+        action="store_true",
+        help="write benchmarks/results/activations.md and the part of docs/reference/numerics.md",
     )
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the pictures")
+    parser.add_argument("--plots", action="store_true", help="draw the pictures of numerics.md")
     given = parser.parse_args()
     if given.plots:
         for name in PICTURES:
-            draw(name, given.plots)
+            draw(name, NUMERICS.parent)
     if given.write:
-        numerics = given.write / "numerics.md"
-        write_text(numerics, inserted(numerics.read_text()))
-        write_text(given.write / "activations.md", page())
+        write_text(NUMERICS, inserted(NUMERICS.read_text()))
+        write_text(RESULTS, page())
     if not given.plots and not given.write:
         sys.stdout.write(page())
 

@@ -4,7 +4,7 @@ Quantized, deployed, compiled and compared on this machine.
     python -m benchmarks.c_programs [--shared FOLDER] [--only NAME ...] [--chips venus ...]
     [--effort fast]
         [--samples 20] [--stream-calls 200] [--max-parts N] [--sanitize] [--calls N] [--jobs N]
-        [--limit SECONDS] [--log FILE] [--write docs/programs.md]
+        [--limit SECONDS] [--log FILE] [--write benchmarks/results/programs.md]
 
 The models are those of `benchmarks.packability_agreement` and the two of
 `benchmarks.streaming_models`; they are tried on their test data, which calibration has not seen.

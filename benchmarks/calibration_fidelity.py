@@ -1,7 +1,7 @@
 """How close the reported fidelity is to that on fresh data, and what the calibrator's choice brings.
 
     python -m benchmarks.calibration_fidelity SHARED [--platform generic] [--only NAME ...]
-        [--results FILE.jsonl] [--write docs/held-out.md]
+        [--results FILE.jsonl] [--write benchmarks/results/calibration-fidelity.md]
 
 SHARED is the folder with models/, data/loaders.py and data/real_models.py. Every model is quantized
 with the defaults. For its worst output stand: the SQNR on calibration samples, to which scales and

@@ -10,7 +10,7 @@ written with --objective time. All are compared at the upper end of the range, u
 bound; of a model in parts all parts for the chip that run there together. Outputs of all forms of
 these are compared on random inputs; a part that the simulator refuses is left out, with a line. The
 bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards
-comes. --write puts the table into docs/latency.md; with --log, models that the file holds are not
+comes. --write puts the table into benchmarks/results/cycles.md; with --log, models that the file holds are not
 run again. Ends with 1 where a model becomes slower, an output differs, or more bytes have no price.
 """
 
@@ -44,7 +44,7 @@ from lingeronnx.targets.luna.evaluation import DetailedVerdict
 from lingeronnx.targets.luna.packer.names import build_safe_names
 from lingeronnx.targets.objective import OBJECTIVE_KEY
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "latency.md"
+PAGE = Path(__file__).resolve().parent / "results" / "cycles.md"
 BEGIN, END = "<!-- cycles -->\n", "<!-- end of cycles -->\n"
 _PRODUCTS = (
     "Conv1dInt",
@@ -235,7 +235,9 @@ def main() -> int:
     parser.add_argument(
         "--log", type=Path, help="JSON lines; models that are there are not run again"
     )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/latency.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into benchmarks/results/cycles.md"
+    )
     asked = parser.parse_args()
     target = get_target(asked.platform)
     known: dict[str, dict[str, Any]] = {}

@@ -3,7 +3,7 @@
     python -m benchmarks.object_sizes [--only NAME ...] [--chips venus ...] [--samples 8]
         [--effort fast] [--compiler gcc] [--log FILE] [--budget SECONDS]
 
-Deploys every model of the regression baseline (docs/baseline.md) on each chip, compiles the C files
+Deploys every model of the regression baseline (benchmarks/results/baseline.md) on each chip, compiles the C files
 of the folder, and compares object by object what README.md and manifest.json state with the
 sections of the object: `.data` + `.bss` must be equal, and so must the constant arrays and the
 symbols of the same name in `.rodata`. One row per model and chip. With --log, rows of an earlier
@@ -59,7 +59,7 @@ _HEAD = (
 
 def list_cases(only: Sequence[str], chips: Sequence[str]) -> list[Case]:
     """Return one case per model of the baseline and chip, with the baseline's fixed inputs."""
-    rows = parse_page((ROOT / "docs" / "baseline.md").read_text(encoding="utf-8"))
+    rows = parse_page((ROOT / "benchmarks" / "results" / "baseline.md").read_text(encoding="utf-8"))
     settings: dict[str, str] = {}
     for row in rows:
         fixed = re.findall(r"--fix \S+", row.case.settings)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.packability_agreement [--shared FOLDER] [--only NAME ...] [--chips venus
     ...] [--effort fast]
-        [--limit N] [--log FILE] [--write docs/check.md]
+        [--limit N] [--log FILE] [--write benchmarks/results/packability.md]
 
 The models are those of models/ and, where there is a folder with more (its models/ and data/),
 those in it. Each is quantized with its calibration data, and what is written is judged under the

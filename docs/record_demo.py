@@ -1,4 +1,4 @@
-"""Record what `lingeronnx demo` prints as docs/demo.svg, the picture in the README.
+"""Record what `lingeronnx demo` prints as docs/images/demo.svg, the picture in the README.
 
 python docs/record_demo.py
 """
@@ -31,7 +31,7 @@ def main() -> None:
         console = Console(record=True, width=WIDTH, file=nowhere)
         console.print(Text("$ lingeronnx demo", style="bold"))
         console.print(Text.from_ansi(text.rstrip()))
-        console.save_svg(str(root / "docs" / "demo.svg"), title="lingeronnx demo")
+        console.save_svg(str(root / "docs" / "images" / "demo.svg"), title="lingeronnx demo")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Measure the figures of docs/baseline.md and report regressions.
+"""Measure the figures of benchmarks/results/baseline.md and report regressions.
 
 python -m benchmarks.baselines [--write] [--complete] [--only TEXT ...] [--table FILE] [--processes
 N]
 
-Every row of docs/baseline.md is measured. A row is a regression if its value is lower than before
+Every row of benchmarks/results/baseline.md is measured. A row is a regression if its value is lower than before
 by more than its tolerance; the exit code is then 1, as it is if a row fails. --write updates the
 table with better values, new ones (a value of ? in the table) and accepted regressions, whose
 reason the last column must give. With --complete a row that cannot run because its model or data
@@ -27,7 +27,7 @@ from .gate import Result, run_gate
 from .gate import measure_case as attempt
 from .table import Case
 
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "baseline.md"
+TABLE = Path(__file__).resolve().parents[1] / "results" / "baseline.md"
 
 
 def main(words: Sequence[str] | None = None) -> int:

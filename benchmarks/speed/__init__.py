@@ -1,6 +1,6 @@
 """How fast: simulator, quantize and first runs, each beside what onnxruntime does with the same model in the same run.
 
-    python -m benchmarks.speed [--quick] [--write docs]     everything; `make bench`
+    python -m benchmarks.speed [--quick] [--write benchmarks/results]     everything; `make bench`
     python -m benchmarks.speed.simulator_speed MODEL.onnx ...    the simulator on models of your own
     python -m benchmarks.speed.quantize_cost MODEL CALIB       quantize beside quantize_static
     python -m benchmarks.speed.cold_start [MODEL.onnx]           what a first run compiles

@@ -3,7 +3,7 @@
 python -m benchmarks.speed [--quick] [--write FOLDER]
 
 --quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize, and only the best
-row of dot instructions that the processor has. --write writes `benchmarks.md` and `benchmarks.json`
+row of dot instructions that the processor has. --write writes `speed.md` and `speed.json`
 into a folder. What became slower is told against the file that the last commit has in docs/.
 """
 
@@ -42,7 +42,7 @@ from .page import (
 from .quantize_cost import METHODS, measure_costs
 from .simulator_speed import PROCESSORS, measure_net, measure_peaks
 
-_KEPT = "docs/benchmarks.json"
+_KEPT = "benchmarks/results/speed.json"
 _LONG = 512  # samples from which on a measurement is not repeated
 
 #: Models of ../shared/models that are quantized, and their data.
@@ -157,7 +157,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
-    command = f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write docs"
+    command = (
+        f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write benchmarks/results"
+    )
     start, machine = time.perf_counter(), {"command": command, **describe_machine()}
     print("; ".join(machine.values()), flush=True)
     why_not: dict[str, str] = {}
@@ -176,8 +178,8 @@ def main() -> None:
     print("", *find_regressions(load_committed_figures(), figures.to_dict()), sep="\n")
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)
-        (given.write / "benchmarks.md").write_text(format_page(figures))
-        (given.write / "benchmarks.json").write_text(json.dumps(figures.to_dict(), indent=1) + "\n")
+        (given.write / "speed.md").write_text(format_page(figures))
+        (given.write / "speed.json").write_text(json.dumps(figures.to_dict(), indent=1) + "\n")
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 

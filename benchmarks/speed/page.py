@@ -250,7 +250,7 @@ Written by `{command}` on {date}: {cpu}, instruction row {row}.
 
 Engines run in turn, round by round, in one process; figures are medians. Ratios below 1 mean that lingeronnx is faster.
 Each begins when the threads of the one before it are asleep: onnxruntime's look for work some 40 ms after a run.
-`docs/benchmarks.json` keeps the figures. The next run prints which ratio to onnxruntime became worse by more than a
+`benchmarks/results/speed.json` keeps the figures. The next run prints which ratio to onnxruntime became worse by more than a
 tenth; only runs on the same processor with the same instruction row are compared.
 
 ## The simulator

@@ -20,8 +20,8 @@ DOCS = Path(__file__).parents[1]
 def written() -> dict[str, str]:
     """Return the pages, each under its path below docs/."""
     makers: dict[str, Callable[[], str]] = {
-        "errors.md": error_messages.page,
-        "models.md": model_table.page,
+        "reference/errors.md": error_messages.page,
+        "reference/models.md": model_table.page,
         "reference/commands.md": commands.page,
         "reference/python.md": python_calls.page,
         "reference/json.md": schema_files.page,

@@ -1,7 +1,7 @@
-"""docs/models.md: which models work on which chip, joined from the pages that commands measured.
+"""docs/reference/models.md: which models work on which chip, joined from what commands measured.
 
-Accuracy is that of docs/baseline.md, memory that of docs/programs.md, cycles those of
-docs/latency.md. Nothing is measured here; what a page does not have is left empty.
+Accuracy is that of benchmarks/results/baseline.md, memory that of programs.md beside it, cycles
+those of cycles.md. Nothing is measured here; what a table does not have is left empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .markdown import MADE, table
 
 __all__ = ["page", "rows"]
 
-_DOCS = Path(__file__).parents[1]
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _PREFIX = r"^(?:mlperf_tiny|fsdd|cifar)_"
 _COLUMNS = ("top-1, %", "SQNR, dB")
 
@@ -24,11 +24,11 @@ _HEAD = f"""{MADE}
 
 # Models that work
 
-Each model on each target with the defaults, as the pages of lingeronnx {lingeronnx.__version__} have it from what
-commands measured: accuracy from [baseline](baseline.md), which `make baseline` holds, and which has further figures of
-some models; RAM, flash and external memory (psram) of the whole program, in bytes, from [programs](programs.md); cycles
-of one call, at the upper end, from [time on the chip](latency.md), known for arcs only. An empty cell was not measured.
-[Real models](real-models.md) says more of public models, [first attempts](first-attempts.md) of nets never seen before.
+Each model on each target with the defaults, as commands of lingeronnx {lingeronnx.__version__} measured it. Accuracy is
+what `make baseline` holds, on data that calibration did not see. RAM, flash and external memory (psram) are those of the
+whole program, in bytes. Cycles are those of one call, at the upper end of their range, and known for arcs only. An empty
+cell was not measured. Settings, machines and further figures are in `benchmarks/results/`: `baseline.md`, `programs.md`,
+`cycles.md`, `real-models.md`, and `first-attempts.md` of networks with random weights.
 """
 
 
@@ -52,7 +52,7 @@ def page() -> str:
 def rows() -> Iterator[list[str]]:
     """Yield the cells of each model on each target, in the order of the promises."""
     memory = {(_short(r[0]), r[1]): r[6:9] for r in _table("programs.md", 17)}
-    cycles = {_short(r[0]): r[4] for r in _table("latency.md", 10)}
+    cycles = {_short(r[0]): r[4] for r in _table("cycles.md", 10)}
     promised: dict[tuple[str, str], dict[str, str]] = {}
     for model, target, settings, measure, value, *_ in _table("baseline.md", 7):
         if not settings or settings == "`--mode max-value`":
@@ -71,7 +71,7 @@ def _short(model: str) -> str:
 
 def _table(name: str, columns: int) -> Iterator[list[str]]:
     """Yield the rows of a page's tables that have so many columns, without their heads."""
-    for line in (_DOCS / name).read_text(encoding="utf-8").splitlines():
+    for line in (_RESULTS / name).read_text(encoding="utf-8").splitlines():
         cells = (
             [cell.strip() for cell in line.strip().strip("|").split("|")]
             if line.startswith("|")

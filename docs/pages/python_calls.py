@@ -22,9 +22,9 @@ _HEAD = f"""{MADE}
 
     import lingeronnx as lo
 
-What `help(lo.X)` says. Calls of other tools (`lo.compat`) are told in [coming from other tools](../coming-from.md),
-what needs PyTorch (`lo.torch`) in [calls of a training library](../torch-calls.md), [fine-tuning](../finetune.md) and
-[export](../export.md).
+What `help(lo.X)` says. Calls of other tools (`lo.compat`) are told in [coming from other tools](../tutorials/coming-from.md),
+what needs PyTorch (`lo.torch`) in [calls of a training library](torch-calls.md), [fine-tuning](../tutorials/fine-tuning.md) and
+[export](../how-to/export-from-torch.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""docs/targets/: a page for each target, from the row and the limits that judge a model."""
+"""docs/reference/targets/: a page for each target, from the row and the limits that judge a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ limits, and what to do when something is in the way. [Operators](../operators.md
 
 def pages() -> dict[str, str]:
     """Return the pages, under their paths below docs/."""
-    found = {f"targets/{target.name}.md": _page(target) for target in PLATFORMS}
+    found = {f"reference/targets/{target.name}.md": _page(target) for target in PLATFORMS}
     rows = [
         [
             f"[{t.name}]({t.name}.md)",
@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
     ]
     lines = [_INDEX, *table(["target", "what it is", "modes", "operators", "shared memory"], rows)]
     lines += ["```{toctree}", ":hidden:", "", *(target.name for target in PLATFORMS), "```"]
-    return {"targets/index.md": "\n".join(lines) + "\n", **found}
+    return {"reference/targets/index.md": "\n".join(lines) + "\n", **found}
 
 
 def _page(target: Target) -> str:

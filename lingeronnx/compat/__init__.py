@@ -2,7 +2,8 @@
 
 Each call is a thin adapter of this package's own functions. Where the original takes a torch
 module, these take paths, `Session` objects and results of `quantize`; if PyTorch is installed, they
-take torch modules too, which are exported first. `docs/coming-from.md` maps the names of each tool.
+take torch modules too, which are exported first. `docs/tutorials/coming-from.md`
+maps the names of each tool.
 
     profilers            Dumper, ModelProfiler (wb_analyse is the one of `api`)
     analysis_quant       AnalysisQuant

@@ -5,7 +5,8 @@
     model = onnx.load("model_quant.onnx")
     y = ReferenceEvaluator(model, new_ops=lo.reference_ops("arcs")).run(None, {"x": x})
 
-There is one small class per operator, in NumPy and Python integers, written from docs/numerics.md.
+There is one small class per operator, in NumPy and Python integers, written from
+docs/reference/numerics.md.
 Each family of operators has a file that lists its classes in `FAMILY`. The classes are slow and
 simple, and share no code with the simulator, so that each can verify the other. A graph runs with
 its own batch size, whereas `Session` accepts any. The classes compute the arithmetic of the

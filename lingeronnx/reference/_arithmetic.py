@@ -1,7 +1,7 @@
 """Rounding, saturation, requantization and division in Python integers.
 
-These functions are written from docs/numerics.md alone and share no code with the simulator, since
-they verify it.
+These functions are written from docs/reference/numerics.md alone and share no code with the
+simulator, since they verify it.
 
     round_shift(v, s) = floor(v / 2^s + 1/2)
     saturate(v, b)    = v clamped to signed integers of b bits

@@ -203,7 +203,7 @@ def _make_doc(form: Format) -> str:
 
     Followed by a reference to its formula.
     """
-    return f"{(form.__doc__ or form.name).strip()} The formula is in docs/numerics.md."
+    return f"{(form.__doc__ or form.name).strip()} The formula is in docs/reference/numerics.md."
 
 
 def _make_parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:

@@ -2,7 +2,7 @@
 
 A target assigns one to each operator; operators and reference implementations read it. There is one
 class per family of operators; `Arithmetic` itself is for operators that only move or requantize
-data. The defaults are those of `generic`. The formulas are in docs/numerics.md.
+data. The defaults are those of `generic`. The formulas are in docs/reference/numerics.md.
 """
 
 from __future__ import annotations

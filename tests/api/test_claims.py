@@ -1,5 +1,5 @@
 """Words such as "correct", "same integers", "exact" and "proved" stand on results of checks: without
-the result the words are not there. docs/reliability.md says what each of them means.
+the result the words are not there. docs/explanation/reliability.md says what each of them means.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_members_of_results(cls, old, new):
 
 @pytest.mark.parametrize("cls", sorted({cls for cls, _, _ in MEMBERS} | {Target}, key=str))
 def test_former_names_are_documented(cls):
-    page = (Path(__file__).parents[2] / "docs" / "stability.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "stability.md").read_text()
     (line,) = [line for line in page.splitlines() if line.startswith(f"| `{cls.__name__}` |")]
     former = {
         name: value._new for name, value in vars(cls).items() if isinstance(value, _OldMember)

@@ -1,4 +1,4 @@
-"""What docs/stability.md promises: public names stay, and files of another version are read or
+"""What docs/reference/stability.md promises: public names stay, and files of another version are read or
 refused in one line.
 """
 

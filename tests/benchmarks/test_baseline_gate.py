@@ -27,7 +27,7 @@ from benchmarks.baselines.table import (
 from tests.each import check_each
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "docs" / "baseline.md"
+TABLE = ROOT / "benchmarks" / "results" / "baseline.md"
 A, B, REAL = (
     Case("net", "venus"),
     Case("net", "generic", "--mode max-value"),
@@ -434,8 +434,8 @@ def test_readme_claims_what_is_promised():
 
 
 def test_accuracy_claims_what_is_promised():
-    """The same for the figures that docs/accuracy.md has for the defaults on venus."""
-    rows = list(cells("docs/accuracy.md", "model | float | fast"))
+    """The same for the figures that docs/explanation/accuracy.md has for the defaults on venus."""
+    rows = list(cells("docs/explanation/accuracy.md", "model | float | fast"))
     names = (
         "resnet8",
         "resnet_bn",
@@ -454,9 +454,9 @@ def test_accuracy_claims_what_is_promised():
 
 
 def test_real_models_claims_what_is_promised():
-    """The same for docs/real-models.md; a row of several platforms holds on each."""
+    """The same for benchmarks/results/real-models.md; a row of several platforms holds on each."""
     wrong, name = [], ""
-    for label, _, platforms, result, macs in cells("docs/real-models.md", "model"):
+    for label, _, platforms, result, macs in cells("benchmarks/results/real-models.md", "model"):
         name = next((own for begins, own in PUBLIC.items() if label.startswith(begins)), name)
         assert name
         for platform in platforms.split(", "):

@@ -82,9 +82,9 @@ def test_platforms(here: CommandFolder) -> None:
 
 
 def test_the_page_of_operators_is_what_the_code_says(here: CommandFolder) -> None:
-    # mended by: lingeronnx platforms --markdown > docs/operators.md
+    # mended by: lingeronnx platforms --markdown > docs/reference/operators.md
     text = here("platforms", "--markdown").stdout
-    assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert text == (ROOT / "docs" / "reference" / "operators.md").read_text(encoding="utf-8")
     assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
     assert "- venus, arcs, venusA: kernel height and width must not exceed 5\n" in text
     assert not set("{}") & set(text)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ net(x)
         ),
         MigrationLine(
             "`LSTMP`, `UBLSTMP`, `FastUBLSTMP`, `NormalizeFastLSTMP`",
-            "the same in `lo.torch` ([docs/recurrent.md](recurrent.md))",
+            "the same in `lo.torch` ([docs/how-to/streams.md](recurrent.md))",
         ),
         MigrationLine(
             "`parser_dequant` and the like",

@@ -1,4 +1,4 @@
-"""docs/architecture.md points at places that are there, and names every package."""
+"""docs/explanation/architecture.md points at places that are there, and names every package."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.each import check_each
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 ROWS = re.findall(
     r"^\| (.+?) \| (.+) \|$",
     PAGE.split("## Where to look")[1].split("## The packages")[0],
@@ -56,4 +56,4 @@ def test_every_path_is_there():
 
 def test_every_package_is_named():
     unnamed = [p for p in PACKAGES if not re.search(rf"`(?:\S*/)?{Path(p).name}/`", PAGE)]
-    assert unnamed == [], "name each package in docs/architecture.md"
+    assert unnamed == [], "name each package in docs/explanation/architecture.md"

@@ -10,7 +10,7 @@ from lingeronnx import cli
 from tests.api.public import torch_names
 from tests.each import check_each
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "tutorials"
 PAGES = {
     page.stem: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("coming-from*.md"))
 }

@@ -1,4 +1,4 @@
-"""docs/models.md joins what the measured pages say of one model, under the names that each of them
+"""docs/reference/models.md joins what the measured pages say of one model, under the names that each of them
 has.
 """
 

@@ -1,7 +1,7 @@
-"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the
+"""docs/reference/numerics.md: its examples are run, and its worked pixel goes through the simulator and the
 plain classes.
 
-docs/activations.md, the part of docs/numerics.md with the same figures and the pictures are what
+benchmarks/results/activations.md, the part of docs/reference/numerics.md with the same figures and the pictures are what
 the command computes.
 """
 
@@ -24,8 +24,8 @@ from tests.each import check_each
 from tests.reference.test_reference import single
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "numerics.md").read_text()
-RENEW = "run python benchmarks/activation_error.py --write docs/ --plots docs/"
+TEXT = (ROOT / "docs" / "reference" / "numerics.md").read_text()
+RENEW = "run python benchmarks/activation_error.py --write --plots"
 
 
 def examples():
@@ -33,12 +33,12 @@ def examples():
     names = {}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)):
         test = doctest.DocTestParser().get_doctest(
-            block, names, f"block {number}", "docs/numerics.md", 0
+            block, names, f"block {number}", "docs/reference/numerics.md", 0
         )
         assert test.examples
         runner = doctest.DocTestRunner(verbose=False)
         runner.run(test, clear_globs=False)
-        assert not runner.failures, f"block {number} of docs/numerics.md"
+        assert not runner.failures, f"block {number} of docs/reference/numerics.md"
         names = test.globs
     return names
 
@@ -127,14 +127,14 @@ def test_ties():
 def test_every_operator_is_told():
     """Each integer operator is on the page."""
     missing = [form.name for form in INTEGER_OPS if form.name not in TEXT]
-    assert not missing, f"docs/numerics.md says nothing of {missing}"
+    assert not missing, f"docs/reference/numerics.md says nothing of {missing}"
 
 
 def test_every_fault_is_told():
     """Each fault of a platform row is in the page's last table, and that table names no other."""
     told = set(re.findall(r"`([a-z0-9-]+)`", TEXT.rpartition("| fault |")[2]))
     faults = {fault.key for fault in LunaFault}
-    assert faults - told == set(), "add a line to the last table of docs/numerics.md"
+    assert faults - told == set(), "add a line to the last table of docs/reference/numerics.md"
     assert told <= faults
 
 
@@ -154,7 +154,7 @@ def errors():
 
 def test_figures_are_todays(errors):
     """Both pages say what the command measures now."""
-    assert (ROOT / "docs" / "activations.md").read_text() == errors.page(), RENEW
+    assert (ROOT / "benchmarks" / "results" / "activations.md").read_text() == errors.page(), RENEW
     assert errors.inserted(TEXT) == TEXT, RENEW
     assert errors.summary() in TEXT
     with pytest.raises(ValueError, match="has no part between"):
@@ -166,7 +166,7 @@ def test_pictures_are_todays(errors):
     linked = set(re.findall(r"\]\((activations_\w+\.svg)\)", TEXT))
     assert linked == set(errors.PICTURES)
     for name in linked:
-        drawn = (ROOT / "docs" / name).read_text()
+        drawn = (ROOT / "docs" / "reference" / name).read_text()
         assert errors.digest(name) in drawn, RENEW
         assert len(drawn) < 100_000
 

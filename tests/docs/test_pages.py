@@ -72,7 +72,7 @@ def test_each_target_has_its_page(generated):
         "Troubleshooting",
     )
     for target in PLATFORMS:
-        text = generated[f"targets/{target.name}.md"]
+        text = generated[f"reference/targets/{target.name}.md"]
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == list(sections)
         assert all(f"`{name}`" in text for name in target.ops)
         assert all(fault.key in text for fault in target.faults)

@@ -1,5 +1,5 @@
 """A few random nets of every family on every platform; `make fuzz-nets N=...` runs any number
-(docs/fuzzing.md).
+(benchmarks/results/fuzzing.md).
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from tests.fuzz.nets import case
 from tests.fuzz.quantized_case import PLATFORMS, QuantizedCase, copied, run_float
 from tests.fuzz.shrink import shrink
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md"
 SEEDS = 2  # of each family on each platform
 cached_case = cache(case)  # for tests that only read it
 ONCE = (
@@ -83,7 +83,7 @@ def test_sizes_are_right():
 
 
 def test_every_operator_is_drawn():
-    """Between them the families hold every float operator of docs/operators.md, but for names of
+    """Between them the families hold every float operator of docs/reference/operators.md, but for names of
     our own.
     """
     rows = [line.split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| ")]

@@ -1,6 +1,6 @@
 """Make the vectors of layers with a scale for each channel: `python -m tests.golden.make_channels`.
 
-The platform `generic` is defined by this project (docs/generic.md), so nothing is measured: the
+The platform `generic` is defined by this project (docs/reference/generic.md), so nothing is measured: the
 integers are computed from that page by rational numbers (`tests/oracles`), which share no code with
 the simulator.
 """

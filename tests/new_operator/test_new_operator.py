@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 #: Files that are written for an operator with a kernel of its own, this test included; for a function of one number,
-#: with a test. `lingeronnx platforms --markdown` then writes docs/operators.md anew.
+#: with a test. `lingeronnx platforms --markdown` then writes docs/reference/operators.md anew.
 WITH_A_KERNEL, FUNCTION = 6, 2
 
 

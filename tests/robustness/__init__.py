@@ -2,5 +2,5 @@
 the calls.
 
 Whatever comes in, the user gets a result or one line. `python -m tests.robustness` says how much of
-that is so; see docs/reliability.md.
+that is so; see docs/explanation/reliability.md.
 """

@@ -1,4 +1,4 @@
-"""docs/story.md is run, block by block, as a reader would."""
+"""docs/tutorials/image-classifier.md is run, block by block, as a reader would."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-TEXT = (Path(__file__).parents[2] / "docs" / "story.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "tutorials" / "image-classifier.md").read_text()
 
 
 @pytest.mark.slow
@@ -16,7 +16,7 @@ def test_the_story(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "story"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)):
-        exec(compile(block, f"docs/story.md, block {number}", "exec"), names)
+        exec(compile(block, f"docs/tutorials/image-classifier.md, block {number}", "exec"), names)
     assert names["quantized"].report.chip_ready
     assert names["accuracy"].baseline > 95
     assert names["accuracy"].value > names["accuracy"].baseline - 1

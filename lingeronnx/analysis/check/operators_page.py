@@ -1,4 +1,4 @@
-"""The page docs/operators.md, generated from the same texts that a model is judged by.
+"""The page docs/reference/operators.md, generated from the same texts that a model is judged by.
 
 Rows of the table are operators, columns are platforms. Below are the limits (docstrings of the
 constraints, filled in from each platform) and the faults of each executor.
@@ -36,7 +36,7 @@ _ONNX_SOURCES = {"Linear": "Gemm, MatMul"}
 
 
 def render_operators_markdown() -> str:
-    """Return the page docs/operators.md: table of operators, limits, narrow weights and faults."""
+    """Render docs/reference/operators.md: operators, limits, narrow weights and faults."""
     lines = [
         _HEAD,
         BEGIN,

@@ -19,7 +19,7 @@ __all__ = ["platforms"]
     epilog=format_examples(
         "lingeronnx platforms",
         f"lingeronnx platforms {DEFAULT}",
-        "lingeronnx platforms --markdown > docs/operators.md",
+        "lingeronnx platforms --markdown > docs/reference/operators.md",
     )
 )
 @click.argument("name", required=False)

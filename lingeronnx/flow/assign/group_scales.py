@@ -11,8 +11,8 @@ percentiles.
 Low-bit weights that are refined later move by many counts, beyond the range of the largest of some
 tens of weights. So the scale of such a group represents its largest weight and up to a third more;
 a scale that clips some, which is best for weights rounded to nearest, would leave refinement no
-headroom. On held-out calibration data both rules are level, within 0.2 dB (docs/four-bits.md).
-Powers of two have headroom.
+headroom. On held-out calibration data both rules are level, within 0.2 dB
+(benchmarks/results/four-bit-weights.md). Powers of two have headroom.
 """
 
 from __future__ import annotations

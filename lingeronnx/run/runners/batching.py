@@ -3,7 +3,7 @@
 onnxruntime computes complete vectors and the remainder of a tensor differently; sums along an axis
 depend on the alignment of a row in memory; matrix products depend on the number of rows. One unit
 in the last place can change an integer downstream. The behaviour of each operator was measured
-(docs/reliability.md); nothing is assumed for other operators.
+(docs/explanation/reliability.md); nothing is assumed for other operators.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ def _convert_container(conversion: _Conversion, domain: str, ir_version: int) ->
     model.ir_version = max(ir_version, model.ir_version) if model.functions else ir_version
     arithmetic = "training side's" if domain == "linger" else "executor's"
     conversion.add_note(
-        f"by default, Session computes it with the {arithmetic} arithmetic (docs/generations.md)"
+        f"by default, Session computes it with the {arithmetic} arithmetic "
+        "(docs/explanation/generations.md)"
     )
     opset = model.graph.opset_imports.get("", 0)
     if domain == "thinker" and opset > 12:

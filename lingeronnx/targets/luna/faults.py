@@ -15,7 +15,7 @@ class LunaFault(Enum):
     Attributes
     ----------
     key
-        Short name in reports and docs/numerics.md; variants of one fault share it.
+        Short name in reports and docs/reference/numerics.md; variants of one fault share it.
     text
         Description for users: the fault, then the workaround.
     """

@@ -1,4 +1,4 @@
-"""The story of docs/accuracy-lost.md, as it stands there: accuracy is lost, `compare` says why, its
+"""The story of docs/how-to/accuracy-dropped.md, as it stands there: accuracy is lost, `compare` says why, its
 options mend it.
 """
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lingeronnx.cli import main
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy-lost.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "accuracy-dropped.md"
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 
 

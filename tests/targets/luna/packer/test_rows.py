@@ -153,13 +153,14 @@ def test_runs_right():
 
 @every
 def test_figures():
-    """README and docs/check.md tell how many rows were measured, and how many of them the chip
+    """README and docs/explanation/check.md tell how many rows were measured, and how many of them the chip
     computes wrong.
     """
     counts = sum(table().values(), Counter())
     wrong = sum(n for (have, _), n in counts.items() if have == "wrong")
     texts = {
-        file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")
+        file: " ".join((ROOT / file).read_text().split())
+        for file in ("README.md", "docs/explanation/check.md")
     }
     assert (
         f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among"
@@ -167,7 +168,7 @@ def test_figures():
     )
     assert (
         f"{len(verdicts()):,} measured graphs, of which the executor computes {wrong:,} wrong"
-        in texts["docs/check.md"]
+        in texts["docs/explanation/check.md"]
     )
 
 
