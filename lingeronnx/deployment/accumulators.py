@@ -46,32 +46,35 @@ class LayerAccumulators:
 
     @property
     def accumulators(self) -> np.ndarray:
-        """Unrounded sums, int64 [channel, position]."""
+        """Sums of products plus bias, before shift and rounding, int64 [channel, position]."""
         groups = len(self.patches)
         products = self.weight.reshape(groups, -1, self.weight.shape[1]) @ self.patches
         return products.reshape(len(self.weight), -1) + self.bias[:, None]
 
     def round_half_up(self, acc: np.ndarray) -> np.ndarray:
-        """Return accumulators shifted right and rounded half up, without saturation.
+        """Return accumulators divided by 2^shift and rounded half up, without saturation.
 
-        A shift of 0 or less shifts left. `acc` is int64 of any shape.
+        A negative shift multiplies. `acc` is int64 of any shape.
         """
         if self.shift <= 0:
             return acc << -self.shift
         return (acc + (1 << (self.shift - 1))) >> self.shift
 
     def saturate(self, values: np.ndarray) -> np.ndarray:
-        """Saturate `values` to the output's type, apply the Relu if there is one, and convert."""
+        """Clip `values` to the output's integer type and convert.
+
+        With a Relu also to 0 from below.
+        """
         limits = np.iinfo(self.dtype)
         values = np.clip(values, limits.min, limits.max).astype(self.dtype)
         return np.maximum(values, 0) if self.relu else values
 
     def to_channel_rows(self, array: np.ndarray) -> np.ndarray:
-        """Rearrange an array of the output's shape to [channel, position]."""
+        """Rearrange an array with the elements of the output to [channel, position]."""
         return np.moveaxis(array.reshape(self.shape), self.axis, 0).reshape(len(self.weight), -1)
 
     def from_channel_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Rearrange [channel, position] to the output's shape."""
+        """Rearrange an array [channel, position] to the output's shape."""
         spatial_shape = [size for axis, size in enumerate(self.shape) if axis != self.axis]
         return np.moveaxis(rows.reshape(len(self.weight), *spatial_shape), 0, self.axis)
 
@@ -120,9 +123,9 @@ class LayerAccumulators:
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield ("weight", text, output) of changes of one weight or bias that reproduce `actual`.
 
-        Nothing is yielded unless `actual` differs in exactly one channel. The change of each weight
-        is estimated by least squares over elements that are not saturated, and the
-        `_MAX_TRIED_WEIGHTS` that reduce the error most are tried.
+        `actual` is the device's output. Nothing is yielded unless it differs in exactly one
+        channel. The change of each weight is estimated by least squares over elements that are not
+        saturated, and the `_MAX_TRIED_WEIGHTS` that reduce the error most are tried.
         """
         actual_rows, acc = self.to_channel_rows(actual), self.accumulators
         expected_rows = self.saturate(self.round_half_up(acc))
@@ -149,7 +152,7 @@ class LayerAccumulators:
     def _find_unsaturated(self, expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
         """Return the mask of positions where neither array is at a limit of the output's type.
 
-        The lower limit is 0 with a Relu. True everywhere if there is no such position.
+        The lower limit is 0 with a Relu. The mask is True everywhere if there is no such position.
         """
         limits = np.iinfo(self.dtype)
         low, high = (0 if self.relu else limits.min), limits.max
@@ -167,7 +170,8 @@ class LayerAccumulators:
     ) -> Iterator[tuple[str, str, np.ndarray]]:
         """Yield the first change of a weight or bias near `estimate` that reproduces `actual_rows`.
 
-        It is (kind, text, output) like `iterate_corrupted_weights`; nothing if no change does.
+        The item is ("weight", text, output in the layer's shape); nothing is yielded if no change
+        does.
 
         Parameters
         ----------
@@ -207,10 +211,10 @@ class LayerAccumulators:
             return
 
     def _list_weight_changes(self, estimate: int, old: int, is_bias: bool) -> list[int]:
-        """List nonzero changes near `estimate` within the range of the type, the likeliest first.
+        """List nonzero changes near `estimate` of a weight or bias `old`, the likeliest first.
 
-        Changes of few bits come first, but those nearest to the estimate for a bias with a large
-        shift, whose low bits have no effect.
+        They stay within the integer type. Changes that flip few bits come first; for a bias with a
+        large shift, whose low bits have no effect, those nearest to the estimate.
         """
         radius = 2 + (1 << max(self.shift, 0) if is_bias else abs(estimate) // 8)
         has_rounded_bits = is_bias and radius > 31
@@ -225,10 +229,11 @@ class LayerAccumulators:
 
 
 def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
-    """Return the accumulators of a layer that ends in a convolution or Linear, else None.
+    """Return the operands of a layer's convolution or Linear, from which its sums are computed.
 
-    A Relu may follow. None, too, without constant weights or an integer shift, if its input is not
-    one of the layer's, or if the result is not that of the simulator.
+    It must be the layer's last node, but for a Relu. None for other layers, without constant
+    weights or an integer shift, if its input is not one of the layer's, or if the result differs
+    from that of the simulator.
     """
     relu = layer.operators[-1] == "Relu"
     index = len(layer.nodes) - (2 if relu else 1)
@@ -266,9 +271,9 @@ def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
 
 
 def _get_shift(attributes: Mapping[str, object]) -> int | None:
-    """Return log2(scale_x * scale_w / scale_o) if it is an integer, else None.
+    """Return the right shift of a layer's sums, log2(scale_x * scale_w / scale_o).
 
-    None also if one of the scales is missing or not positive.
+    None if it is not an integer, or if one of the scales is missing or not positive.
     """
     scale_x, scale_w, scale_o = (
         float(attributes.get(key, 0))  # type: ignore[arg-type]
@@ -290,11 +295,13 @@ def _extract_patches(
 ) -> np.ndarray:
     """Return the windows of a convolution's input [1, C, ...] as [group, term, position].
 
-    The terms are in the order of a channel's weights.
+    The input is padded with zeros; pads, strides, dilations and group are in `attributes`. The
+    terms are in the order of a channel's weights.
     """
     rank = weight.ndim - 2
 
     def get_integers(key: str, default: int, count: int) -> list[int]:
+        """Return the integers of an attribute, or `count` times `default` if it is missing."""
         values = attributes.get(key) or [default] * count
         return [int(value) for value in values]  # type: ignore[attr-defined]
 

@@ -22,14 +22,16 @@ class CanonicalPart:
     """A serialized part with canonical tensor names, and its original names in that order."""
 
     def __init__(self, content: bytes, names: Sequence[str]) -> None:
+        """Store the serialized part, and its original tensor names in the order of t0, t1, ..."""
         self.content, self.names = content, tuple(names)
 
 
 def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
     """Rename the part's tensors to t0, t1, ... so that equal parts have equal content.
 
-    The order is that of `_list_tensors`; names and texts of nodes are dropped. None if the part has
-    subgraphs, or an input with a dimension that is neither a number nor a symbol.
+    The order is inputs, outputs, then operands node by node; names and texts of nodes are dropped.
+    None if the part has subgraphs, or an input with a dimension that is neither a number nor a
+    symbol.
     """
     model = ir.to_proto(part.graph)
     graph = model.graph
@@ -62,7 +64,7 @@ def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
 
 
 def _list_tensors(part: ProgramPart, graph: onnx.GraphProto) -> list[str]:
-    """List all tensors once: the part's inputs, its outputs, then operands node by node.
+    """List all tensors of a part once: its inputs, its outputs, then operands node by node.
 
     Of a node, inputs come before outputs; absent ones are skipped.
     """

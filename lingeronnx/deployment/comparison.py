@@ -96,7 +96,7 @@ class Verification:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the result as JSON-ready values."""
+        """Return all fields, those of the first difference included, as JSON-ready values."""
         return asdict(self)
 
 
@@ -196,9 +196,10 @@ _Path = str | os.PathLike[str]
 def _read_device_data(
     graph: SimulatedGraph, run: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
 ) -> tuple[list[DumpedTensor], list[str]]:
-    """Read the dump folder, the log, or else the file of outputs; also return notes.
+    """Read the tensors of a device from a dump folder, a log, or else a file of outputs.
 
-    Exactly one of the three paths is used, in this order; `output` requires integer graph outputs.
+    Returns (tensors, notes for the user). `dump` is read if it is not None, else `log`, else
+    `output`, a file of the graph's integer outputs one after another.
 
     Raises
     ------
@@ -264,7 +265,7 @@ def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str
 
 
 def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
-    """Return {label: run} of the samples before and after `sample`, if they exist."""
+    """Return {"sample before" or "sample after": run} of the neighbours of `sample` that exist."""
     labels = {sample - 1: "sample before", sample + 1: "sample after"}
     return {label: runs[index] for index, label in labels.items() if index in runs}
 
@@ -398,7 +399,7 @@ def _collect_correct_tensors(
 ) -> dict[str, np.ndarray]:
     """Collect the integers of graph inputs, and of dumped tensors that agree with the run, by name.
 
-    `tensor` itself is not among the inputs.
+    Graph inputs, before and after their Quant, are taken as correct, but for `tensor` itself.
     """
     correct = {}
     for name in (*graph.quantized_inputs, *(v.name for v in graph.proto.graph.input)):
@@ -445,7 +446,10 @@ def _find_causes(
 
 
 def _explain_missing_cause(differing: int | None) -> str:
-    """Format the reason that `differing` values, or an unknown number, are unexplained."""
+    """Return a sentence on why no cause is named: too few values differ, or no known fault fits.
+
+    `differing` is their number, or None if it is unknown.
+    """
     if differing is not None and differing < _MIN_EXPLAINED_VALUES:
         return (
             f"only {differing} values differ; a fault that agrees with fewer than "
@@ -475,10 +479,10 @@ def _find_packer_causes(
 
 
 def _locate_first_difference(expected: np.ndarray, actual: np.ndarray) -> dict[str, Any]:
-    """Return the fields of `TensorDifference` that describe the differing elements.
+    """Describe where two integer arrays of one shape differ; they must differ somewhere.
 
-    Both arrays have one shape and differ somewhere. Keys are index, expected and found (of the
-    first difference in C order), differing and largest.
+    Returns a dict of index, expected and found (of the first difference in C order), differing
+    (number of elements) and largest (absolute difference).
     """
     differing = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
     index = np.unravel_index(int(differing[0]), expected.shape)
@@ -493,10 +497,11 @@ def _locate_first_difference(expected: np.ndarray, actual: np.ndarray) -> dict[s
 
 
 def _locate_by_checksum_words(device: DumpedTensor, expected: np.ndarray) -> dict[str, Any]:
-    """Return the fields of `_locate_first_difference` that the three words of a log line allow.
+    """Locate a difference by the three words of a log line; return a dict for `TensorDifference`.
 
-    The words are the first, middle and last four bytes of the tensor. Fields that are not known are
-    None: differing and largest always, all of them if the words agree.
+    The words are the first, middle and last four bytes of the tensor. Sets index, expected and
+    found of the first word that differs, or None if the words agree; differing and largest are
+    always None.
     """
     unknown: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
     data = to_raw_bytes(expected)

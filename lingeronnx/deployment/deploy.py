@@ -116,7 +116,10 @@ class Deployment:
     sizes: ProgramSizes | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the result as JSON-ready values."""
+        """Return folder, files, packer command, ports, notes, sizes and proof as JSON-ready values.
+
+        Sizes and proof only if there are any.
+        """
         return {
             "folder": str(self.folder),
             "stem": self.stem,
@@ -248,17 +251,17 @@ def _write_manifest(folder: Path, body: Mapping[str, object]) -> None:
 
 
 def _sanitize_stem(text: str) -> str:
-    """Return `text` with characters that the packer's dump mode rejects replaced by "_".
+    """Return `text` with all characters but letters, digits, "_" and "-" replaced by "_".
 
-    Accepted are letters, digits, "_" and "-", but "-" not at the begin; "model" if nothing is left.
-    "_model" is appended to a name of `_RESERVED_STEMS`.
+    The packer's dump mode rejects others. Leading "-" are removed; "model" if nothing is left.
+    "_model" is appended to a name that is reserved in C or by its tools.
     """
     stem = re.sub(r"[^\w-]", "_", text).lstrip("-") or "model"
     return f"{stem}_model" if stem.lower() in _RESERVED_STEMS else stem
 
 
 def _make_write_error(target: Path, error: OSError) -> ConfigError:
-    """Make the error for a folder that cannot be written."""
+    """Return the ConfigError that the folder `target` cannot be written, with the reason."""
     reason = error.strerror or error  # errors of loading a library have no strerror
     return ConfigError(f"cannot deploy to {target}: {reason}; free space, or choose another folder")
 
@@ -277,9 +280,10 @@ def _resolve_stem(requested: str) -> tuple[str, list[str]]:
 
 
 def is_valid_stem(text: str) -> bool:
-    """Whether `text` is both a valid stem (`_sanitize_stem`) and a lower-case C identifier.
+    """Whether files and C names can begin with `text` unchanged.
 
-    Then files and C names can begin with it unchanged.
+    It must be a lower-case C identifier, have no characters that the packer rejects, and not be
+    reserved in C or its tools.
     """
     return text == _sanitize_stem(text) == make_c_identifier(text)
 

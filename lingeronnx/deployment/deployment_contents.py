@@ -58,7 +58,7 @@ class PartitionedGraph:
 
     @property
     def unique_parts(self) -> tuple[ProgramPart, ...]:
-        """The parts that are not equal to an earlier one."""
+        """The parts that are not equal to an earlier one but for names, in order."""
         return tuple(
             part for part in self.parts.parts if self.canonical_parts[part.name][0] == part.name
         )
@@ -69,7 +69,7 @@ class PartitionedGraph:
         return len(self.parts.chip) == 1
 
     def get_file_name(self, stem: str, part: ProgramPart) -> str:
-        """Return the name of a part's ONNX file; equal parts share one file.
+        """Return the name of a part's ONNX file; parts that are equal but for names share one file.
 
         With one chip part these are STEM_chip, and STEM_host_head and STEM_host_tail for parts
         before and after it, else STEM_PART.
@@ -89,6 +89,8 @@ def partition_graph(
     graph: SimulatedGraph, latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS
 ) -> PartitionedGraph:
     """Split a graph into program parts and plan the packing of its chip parts.
+
+    Parts that are equal but for names are packed once.
 
     Raises
     ------
@@ -125,7 +127,7 @@ def partition_graph(
 
 
 def _raise_not_chip_ready(target: Target, location: str, choice: PackerArguments) -> None:
-    """Raise ConstraintError with the first finding of `choice` that is not of level "plan".
+    """Raise ConstraintError with the packer's first finding that is not about its memory plan.
 
     `location` begins the message: "" or "PART: ".
     """
@@ -169,8 +171,9 @@ class DeploymentContents:
     ) -> DeploymentContents:
         """Run all parts on the samples, and build the ports and the C program.
 
-        If no program can be built it is None, with the reason in `missing_program_reason`.
-        `state_pairs` maps outputs to the inputs that they feed.
+        If no program can be built it is None, with the reason in `missing_program_reason`. Also
+        measures the tolerances of the program's floats. `state_pairs` maps outputs to the inputs
+        that they feed.
         """
         parts = partition.parts
         runner = PartsRunner(parts, "executor", graph.target)
@@ -210,9 +213,10 @@ class DeploymentContents:
         )
 
     def notes(self) -> list[str]:
-        """Return remarks on overruns of the memory plan, on PSRAM, and if there is no C program.
+        """Return remarks for the user; empty if there are none.
 
-        PSRAM is remarked if the program needs more than the target has. Empty without any.
+        They are about parts whose nodes write past the memory plan, about PSRAM if the program
+        needs more than the target has, and why there is no C program.
         """
         notes = []
         for name, choice in self.partition.arguments.items():
@@ -228,7 +232,10 @@ class DeploymentContents:
         return notes
 
     def _describe_psram_overrun(self, required: int, limit: int) -> str:
-        """Describe that the program needs `required` bytes of PSRAM, more than `limit`."""
+        """Return a remark that the program needs `required` bytes of PSRAM, more than `limit`.
+
+        With several chip parts it advises fewer parts.
+        """
         remedy = ""
         if not self.partition.has_one_chip_part:
             max_parts = len(self.partition.parts.chip) - 1
@@ -326,10 +333,10 @@ class DeploymentContents:
         return None if self.program is None else get_program_sizes(self.program, folder)
 
     def prove(self, folder: Path) -> Proof:
-        """Compile the program in `folder`, prove it (`prove_program`), and measure its footprint.
+        """Compile the program in `folder`, run it, and compare it with the simulator.
 
-        The footprint is measured for the cores of `format_footprints`, if their compilers are
-        installed. There must be a program.
+        Also measures its footprint for the cores whose compilers are installed. There must be a
+        program.
 
         Raises
         ------
@@ -415,7 +422,7 @@ class DeploymentContents:
         write_manifest(folder, body)
 
     def _count_weight_bytes(self) -> int:
-        """Return the bytes of all constants of the unique chip parts."""
+        """Return the bytes of all constants of the chip parts; parts that are equal count once."""
         weight_bytes = 0
         for part in self.partition.unique_parts:
             if part.chip:

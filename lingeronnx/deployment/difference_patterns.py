@@ -40,7 +40,7 @@ def describe_patterns(
 
 
 def _iterate_step_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[str]:
-    """Yield whether a recurrent layer differs from the first step on or from a later one.
+    """Yield one text: whether a recurrent layer differs from its first step on or from which one.
 
     Steps are all axes but the last, flattened; some value must differ.
     """
@@ -54,10 +54,10 @@ def _iterate_step_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator
 
 
 def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[str]:
-    """Yield the first pattern that fits the values that differ, or nothing.
+    """Yield a text on the first pattern that fits all values that differ, or nothing.
 
-    Tried in this order: one constant, off by at most 1, only values at the type's limits, and only
-    zeros or only negative values.
+    Tried in this order: one constant on the device, off by at most 1, only values at the type's
+    limits, only zeros that became negative, only negative values that became 0.
     """
     limits = np.iinfo(expected.dtype)
     gap = actual.astype(np.int64) - expected
@@ -77,7 +77,7 @@ def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterato
 
 
 def _describe_unit_gap(gap: np.ndarray) -> str:
-    """Describe the sign of differences that are at most 1: "-1", "+1" or "+1 or -1"."""
+    """Describe the sign of differences of which none is larger than 1: "-1", "+1" or "+1 or -1"."""
     if gap.min() < 0 <= -gap.max():
         return "-1"
     if gap.min() >= 0:
@@ -86,7 +86,7 @@ def _describe_unit_gap(gap: np.ndarray) -> str:
 
 
 def _iterate_location_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[str]:
-    """Yield the positions that differ: a range of bytes, or few indices of an axis.
+    """Yield texts on the positions that differ: a range of bytes, or few indices of an axis.
 
     If they are a dense range of less than half of the tensor, over several channels, nothing else
     is tried. Otherwise each axis but the first, of 4 or more indices of which at most a quarter

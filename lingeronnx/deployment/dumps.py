@@ -74,6 +74,8 @@ class DumpedTensor:
     def to_elements(self, dtype: np.dtype) -> np.ndarray | None:
         """Return all elements as flat int64, or None if only a checksum is known.
 
+        Raw bytes are read as little-endian `dtype`.
+
         Raises
         ------
         DataError
@@ -89,7 +91,11 @@ class DumpedTensor:
         return np.frombuffer(self.data, dtype.newbyteorder("<")).astype(np.int64)
 
     def is_equal(self, array: np.ndarray) -> bool:
-        """Whether the device's tensor has exactly the integers of `array`, in any shape."""
+        """Whether the device's tensor has exactly the integers of `array`, in any shape.
+
+        Of a checksum, whether it is that of the array's bytes; raw bytes must equal those of the
+        array.
+        """
         if self.crc is not None:
             return zlib.crc32(to_raw_bytes(array)) == self.crc
         if self.data is not None:
@@ -113,7 +119,10 @@ def max_magnitude(arrays: Iterable[np.ndarray]) -> float:
 
 
 def absolute_difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the absolute difference of each element; infinite if only one of the two is NaN."""
+    """Return the absolute difference of each element, float.
+
+    0 where both are NaN or equal (also infinite), infinite where only one of the two is NaN.
+    """
     with np.errstate(invalid="ignore"):
         difference = np.abs(actual - expected)
     equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
@@ -137,13 +146,13 @@ def truncate_name(name: str) -> str:
 def make_dump_name(name: str, shape: Sequence[int], suffix: str = ".txt") -> str:
     """Return the file name of a tensor's dump: NAME##_1_32_4_4.txt for shape [1, 32, 4, 4].
 
-    The name is truncated.
+    "/" in the name becomes "_", and it is cut to 64 characters.
     """
     return f"{truncate_name(name)}##{''.join(f'_{size}' for size in shape)}{suffix}"
 
 
 def format_dump(array: np.ndarray) -> str:
-    """Return the integers `array` as the text of a dump, one per line."""
+    """Return an array of integers as the text of a dump: one per line in C order."""
     return "".join(f"{value}\n" for value in array.reshape(-1).tolist())
 
 
@@ -182,7 +191,10 @@ def _parse_dump_stem(stem: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _read_dump(path: Path) -> DumpedTensor:
-    """Read a dump file, raw or text; name and shape are in its file name."""
+    """Read a dump file, raw bytes (.bin) or text (others); its file name has name and shape.
+
+    Raises DataError if it cannot be read or is malformed.
+    """
     name, dims = _parse_dump_stem(path.stem)
     if path.suffix == ".bin":
         return DumpedTensor(name, path.name, dims, data=_read_bytes(path))
@@ -190,7 +202,7 @@ def _read_dump(path: Path) -> DumpedTensor:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a regular file; raise DataError if it is none or cannot be read."""
+    """Read a regular file; raise DataError if it is something else or cannot be read."""
     if (file_kind := describe_irregular_file(path)) is not None:
         raise DataError(
             f"cannot read {path}: it is {file_kind}, not a regular file; save its contents to a "
@@ -205,7 +217,10 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_integers(path: Path) -> np.ndarray:
-    """Read a text file of integers, or raise DataError."""
+    """Read a text file of integers separated by white space, as int64 [n].
+
+    Raises DataError if it is not that or cannot be read.
+    """
     try:
         return np.array([int(word) for word in _read_bytes(path).split()], np.int64)
     except (ValueError, OverflowError) as error:

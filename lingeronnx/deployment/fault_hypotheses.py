@@ -94,7 +94,7 @@ def iterate_hypotheses(
 def _compute_changes(
     changes: Iterable[LayerChange], expected: np.ndarray
 ) -> Iterator[FaultHypothesis]:
-    """Yield the result of each changed layer as a hypothesis.
+    """Compute each changed layer, given as (kind, text, layer), and yield it as a hypothesis.
 
     Skipped are layers that cannot be computed, have another number of elements, or produce the
     `expected` result.
@@ -122,6 +122,7 @@ def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], n
     axes = tuple(range(array.ndim))
 
     def count_moved_axes(order: tuple[int, ...]) -> int:
+        """Return the number of axes that the order moves to another position."""
         return sum(a != b for a, b in zip(order, axes, strict=True))
 
     for order in sorted(itertools.permutations(axes), key=count_moved_axes):
@@ -132,7 +133,10 @@ def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], n
 
 
 def _reinterpret_layout(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """Return the values of `array` read as if they were stored in the axis order `order`."""
+    """Return the values of `array` read as if they were stored in the axis order `order`.
+
+    The result has the shape of `array`.
+    """
     stored = array.reshape([array.shape[axis] for axis in order])
     return np.ascontiguousarray(stored.transpose(np.argsort(order))).reshape(array.shape)
 
@@ -145,9 +149,10 @@ def _describe_layout(order: tuple[int, ...]) -> str:
 
 
 def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
-    """Yield the expected integers transposed, reversed, zero, byte-swapped, unsigned or shifted.
+    """Yield hypotheses that only rearrange or reinterpret the expected integers.
 
-    Shifted are the flat values by up to 16 elements, cyclically. Bytes are not swapped in int8.
+    They are transposed, reversed along an axis, all zero, byte-swapped (not int8), read as
+    unsigned, or cyclically shifted by up to 16 elements.
     """
     for order, array in _iterate_axis_orders(expected):
         kind = "layout" if len(order) > 2 and order[1] != 1 else "transposed"
@@ -183,9 +188,10 @@ def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
 def _iterate_stale_values(
     graph: SimulatedGraph, tensor: str, run: SampleRun, neighbors: Mapping[str, SampleRun]
 ) -> Iterator[FaultHypothesis]:
-    """Yield the tensor of other samples, and other tensors of this sample with equal size and type.
+    """Yield hypotheses that the tensor has the values of another sample or of another tensor.
 
-    `neighbors` has runs of other samples by a label for the text; `run` is that of this sample.
+    `neighbors` has runs of other samples by a label for the text; `run` is that of this sample, of
+    which all tensors of equal size and type are tried.
     """
     expected = run.integers[tensor]
     for label, neighbor in neighbors.items():
@@ -236,7 +242,7 @@ def _iterate_relu_faults(layer: LayerSubgraph, expected: np.ndarray) -> Iterator
 
 
 def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with one scale of a node off by 1 to 4 bits, the last node first.
+    """Yield (kind, text, layer) with one scale of a node off by 1 to 4 bits, the last node first.
 
     Of a node the output scale (`scale_o`) comes first.
     """
@@ -260,10 +266,10 @@ def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_input_faults(
     graph: SimulatedGraph, layer: LayerSubgraph, run: SampleRun
 ) -> Iterator[LayerChange]:
-    """Yield the layer with a graph input that was quantized or laid out incorrectly.
+    """Yield (kind, text, layer) with a graph input that was quantized or laid out incorrectly.
 
-    Only inputs of the layer that are quantized graph inputs are changed: quantization (if the
-    real values are known), layout, order along an axis, sign.
+    Only inputs of the layer that are quantized graph inputs are changed: quantization (if the real
+    values are known), layout, order along an axis, sign.
     """
     for name, integers in layer.inputs.items():
         if name not in graph.quantized_inputs:
@@ -287,7 +293,7 @@ def _iterate_input_faults(
 def _iterate_quantization_faults(
     layer: LayerSubgraph, name: str, subject: str, real_values: np.ndarray, scale: float
 ) -> Iterator[LayerChange]:
-    """Yield the layer with input `name` quantized with a wrong scale, rounding or saturation.
+    """Yield (kind, text, layer) with input `name` quantized by wrong scale, rounding, saturation.
 
     `real_values` is the input before quantization, `scale` the right one in integer steps per unit,
     and `subject` names the input in the text. Wrong scales are off by 1 to 4 bits.
@@ -320,9 +326,10 @@ def _iterate_state_faults(
     neighbors: Mapping[str, SampleRun],
     names: Collection[str],
 ) -> Iterator[LayerChange]:
-    """Yield the layer with one of its inputs in `names` as in another sample, or zero.
+    """Yield (kind, text, layer) with one of its inputs in `names` as in another sample, or zero.
 
-    `neighbors` has runs of other samples by a label for the text.
+    This is how a stale or unfilled state or buffer looks. `neighbors` has runs of other samples by
+    a label for the text.
     """
     reader = layer.nodes[-1].name
     for name, array in layer.inputs.items():
@@ -343,7 +350,7 @@ def _iterate_state_faults(
 
 
 def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with a missing bias, or with weights in another layout, reversed or zero.
+    """Yield (kind, text, layer) without a bias, or with weights in another layout or zero.
 
     A bias is a constant of one axis that is not 0, weights are those of more axes.
     """
@@ -367,7 +374,7 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 def _iterate_weight_faults(
     layer: LayerSubgraph, node: onnx.NodeProto, name: str
 ) -> Iterator[LayerChange]:
-    """Yield the layer with one weight tensor in another layout, reversed or zero.
+    """Yield (kind, text, layer) with weight `name` of `node` in another layout, reversed or zero.
 
     Reversed are both kernel axes together, the output channels, or the input channels.
     """
@@ -384,7 +391,7 @@ def _iterate_weight_faults(
 
 
 def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with two operands of a node exchanged, or an input in another layout.
+    """Yield (kind, text, layer) with two operands exchanged, or an input in another layout.
 
     Operands are distinct inputs of the node that are not constant.
     """
@@ -404,9 +411,9 @@ def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 
 
 def _iterate_window_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with the pads of a node rearranged, or its dilation ignored.
+    """Yield (kind, text, layer) with the pads of a node rearranged, or its dilation ignored.
 
-    Pads are four arrangements: begins for ends, axes exchanged, all at the begin or at the end.
+    Four arrangements of pads: begins for ends, axes exchanged, all at the begin or at the end.
     """
     for index, node in enumerate(layer.nodes):
         attributes = layer.attributes(index)
@@ -433,7 +440,7 @@ def _iterate_window_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
 
 
 def _iterate_wrong_chips(graph: SimulatedGraph, layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield the layer with the arithmetic of every other chip."""
+    """Yield (kind, text, layer) with the arithmetic of every other chip that has a packer."""
     for target in PLATFORMS:
         if target.has_packer and target != graph.target:
             yield (

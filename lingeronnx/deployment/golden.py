@@ -73,5 +73,5 @@ def write_golden(
 
 
 def _get_array(run: SampleRun, port: Port) -> np.ndarray:
-    """Return the values of a port in `run`: its integers, or else its floats."""
+    """Return the array of a port's tensor in `run`, integers if it has them, else floats."""
     return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]

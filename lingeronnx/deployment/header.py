@@ -16,7 +16,10 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
 def make_header(stem: str, platform: str, ports: Ports) -> str:
-    """Return the text of the header for a model whose file names begin with `stem`."""
+    """Return the text of the C header of a model: ports (inputs and outputs), scales and states.
+
+    C names begin with an identifier made from `stem`.
+    """
     prefix = make_c_identifier(stem)
     guard = f"LINGERONNX_{prefix.upper()}_H"
     lines = [
@@ -46,7 +49,7 @@ def make_header(stem: str, platform: str, ports: Ports) -> str:
 
 
 def make_constant_lines(stem: str, ports: Ports) -> list[str]:
-    """Return the header's lines on ports and states, without its comment, guard and includes."""
+    """Return the C lines on inputs, outputs and states, without comment, guard and includes."""
     prefix = make_c_identifier(stem)
     upper = prefix.upper()
     return [
@@ -80,9 +83,9 @@ def _iterate_port_lines(
 
 
 def _iterate_state_lines(upper: str, ports: Ports) -> Iterator[str]:
-    """Yield the macros of each state that is fed back: port indices of output and input, and shift.
+    """Yield C lines on states fed back from call to call: port indices of both ends, and shift.
 
-    A state that passes through the host's part is only a comment.
+    Macros begin with `upper`. A state that passes through the host's part is only a comment.
     """
     yield (
         "/* After a call, the integers of OUTPUT shifted left by SHIFT (right, rounded half up, "

@@ -58,7 +58,10 @@ class HostDump:
 
     @property
     def mismatches(self) -> np.ndarray:
-        """Mask of the elements that exceed the tolerance; all of them if the sizes differ."""
+        """Mask of the elements that differ: floats by more than the tolerance, others at all.
+
+        All True if the sizes differ.
+        """
         if self.actual is None:
             return np.ones(self.expected.shape, bool)
         if self.expected.dtype.kind != "f":
@@ -136,10 +139,11 @@ def _find_port_dumps(
 def _make_host_dump(
     name: str, device: DumpedTensor, expected: np.ndarray, min_tolerance: float
 ) -> HostDump:
-    """Compare a dump with `expected`, within a tolerance of at least `min_tolerance`.
+    """Read a dump of the tensor `name`, to be compared with the simulator's values `expected`.
 
-    Floats are given HOST_TOLERANCE of their largest magnitude. The values are None if the dump
-    has another number of bytes.
+    Floats get a tolerance of HOST_TOLERANCE times their largest magnitude, but at least
+    `min_tolerance`; other types get `min_tolerance`. The dumped values are None if the dump has
+    another number of bytes.
     """
     data, actual = device.data or b"", None
     if len(data) == expected.nbytes:
@@ -152,10 +156,11 @@ def _make_host_dump(
 
 
 def widen_tolerance(graph: SimulatedGraph, run: SampleRun, host_dump: HostDump) -> HostDump:
-    """Widen the tolerance of a mismatching host output to the one that `host_tolerances` computes.
+    """Widen the tolerance of a mismatching float of a host part to its single-precision error.
 
-    Returns `host_dump` itself if it has no values or no mismatch, or if the tensors of its part are
-    not known; a tolerance never shrinks.
+    That is computed by running the part in double precision. Returns `host_dump` itself if it has
+    no values or no mismatch, or if the tensors of its part are not known; a tolerance never
+    shrinks.
     """
     if host_dump.actual is None or not host_dump.mismatches.any():
         return host_dump

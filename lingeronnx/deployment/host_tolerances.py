@@ -80,7 +80,7 @@ def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[
 def _measure_sensitivity(
     runner: FloatRunner, run: PartRun, ranges: Mapping[str, float], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Measure each output's change, relative to its range, if inputs change by their last bit.
+    """Measure how much outputs change, relative to their range, if inputs change by the last bit.
 
     Parameters
     ----------
@@ -90,6 +90,8 @@ def _measure_sensitivity(
         Run with the inputs, whose float32 values change by 2^-23 up or down at random, and outputs.
     ranges
         Largest magnitude of each output by name; one of 0 gives a sensitivity of 0.
+    rng
+        Source of the random directions.
     """
     inputs = {}
     for name, array in run.inputs.items():
@@ -130,7 +132,7 @@ def run_in_double_precision(
 
 
 def _make_double_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy the model with its functions inlined, and float32 constants as double.
+    """Return a copy of the model with its functions inlined, and float32 constants as double.
 
     Casts to float32 become Casts to double. Subgraphs stay as they are.
     """

@@ -42,9 +42,10 @@ class LayerSubgraph:
     )  # by types and shapes of inputs
 
     def compute(self) -> np.ndarray | None:
-        """Compute the tensor `output`; None if the (changed) layer cannot be computed.
+        """Run the layer in the simulator and return the tensor `output`.
 
-        The runner is kept for inputs of the same types and shapes.
+        None if the layer, which may have been changed, cannot be computed. The runner is kept for
+        inputs of the same types and shapes.
         """
         key = tuple((name, array.dtype, array.shape) for name, array in self.inputs.items())
         try:
@@ -76,7 +77,7 @@ class LayerSubgraph:
         return model
 
     def attributes(self, index: int) -> dict[str, object]:
-        """Return the attributes of node `index` by name."""
+        """Return {name: value} of the attributes of node `index`."""
         return {a.name: onnx.helper.get_attribute_value(a) for a in self.nodes[index].attribute}
 
     def with_attribute(self, index: int, name: str, value: object) -> LayerSubgraph:
@@ -89,7 +90,7 @@ class LayerSubgraph:
         return self.with_node(index, node)
 
     def with_node(self, index: int, node: onnx.NodeProto) -> LayerSubgraph:
-        """Return a copy with `node` in place of the node at `index`; its operator stays."""
+        """Return a copy with `node` in place of the node at `index`; its integer operator stays."""
         return replace(
             self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={}
         )
@@ -143,7 +144,7 @@ class LayerSubgraph:
         return layer
 
     def iterate_activations(self, index: int) -> Iterator[str]:
-        """Yield the inputs of node `index` that are not constants."""
+        """Yield the names of the inputs of node `index` that are neither constants nor absent."""
         yield from (name for name in self.nodes[index].input if name and name not in self.constants)
 
 

@@ -34,7 +34,7 @@ class Port:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements of the port's array in one call."""
         return math.prod(self.shape)
 
     @property
@@ -118,9 +118,10 @@ def make_ports(
 
 
 def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
-    """Make the port `name` for a tensor, with the shape and type of its array in `run`.
+    """Create the port `name` of an input or output of the chip from its tensor in `run`.
 
-    The shift is log2 of the scale, None if the tensor has no scale.
+    Shape and type are those of the tensor's array. The shift is log2 of the scale, None if the
+    tensor has no scale.
 
     Raises
     ------

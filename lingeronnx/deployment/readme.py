@@ -77,7 +77,7 @@ def make_readme(
 def _iterate_steps(
     name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: BoardProgram | None
 ) -> Iterator[str]:
-    """Yield the numbered steps from packing to verifying the board.
+    """Yield the README's numbered steps from packing to verifying the board.
 
     With several chip parts and a C program these are three steps with that program; else the steps
     by hand, with host head and tail if `sizes` (bytes by file) has their files.
@@ -114,7 +114,7 @@ def _iterate_steps(
 def _iterate_io_sections(
     ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None
 ) -> Iterator[str]:
-    """Yield tables of the chip's inputs and outputs, and the states.
+    """Yield Markdown tables of the chip's inputs and outputs, and lines on the states.
 
     With several chip parts in a C program there is one table per unique part, and no states.
     """
@@ -133,7 +133,10 @@ def _iterate_io_sections(
 
 
 def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
-    """Yield a table of inputs and outputs, with the power of two of the scale or "not scaled"."""
+    """Yield a Markdown table of inputs and outputs: name, shape, type, bytes and scale.
+
+    The scale is a power of two, or "not scaled".
+    """
     yield "| | name | shape | type | bytes | integer = value * |"
     yield "|---|---|---|---|---:|---|"
     for direction, side in (("input", ports.inputs), ("output", ports.outputs)):
@@ -163,7 +166,7 @@ def _iterate_states(ports: Ports) -> Iterator[str]:
 
 
 def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
-    """Yield the estimated time of a call and a table of the layers with the most cycles.
+    """Yield Markdown on the estimated time of a call, and a table of the slowest layers.
 
     At most _MAX_LISTED_LAYERS layers, with the number of omitted ones; no table without a latency.
     """
@@ -194,7 +197,10 @@ _MAX_LISTED_LAYERS = 12
 
 
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
-    """Yield the planned cost of each chip part; nothing for parts without a plan."""
+    """Yield a sentence on the memory and cost of each chip part, as the packer plans them.
+
+    Nothing for parts without a plan.
+    """
     for name, cost in costs.items():
         if cost is not None:
             part = "On the chip" if len(costs) == 1 else name

@@ -47,7 +47,11 @@ class SimulatedGraph:
     outputs: tuple[str, ...]
 
     def find_source_input(self, name: str, run: SampleRun) -> str:
-        """Return the tensor upstream of a Quant's output `name`, past nodes that only move data."""
+        """Return the tensor that a Quant with the output `name` quantizes, traced upstream.
+
+        The trace passes nodes that only move data, so the result is usually a graph input. `run`
+        has the shapes.
+        """
         values = {str(v.name): v for v in ir.iter_values(self.session.model)}
         return str(trace_moved_value(values[self.quantized_inputs[name]], run.shapes).name)
 
@@ -66,13 +70,14 @@ class SampleRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor."""
+        """The shape of every integer and float tensor of the sample, by name."""
         return {name: array.shape for name, array in {**self.integers, **self.floats}.items()}
 
     def with_names(self, names: Mapping[str, str]) -> SampleRun:
         """Return a copy with tensors renamed by {old: new}; others keep their names."""
 
         def rename(items: Mapping[str, Any]) -> dict[str, Any]:
+            """Return the same items by new names; names that are not renamed are kept."""
             return {names.get(name, name): item for name, item in items.items()}
 
         return SampleRun(
@@ -152,7 +157,7 @@ def run_samples(
         Range of sample indices.
     state
         {output: input} fed back from call to call, starting from zeros. An item of the data is then
-        one call, as for calibration, of which the first sample is used.
+        one call, as for calibration, of which the first sample is used. Earlier calls are run too.
     calls
         With `state`: number of consecutive calls in an item of the data, or "all" for one sample
         per call; None: one, see `run.streaming.iter_calls`.
@@ -199,14 +204,21 @@ def _iter_samples(
     state: Mapping[str, str] | None,
     calls: CallCount | None,
 ) -> Iterator[Call]:
-    """Yield the first `stop` samples, or all calls if states are fed back.
+    """Yield the first `stop` samples one by one, or all calls if states are fed back.
 
     Parameters
     ----------
+    data
+        Inputs in any form that `Data` accepts.
     specs
         Inputs without the states that are fed back.
-    state, calls
-        As for `run_samples`.
+    stop
+        Number of samples; ignored if states are fed back.
+    state
+        {output: input} of states, or None.
+    calls
+        With `state`: number of consecutive calls in an item of the data, or "all" for one sample
+        per call; None: one.
     """
     check_call_count(state, calls)
     if not state:
@@ -222,9 +234,10 @@ def _to_real_feeds(
     feeds: Mapping[str, np.ndarray],
     tensors: list[tuple[str, np.ndarray, Affine | None]],
 ) -> dict[str, np.ndarray]:
-    """Convert the feeds that are integers already to real values (float32); others are kept.
+    """Convert the feeds that are integers already to real values (float32); others are unchanged.
 
-    `tensors` has (name, array, parameters) of the run, whose scales are those of the inputs.
+    `tensors` has (name, array, parameters) of the run; an input's scale is that of the Quant that
+    reads it.
     """
     scales = {
         graph.quantized_inputs[name]: qparams.scale
@@ -242,9 +255,9 @@ def _to_real_feeds(
 def _make_sample_run(
     tensors: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
 ) -> SampleRun:
-    """Make a `SampleRun` of (name, array, qparams or None) and the real-valued `feeds`.
+    """Sort the tensors of a run, (name, array, parameters or None), into integers and floats.
 
-    Arrays that are neither integers nor floats are left out.
+    Other types are left out. `feeds` are the real-valued inputs.
     """
     integers = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "i"}
     floats = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "f"}

@@ -41,7 +41,8 @@ _SIZE = re.compile(r" *const \w+ (\w+) = (\d+);")
 def block_long_sums(text: str) -> str:
     """Return C in which loops that add many terms to a float variable do so in blocks.
 
-    Many are more than _MAX_UNBLOCKED_TERMS; nests of an unknown form are not changed.
+    This reduces the rounding error. Many are more than _MAX_UNBLOCKED_TERMS; nests of loops in an
+    unknown form are not changed.
     """
     lines, output, sizes = text.split("\n"), list[str](), dict[str, int]()
     index = 0
@@ -137,9 +138,10 @@ def _format_blocks(
 
 
 def _find_float_sums(nest: Sequence[str], preceding: Sequence[str]) -> list[str]:
-    """Return the variables that the nest adds to, each once.
+    """Return the variables that a nest of loops adds to with `+=`, each once.
 
-    The list is empty if one of them is not a float or is also used otherwise.
+    Empty if one of them is not a float variable or is also used otherwise. `preceding` are the
+    lines of the file before the nest.
     """
     additions = [match[1] for line in nest if (match := _ADDITION.match(line))]
     sums = list(dict.fromkeys(additions))
@@ -151,9 +153,9 @@ def _find_float_sums(nest: Sequence[str], preceding: Sequence[str]) -> list[str]
 
 
 def _find_nested_loops(nest: Sequence[str]) -> list[tuple[int, re.Match[str]]]:
-    """Find (line index, match) of all loops, outermost first.
+    """Find (line index, match) of all loops of the nest, outermost first.
 
-    Empty if a loop is of an unknown form, or if they are not nested.
+    Empty if a loop is of an unknown form, or if they are not nested in each other.
     """
     loops = [(i, match) for i, line in enumerate(nest) if (match := _LOOP.fullmatch(line))]
     loop_lines = [line for line in nest if re.search(r"\b(for|while|do)\b", line)]

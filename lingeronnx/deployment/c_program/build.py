@@ -56,7 +56,7 @@ def find_compiler() -> list[str]:
 
 
 def get_stub_folder() -> Path:
-    """Return the folder of the stand-in executor."""
+    """Return the folder with the C files of the stand-in executor, which replaces the vendor's."""
     return Path(str(files(__package__).joinpath("standin")))
 
 
@@ -189,6 +189,6 @@ def _pack_port(port: Port) -> bytes:
 
 
 def _pack_arrays(arrays: Sequence[np.ndarray]) -> bytes:
-    """Return arrays in little-endian order, each padded to a multiple of 8 bytes."""
+    """Return the bytes of all arrays, little-endian, each padded with zeros to a multiple of 8."""
     chunks = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
     return b"".join(chunk + bytes(-len(chunk) % 8) for chunk in chunks)

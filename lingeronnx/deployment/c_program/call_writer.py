@@ -48,7 +48,10 @@ class CallWriter:
     """
 
     def __init__(self, program: BoardProgram) -> None:
-        """Choose the C names of inputs, outputs and states; find inputs that may be integers."""
+        """Choose the C names of inputs, outputs and states; find inputs that may be integers.
+
+        These are inputs that only Quants of one integer type and shift read.
+        """
         self.program = program
         self.input_names = make_c_names(program.inputs, "in")
         self.output_names = make_c_names(program.outputs, "out")
@@ -83,7 +86,7 @@ class CallWriter:
     def format_pointer(self, array: ProgramTensor, const: bool = True) -> str:
         """Format the C pointer to an input, output, state, or tensor in the arena.
 
-        `const` makes an arena pointer one to const; the others do not depend on it.
+        `const` makes an arena pointer one to const; the others are names and do not depend on it.
         """
         c_type = get_c_type(array.dtype)
         if array.tensor in self.input_names:
@@ -108,7 +111,7 @@ class CallWriter:
         return parameters + self._format_output_parameters()
 
     def _format_output_parameters(self) -> list[str]:
-        """Return the C parameters of the program's outputs."""
+        """Return the C parameters of the program's outputs, such as "float *out_y"."""
         return [
             f"{get_c_type(array.dtype)} *{self.output_names[array.tensor]}"
             for array in self.program.outputs
@@ -128,10 +131,10 @@ class CallWriter:
         return parameters + self._format_output_parameters()
 
     def format_arguments(self, quantized: bool) -> str:
-        """Format the arguments with which `run` (`run_q` if `quantized`) calls the inner function.
+        """Format the arguments that `run`, or `run_q` if `quantized`, passes to the inner function.
 
-        That function has two pointers for an input that may be passed as integers, of which one is
-        NULL.
+        For an input that may be passed as integers it has two pointers, floats and integers; the
+        one that is not used is NULL.
         """
         arguments = []
         for array in self.program.inputs:
@@ -142,7 +145,10 @@ class CallWriter:
         return ", ".join([*arguments, *self.output_names.values()])
 
     def iterate_lines(self) -> Iterator[str]:
-        """Yield the lines of C of one call: all parts, then the update of the states."""
+        """Yield the lines of C of one call: all parts, then the copies of states for the next call.
+
+        Equal consecutive parts become a loop.
+        """
         steps = []
         for index, part in enumerate(self.program.parts):
             if isinstance(part, ChipPart):
@@ -161,8 +167,9 @@ class CallWriter:
     def _iterate_chip_lines(self, part_index: int, part: ChipPart) -> Iterator[str]:
         """Yield the C lines of a chip part: quantization, the executor's call, and its outputs.
 
-        An input that the caller may pass as integers is copied instead if its pointer is not NULL.
-        Outputs are dequantized, or copied if the program keeps them as integers.
+        An input that the caller may pass as integers is copied instead if its integer pointer is
+        not NULL. Outputs are dequantized, or copied if the program has them as integers. SHOW lines
+        report each port to a watch function.
         """
         for index, (array, port) in enumerate(zip(part.sources, part.inputs, strict=True)):
             source = self.format_pointer(array)
@@ -201,9 +208,10 @@ class CallWriter:
                 yield f"    memcpy({destination}, found, {port.bytes});"
 
     def _iterate_host_lines(self, part_index: int, part: HostPart) -> Iterator[str]:
-        """Yield the C lines of a host part: SHOW of inputs, its function's call, SHOW of outputs.
+        """Yield the C lines of a host part: the call of its function, between SHOWs of its tensors.
 
-        Its arguments are inputs, outputs and scratch memory.
+        SHOW reports a tensor to a watch function. The arguments are inputs, outputs and scratch
+        memory.
         """
         for index, array in enumerate(part.sources):
             pointer = self.format_pointer(array)
@@ -231,7 +239,7 @@ def _get_quantized_type(part: ChipPart | HostPart, index: int) -> tuple[str, int
 
 
 def format_scratch_pointer(program: BoardProgram, part: HostPart) -> str:
-    """Return the C pointer to a host part's scratch memory, or NULL if it needs none."""
+    """Return the C pointer to a host part's scratch memory in the arena, or NULL if it has none."""
     offset = program.arena_offsets.get(f"{part.name}.scratch")
     return "NULL" if offset is None else f"AT({offset})"
 
@@ -242,9 +250,9 @@ def format_scale(shift: int) -> str:
 
 
 def get_quantize_function(dtype: str, shift: int) -> str:
-    """Return the name of the C function of a Quant.
+    """Return the name of the C function that quantizes floats to `dtype` with scale 2^shift.
 
-    For int8 and scales of at least 1 the half is added in float32, as the NPU does; otherwise the
-    `_exact` function rounds exactly.
+    For int8 and scales of at least 1 it is quantize_int8, which adds the half in float32, as the
+    NPU does; otherwise the `_exact` function, which rounds exactly.
     """
     return f"quantize_{dtype}" if dtype == "int8" and shift >= 0 else f"quantize_{dtype}_exact"

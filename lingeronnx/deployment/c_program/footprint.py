@@ -69,7 +69,10 @@ class Footprint:
     external_functions: tuple[str, ...]
 
     def summary(self) -> str:
-        """Return code, constants, RAM and stack in bytes as one line of text."""
+        """Return code, constants, RAM, self-test and stack in bytes as one line of text.
+
+        It names the deepest chain of calls and the functions that are not counted.
+        """
         library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
         total = self.sizes.get_program_total()
         self_test = next(size for size in self.sizes.objects if size.role == SELF_TEST)
@@ -135,7 +138,10 @@ class CallGraph:
         return self.stack_bytes[name] + max_bytes, (name.rpartition(":")[2], *chain)
 
     def find_external_functions(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the functions of unknown stack size that `names` call, also indirectly, sorted."""
+        """Return the functions of unknown stack size that `names` call, directly or indirectly.
+
+        They are sorted by name; such functions are not compiled here.
+        """
         visited: set[str] = set()
         pending = list(names)
         while pending:

@@ -66,14 +66,18 @@ class _Copier:
     """
 
     def __init__(self) -> None:
-        """Start without names; numbers of nodes and graphs begin at 0."""
+        """Start without generated names; numbers of nodes and graphs begin at 0."""
         self.tensor_names: dict[str, str] = {"": ""}
         self._dim_names: dict[str, str] = {}
         self._node_count = 0
         self._graph_count = 0
 
     def copy_graph(self, graph: GraphProto) -> GraphProto:
-        """Copy a graph, with generated names and a numbered graph name, without documentation."""
+        """Copy a graph with generated names for itself, its nodes, tensors and dimensions.
+
+        Documentation and other texts are left out. Raises ConstraintError for an operator,
+        attribute or text that must not reach generated C.
+        """
         copy = GraphProto(name=f"graph{self._graph_count}")
         self._graph_count += 1
         copy.input.extend(map(self._copy_value, graph.input))
@@ -90,11 +94,17 @@ class _Copier:
         return copy
 
     def _get_tensor_name(self, name: str) -> str:
-        """Return the generated name of a tensor; "", an omitted input, stays."""
+        """Return the generated name of a tensor, which is made at first use.
+
+        "", the name of an omitted input, stays.
+        """
         return self.tensor_names.setdefault(name, f"t{len(self.tensor_names)}")
 
     def _copy_value(self, value: ValueInfoProto) -> ValueInfoProto:
-        """Copy name and type of a tensor; types other than tensors are left out."""
+        """Copy the generated name and the type of a tensor.
+
+        Types other than tensors are left out.
+        """
         copy = ValueInfoProto(name=self._get_tensor_name(value.name))
         if value.type.HasField("tensor_type"):
             tensor_type = copy.type.tensor_type
@@ -106,7 +116,7 @@ class _Copier:
         return copy
 
     def _copy_dim(self, dim: Any) -> Any:  # noqa: ANN401 - protobuf has no type for it
-        """Copy a dimension, with a generated name if it has a name."""
+        """Copy a dimension: its number, or a generated name if it has a name, or neither."""
         copy = type(dim)()
         if dim.HasField("dim_value"):
             copy.dim_value = dim.dim_value
@@ -167,7 +177,10 @@ class _Copier:
 
 
 def _is_attribute(node: NodeProto, name: str) -> bool:
-    """Whether an operator has an attribute; one that onnx does not define may have plain ones."""
+    """Whether an operator has the attribute `name` in any version of ONNX.
+
+    An operator that onnx does not define may have any attribute with a plain name.
+    """
     if (node.op_type, node.domain) not in _collect_attributes():
         return _OPERATOR.fullmatch(name) is not None
     return name in _collect_attributes()[node.op_type, node.domain]
@@ -175,7 +188,7 @@ def _is_attribute(node: NodeProto, name: str) -> bool:
 
 @functools.cache
 def _collect_attributes() -> dict[tuple[str, str], set[str]]:
-    """Collect the attributes of each operator, by type and domain, in all versions."""
+    """Collect {(operator type, domain): attribute names in all versions} of ONNX's operators."""
     attributes: dict[tuple[str, str], set[str]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         attributes.setdefault((schema.name, schema.domain), set()).update(schema.attributes)

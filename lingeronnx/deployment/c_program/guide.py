@@ -17,7 +17,11 @@ __all__ = ["make_program_guide"]
 
 
 def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> list[str]:
-    """Return the lines of the section in Markdown; `object_sizes` are those of the program."""
+    """Return the README section on a C program, as lines of Markdown.
+
+    It has parts, memory, object files, building, updating and troubleshooting. `object_sizes` are
+    those of the program.
+    """
     return [
         "## The program",
         "",
@@ -43,7 +47,7 @@ def make_program_guide(program: BoardProgram, object_sizes: ProgramSizes) -> lis
 
 
 def _iterate_summary(program: BoardProgram) -> Iterator[str]:
-    """Yield an overview of the program: parts, packages, executor, and large host parts."""
+    """Yield Markdown sentences on the program: parts, packages, executor, and large host parts."""
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     count = f"{len(program.chip)} chip part{'s' * (len(program.chip) > 1)}"
     host = f", {len(program.host)} host part{'s' * (len(program.host) > 1)}" if program.host else ""
@@ -67,7 +71,7 @@ def _iterate_summary(program: BoardProgram) -> Iterator[str]:
 
 
 def _iterate_io_table(program: BoardProgram) -> Iterator[str]:
-    """Yield a table of the parameters of `run`."""
+    """Yield a Markdown table of the parameters of `run`: inputs, then outputs."""
     yield f"| of `{program.prefix}_run` | tensor | shape | type | elements |"
     yield "|---|---|---|---|---|"
     for prefix, tensors in (("in", program.inputs), ("out", program.outputs)):
@@ -80,7 +84,10 @@ def _iterate_io_table(program: BoardProgram) -> Iterator[str]:
 
 
 def _iterate_part_table(program: BoardProgram) -> Iterator[str]:
-    """Yield the rows of the table of parts, in the order in which they run."""
+    """Yield the rows of the Markdown table of parts, in the order in which they run.
+
+    A part that is equal to an earlier one only refers to it.
+    """
     for part in program.parts:
         operations = 0 if isinstance(part, ChipPart) else part.float_operations
         if part.first != part.name:
@@ -97,7 +104,7 @@ def _iterate_part_table(program: BoardProgram) -> Iterator[str]:
 
 
 def _iterate_memory_table(program: BoardProgram, object_sizes: ProgramSizes) -> Iterator[str]:
-    """Yield a table of the static memory that `run` needs, as it is declared in STEM.c."""
+    """Yield a Markdown table of the static memory that `run` needs, as it is declared in STEM.c."""
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
     total = object_sizes.get_program_total()
     uses = []
@@ -135,7 +142,10 @@ def _iterate_memory_table(program: BoardProgram, object_sizes: ProgramSizes) -> 
 
 
 def _iterate_object_table(program: BoardProgram, object_sizes: ProgramSizes) -> Iterator[str]:
-    """Yield a table of the sections of each object file, and how the figures were obtained."""
+    """Yield a Markdown table of the sections of each object file, and how they were obtained.
+
+    Columns of code and `.rodata` only if a compiler measured them.
+    """
     is_measured = bool(object_sizes.compiler)
     code_head = " `.rodata` | `.text` |" if is_measured else ""
     yield (
@@ -164,7 +174,7 @@ def _iterate_object_table(program: BoardProgram, object_sizes: ProgramSizes) -> 
 
 
 def _iterate_build_steps(program: BoardProgram) -> Iterator[str]:
-    """Yield how to compile the program for a board and for a PC."""
+    """Yield Markdown on compiling the program for a board and for a PC."""
     sources = [f"`{program.stem}.c`", f"`{program.stem}_selftest.c`"]
     sources += [f"`{program.stem}_{part.name}.c`" for part in program.unique_host_parts]
     yield (
@@ -221,7 +231,7 @@ def _iterate_multi_program_notes(program: BoardProgram) -> Iterator[str]:
 
 
 def _iterate_update_table(program: BoardProgram) -> Iterator[str]:
-    """Yield a table of the files that change when only weights change."""
+    """Yield a Markdown table of the files that change, or not, when only weights change."""
     yield "| if only weights change | |"
     yield "|---|---|"
     yield (
@@ -243,7 +253,10 @@ def _iterate_update_table(program: BoardProgram) -> Iterator[str]:
 
 
 def _iterate_troubleshooting(program: BoardProgram) -> Iterator[str]:
-    """Yield how to find the reason why the known-answer test fails."""
+    """Yield Markdown steps to find the reason why the known-answer test fails.
+
+    With a tolerance, a last step explains it.
+    """
     prefix, macro_prefix = program.prefix, program.prefix.upper()
     part_list = ", ".join(f"{k} {part.name}" for k, part in enumerate(program.parts, 1))
     yield "### Troubleshooting a failing known-answer test"
@@ -311,7 +324,10 @@ def _iterate_troubleshooting(program: BoardProgram) -> Iterator[str]:
 
 
 def _format_host_tolerances(program: BoardProgram) -> str:
-    """Return "DEFAULT or TOLERANCE (TENSOR) or ...", with the tensors above the default."""
+    """Format the relative tolerances of host floats: "DEFAULT or TOLERANCE (TENSOR) or ...".
+
+    Only tensors with more than the default are listed.
+    """
     larger = [
         f"{tolerance:g} ({escape_markdown(name)})"
         for name, tolerance in program.host_tolerances.items()

@@ -62,6 +62,8 @@ _PROGRAM_SOURCE_COUNT = 2  # files of `list_sources` before those of host parts
 
 
 class _Package(ctypes.Structure):
+    """A package in memory as the C function `init` takes it: address and size in bytes."""
+
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
 
@@ -77,7 +79,7 @@ class LoadedProgram:
     ) -> None:
         """Load the library, copy the packages to memory aligned to 64 bytes, and call its `init`.
 
-        `status` and `executor` are the codes that `init` and the executor return. `runner` computes
+        `status` and `executor` get the codes that `init` and the executor return. `runner` computes
         the chip parts; `packages` are the contents for `init`, in its order.
         """
         self._library = ctypes.CDLL(str(library))
@@ -104,9 +106,10 @@ class LoadedProgram:
         return getattr(self._library, f"{self.program.prefix}_{name}")
 
     def _compute(self, package_index: int, inputs: Any, outputs: Any) -> int:  # noqa: ANN401
-        """Compute a chip part in the simulator; called by the stand-in with pointers to its ports.
+        """Compute a chip part in the simulator; called by the stand-in executor.
 
-        Returns 0, or 1 if an exception was stored in `_error`.
+        `inputs` and `outputs` are pointers to the buffers of its ports. Returns 0, or 1 if an
+        exception was stored in `_error`.
         """
         try:
             part, runner = self._chip_parts[package_index]
@@ -126,18 +129,18 @@ class LoadedProgram:
         return 0
 
     def _record(self, part: int, output: int, port: int, data: int, size: int) -> int:
-        """Store a tensor in `observed`; called by the program. Always returns 0, to continue.
+        """Store a copy of a tensor in `observed`; called by the program for every port of a part.
 
-        `data` is the address of its `size` bytes.
+        `data` is the address of its `size` bytes. Always returns 0, which lets the call continue.
         """
         self.observed.append((part, output, port, ctypes.string_at(data, size) if size else b""))
         return 0
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Compute one call on `feeds` by input name; return its code and outputs by name.
+        """Compute one call on `feeds` by input name; return its code and {output: array}.
 
-        A code of 0 is success. Its tensors are then in `observed`. Exceptions of the simulator are
-        raised.
+        A code of 0 is success. The tensors of all parts are then in `observed`. Exceptions of the
+        simulator are raised.
         """
         self.observed.clear()
         inputs = [
@@ -161,9 +164,9 @@ class LoadedProgram:
 
 
 def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
-    """Return the program's C files with their flags, without main.c.
+    """Return (C file, compiler flags) of the program in `folder`, without main.c.
 
-    The first `_PROGRAM_SOURCE_COUNT` are the program and its self-test, then unique host parts.
+    The first two are the program and its self-test, then come the unique host parts.
     """
     include, prefix = f"-I{get_stub_folder()}", program.prefix.upper()
     program_flags = (*PROGRAM_FLAGS, include, f"-D{prefix}_WATCH")
@@ -179,10 +182,10 @@ def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[
 def build_shared_library(
     program: BoardProgram, folder: Path, output: Path, flags: Sequence[str] = ("-O1",)
 ) -> str:
-    """Compile the program in `folder` with the stand-in as a shared library.
+    """Compile the program in `folder` with the stand-in executor as a shared library `output`.
 
-    The library is written to `output`. Returns the lines of the compiler's warnings on the
-    program's C, without those on host parts; raises ConfigError if compilation fails.
+    Returns the lines of the compiler's warnings on the program's C, without those on host parts;
+    raises ConfigError if compilation fails.
     """
     sources = list_sources(program, folder)
     messages = compile_program([*sources, _get_stub_source()], output, (*flags, "-fPIC"))
@@ -266,9 +269,10 @@ def _prove_loaded_program(
     runners: _Runners,
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> None:
-    """Compare calls, host parts and conversions of extreme inputs; stop at the first error.
+    """Compare calls, host parts and conversions of extreme inputs with references, in this order.
 
-    Errors are added to `proof.failed`, first of all a status of `init` other than 0.
+    Stops at the first error, which is added to `proof.failed`, first of all a status of `init`
+    other than 0.
     """
     program = loaded.program
     if loaded.status:
@@ -287,10 +291,11 @@ def _prove_loaded_program(
 def build_stub_packages(
     program: BoardProgram, folder: Path, vectors: Sequence[Sequence[PartVector]] = ()
 ) -> list[bytes]:
-    """Build the stand-in's packages; `folder` gives CRCs, and whether parts are joined.
+    """Build the packages of all chip parts for the stand-in executor.
 
     Returns one package for each unique chip part, or all of them in one blob if the header in
-    `folder` does not declare so many. `vectors` are the calls that the stand-in replays.
+    `folder` does not declare so many. `folder` has the ONNX files, for their CRCs. `vectors` are
+    the calls that the stand-in replays.
     """
     packages = list(build_stub_containers(program, compute_crcs(folder, program), vectors).values())
     header = (folder / f"{program.stem}.h").read_text(encoding="utf-8")
@@ -395,7 +400,7 @@ def _are_states_equal(
 
 
 def _get_next_states(program: BoardProgram, runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
-    """Return the state inputs of the next call, from the outputs of this one."""
+    """Return {state input: array} of the next call, from the parts' outputs in this one."""
     outputs = _collect_outputs(runs)
     return {fed.tensor: outputs[output.tensor] for fed, output in program.states}
 
@@ -592,10 +597,10 @@ def _count_same_state_differences(
     runs: Sequence[PartRun],
     references: Sequence[PartRun],
 ) -> None:
-    """Count the integers that differ in a call with equal states, in `proof.fallen`.
+    """Count the integers that differ from a reference call with equal states, in `proof.fallen`.
 
     If the first differing input of a chip part in the call has a Quant, `proof.tie` is raised to
-    the distance of its differing values from a tie.
+    the largest distance of its differing values from a tie.
     """
     differences = [
         _diff_integers(run, reference) for run, reference in zip(runs, references, strict=True)

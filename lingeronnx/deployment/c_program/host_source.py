@@ -78,12 +78,12 @@ class HostSource:
 
     @property
     def is_large(self) -> bool:
-        """Whether its weights make it the bottleneck of a small core."""
+        """Whether it has 100,000 bytes of weights or more: the bottleneck of a small core."""
         return self.weight_bytes >= LARGE_WEIGHT_BYTES
 
 
 def explain_missing_generator() -> str | None:
-    """Return a message if the generator's required release is not installed, else None."""
+    """Return a message if the required release of emx-onnx-cgen is not installed, else None."""
     requirement = f"host parts in C need {GENERATOR} {GENERATOR_VERSION}"
     try:
         installed = version(GENERATOR)
@@ -137,7 +137,8 @@ def generate_host_source(
 def _run_generator(model: onnx.ModelProto, name: str) -> str:
     """Return the C that emx-onnx-cgen generates for a model, with the function NAME_nodes.
 
-    Apart from NAME no name or text of the model reaches the generator.
+    Names and texts of the model are replaced first; only `name` reaches the generator. Raises
+    whatever the generator raises, or ConstraintError.
     """
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
@@ -210,10 +211,10 @@ def _extract_node(
 
 
 def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
-    """Remove unused inputs of Resize, in place: empty tensors, and regions that are not read.
+    """Remove unused inputs of all Resize nodes, in place: empty tensors, and regions never read.
 
-    Opset 11 requires these inputs, but the generator cannot handle them. Regions are read only with
-    the coordinates of tf_crop_and_resize, according to the ONNX specification.
+    Constants that are no longer read are removed too. Opset 11 requires these inputs, but the
+    generator cannot handle them. Regions are read only with the coordinates of tf_crop_and_resize.
     """
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     for node in graph.node:
@@ -269,11 +270,14 @@ class _Parameter(NamedTuple):
     dims: list[int]
 
     def format_flat(self) -> str:
-        """Return the declaration of a pointer to the element type."""
+        """Return the C declaration of the parameter as a pointer to elements, "const float *x"."""
         return f"{'const ' if self.is_const else ''}{self.c_type} *{self.name}"
 
     def format_cast(self) -> str:
-        """Return the flat pointer cast to a pointer to rows, the type of the generated function."""
+        """Return the C expression of the flat pointer cast to a pointer to rows.
+
+        That is the type that the generated function takes.
+        """
         const = "const " if self.is_const else ""
         row_pointer = _format_pointer(f"{const}{self.c_type}", "", self.dims)
         return f"({row_pointer})({const}void *){self.name}"
@@ -380,9 +384,9 @@ def _count_constant_bytes(head: str, name: str) -> int:
 
 
 def _parse_parameters(signature: str, name: str) -> list[_Parameter]:
-    """Parse the parameter list of the generated function; ConstraintError for an unknown form.
+    """Parse the C parameter list of the generated function.
 
-    `name` names the function in the message.
+    Raises ConstraintError for an unknown form; `name` names the function in the message.
     """
     return [_parse_parameter(item.strip(), name) for item in signature.split(",") if item.strip()]
 
@@ -397,7 +401,7 @@ def _parse_parameter(text: str, name: str) -> _Parameter:
 
 
 def _parse_dims(dims: str) -> list[int]:
-    """Return the dimensions in C array brackets."""
+    """Return the numbers in C array brackets: [2, 3] for "[2][3]"."""
     return [int(size) for size in re.findall(r"\d+", dims)]
 
 
@@ -448,9 +452,10 @@ def _parse_body(
 def _get_lifetimes(
     arrays: dict[str, tuple[str, list[int]]], calls: Sequence[str]
 ) -> dict[str, BufferLifetime]:
-    """Find the size and lifetime of each array: the first and last call that it is an argument of.
+    """Return the size and lifetime of each array: the first and last call that has it as argument.
 
-    `arrays` has (C type, dimensions) by name; arrays without a call are left out.
+    Calls are counted from 0. `arrays` has (C type, dimensions) by name; arrays without a call are
+    left out.
     """
     lifetimes: dict[str, BufferLifetime] = {}
     for step, call in enumerate(calls):

@@ -46,7 +46,7 @@ class _PerturbedHost:
     def __init__(
         self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]
     ) -> None:
-        """Make a runner for each host part, and keep all parts' outputs in `calls` by part.
+        """Create a runner for each host part, and store all parts' outputs in `calls` by part.
 
         The random signs have a fixed seed.
         """
@@ -60,7 +60,10 @@ class _PerturbedHost:
         self._rng = np.random.default_rng(0)
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run a host part on `arrays` and return its outputs, perturbed by `_perturb`."""
+        """Run a host part on `arrays`, its inputs, and return its outputs with perturbed floats.
+
+        Each float32 value moves up or down, at random, by a multiple of its tolerance.
+        """
         feeds = dict(zip(part.inputs, arrays, strict=True))
         results = {
             name: np.asarray(array) for name, array, _ in self._runners[part.name].run(feeds)
@@ -150,7 +153,7 @@ def _has_host_upstream_of_chip(program: BoardProgram) -> bool:
 
 
 def _collect_outputs(runs: Iterable[PartRun]) -> dict[str, np.ndarray]:
-    """Return the outputs of all parts by name."""
+    """Return {tensor: array} of the outputs of all parts' runs."""
     outputs: dict[str, np.ndarray] = {}
     for run in runs:
         outputs.update(run.outputs)
@@ -166,7 +169,7 @@ def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
 
 
 def make_main_c(program: BoardProgram) -> str:
-    """Return the text of main.c, the known-answer test."""
+    """Return the text of main.c, which runs the known-answer test of all parts and the program."""
     input_names = make_c_names(program.inputs, "in")
     output_names = make_c_names(program.outputs, "out")
     dump_names, first_dumps = _make_dump_names(program)
@@ -195,7 +198,10 @@ def make_main_c(program: BoardProgram) -> str:
 def _iterate_buffers(
     program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield members of a struct: the program's inputs, outputs and expected outputs (want_NAME)."""
+    """Yield members of a C struct: the program's inputs, outputs and expected outputs (want_NAME).
+
+    `input_names` and `output_names` have the C names by tensor.
+    """
     for tensor in program.inputs:
         c_type, name = get_c_type(tensor.dtype), input_names[tensor.tensor]
         yield f"        {c_type} {name}[{max(tensor.element_count, 1)}];\n"
@@ -293,20 +299,20 @@ def _get_element_width(array: ProgramTensor | Port) -> int:
 def _get_ports(
     part: ChipPart | HostPart,
 ) -> tuple[Sequence[ProgramTensor | Port], Sequence[ProgramTensor | Port]]:
-    """Return a part's inputs and outputs as they are stored: the ports of a chip part."""
+    """Return (inputs, outputs) of a part as they are stored: ports of a chip part, else tensors."""
     if isinstance(part, ChipPart):
         return part.inputs, part.outputs
     return part.sources, part.targets
 
 
 def _get_port_bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
-    """Return the sizes of a part's inputs and of its outputs."""
+    """Return the sizes in bytes of a part's inputs, and of its outputs."""
     inputs, outputs = _get_ports(part)
     return [port.bytes for port in inputs], [port.bytes for port in outputs]
 
 
 def _get_buffer_bytes(part: ChipPart | HostPart) -> int:
-    """Return the bytes of a part's ports, each padded to 64, and of one golden output."""
+    """Return the bytes of a part's ports, each padded to 64, plus those of its largest output."""
     input_bytes, output_bytes = _get_port_bytes(part)
     return sum(round_up(size, 64) for size in (*input_bytes, *output_bytes)) + max(output_bytes)
 
@@ -340,7 +346,7 @@ def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
 def _get_tolerance(
     program: BoardProgram, part: ChipPart | HostPart, tensor: ProgramTensor
 ) -> float:
-    """Return the relative tolerance of a float that a host part outputs, else 0."""
+    """Return the relative tolerance of a part's output: that of a host part's float32, else 0."""
     if isinstance(part, HostPart) and tensor.dtype == "float32":
         return program.host_tolerances[tensor.tensor]
     return 0
@@ -400,5 +406,8 @@ def _name_host_ports(
 
 
 def _sanitize_file_name(name: str) -> str:
-    """Replace everything but letters, digits and common marks of ASCII by underscores."""
+    """Replace characters that a file name in C must not have by underscores.
+
+    Allowed are printable ASCII characters except space, double quote, backslash and question mark.
+    """
     return "".join(char if 32 < ord(char) < 127 and char not in '"\\?' else "_" for char in name)

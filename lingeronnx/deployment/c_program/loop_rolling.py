@@ -57,7 +57,7 @@ def _find_repeat(shapes: Sequence[str], start: int) -> tuple[int, int]:
 
 
 def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> list[str]:
-    """Format a C loop over equal steps, whose arena offsets are read from a table if they vary.
+    """Format consecutive equal steps as a C loop; varying arena offsets are read from a table.
 
     Parameters
     ----------
@@ -78,7 +78,11 @@ def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> lis
     remaining_columns = iter(offset_columns)
 
     def replace_variable(match: re.Match[str]) -> str:
-        """Format a part's number by the loop's step, and an offset that varies by the table."""
+        """Return the text for a matched variable: a part number plus the loop's step, or an offset.
+
+        An arena offset is unchanged if all iterations have the same, else it is read from the
+        table.
+        """
         if match[1] is None:
             return f"SHOW({match[2]} + {period} * step,"
         column = next(remaining_columns)

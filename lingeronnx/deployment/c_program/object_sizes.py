@@ -120,7 +120,10 @@ class ProgramSizes:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures as JSON-ready values."""
+        """Return the total of the program, the compiler and the figures of each object, JSON-ready.
+
+        "compiler" is None if nothing was compiled.
+        """
         total = self.get_program_total()
         values = {**_format_values(total), "compiler": self.compiler or None}
         del values["object"], values["role"]
@@ -143,15 +146,18 @@ class ProgramSizes:
 
 
 def _format_values(size: ObjectSize) -> dict[str, object]:
-    """Return an object's figures as JSON-ready values, with the sum of `.data` and `.bss`."""
+    """Return the fields of an object's figures, and `static_bytes`, as JSON-ready values.
+
+    That is the sum of RAM, shared memory and PSRAM.
+    """
     return {**asdict(size), "static_bytes": size.static_bytes}
 
 
 def compute_program_sizes(program: BoardProgram) -> ProgramSizes:
-    """Compute the sizes from the declarations in the C files.
+    """Compute the sizes of all object files from the declarations in the C files.
 
-    They equal `.data` + `.bss` exactly. `array_bytes` is exact for the arrays themselves; `.rodata`
-    has in addition tables, literals and the padding in front of each array.
+    Nothing is compiled. They equal `.data` + `.bss` exactly. `array_bytes` is exact for the arrays
+    themselves; `.rodata` has in addition tables, literals and the padding in front of each array.
     """
     memory = StaticMemory(program)
     objects = [
@@ -251,7 +257,10 @@ def run_compiler_version(toolchain: Toolchain) -> str:
 def iterate_sources(
     program: BoardProgram, folder: Path, with_main: bool = False
 ) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the program's C files with their flags, main.c last if `with_main`."""
+    """Yield (C file, compiler flags) of the program in `folder`.
+
+    Main.c comes last if `with_main`.
+    """
     program_flags = (*PROGRAM_FLAGS, f"-I{get_stub_folder()}")
     yield folder / f"{program.stem}.c", program_flags
     for part in program.unique_host_parts:

@@ -49,7 +49,11 @@ def compute_arguments_crc(argv: Sequence[str]) -> int:
 
 
 def make_package_header(chip: str, package_index: int, graph_crc: int, arguments_crc: int) -> bytes:
-    """Return the first 56 bytes of a header, which do not depend on the package's contents."""
+    """Return the first 56 bytes of a package's header, which do not depend on the package.
+
+    They are a mark, the chip, the executor version, the package's index, and the CRC-32 of the ONNX
+    file and of the packer's arguments.
+    """
     return struct.pack(
         "<8s12s12sIII12x",
         b"LNGRPKG1",
@@ -62,7 +66,10 @@ def make_package_header(chip: str, package_index: int, graph_crc: int, arguments
 
 
 def make_package(header: bytes, package: bytes) -> bytes:
-    """Return a package with its header, padded to 64 bytes. header : its first 56 bytes."""
+    """Return a package with its 64-byte header, padded with zeros to a multiple of 64 bytes.
+
+    `header` has the first 56 bytes; CRC-32 and size of the package are appended to it.
+    """
     body = header + struct.pack("<II", zlib.crc32(package), len(package)) + package
     return body + bytes(-len(body) % 64)
 

@@ -60,12 +60,12 @@ class ProgramTensor:
 
     @property
     def element_count(self) -> int:
-        """Number of elements."""
+        """Number of elements of the tensor."""
         return int(np.prod(self.shape))
 
     @property
     def bytes(self) -> int:
-        """Size in bytes."""
+        """Size of the tensor in bytes."""
         return self.element_count * np.dtype(self.dtype).itemsize
 
 
@@ -95,7 +95,10 @@ class ChipPart:
 
     @property
     def has_resident_constants(self) -> bool:
-        """Whether its constants are stored in shared memory."""
+        """Whether the packer's arguments store the part's constants in shared memory.
+
+        Then no other part may use that memory.
+        """
         return "params:share-mem" in " ".join(self.choice.argv)
 
 
@@ -141,17 +144,17 @@ class BoardProgram:
 
     @property
     def chip(self) -> tuple[ChipPart, ...]:
-        """All chip parts."""
+        """All chip parts, in the order in which they run."""
         return tuple(part for part in self.parts if isinstance(part, ChipPart))
 
     @property
     def host(self) -> tuple[HostPart, ...]:
-        """All host parts."""
+        """All host parts, in the order in which they run."""
         return tuple(part for part in self.parts if isinstance(part, HostPart))
 
     @property
     def unique_parts(self) -> tuple[ChipPart | HostPart, ...]:
-        """The parts that are not equal to an earlier one."""
+        """The parts that are not equal to an earlier one except for tensor names."""
         return tuple(part for part in self.parts if part.first == part.name)
 
     @property
@@ -161,7 +164,7 @@ class BoardProgram:
 
     @property
     def unique_host_parts(self) -> tuple[HostPart, ...]:
-        """The host parts that are not equal to an earlier one."""
+        """The host parts that are not equal to an earlier one except for tensor names."""
         return tuple(part for part in self.unique_parts if isinstance(part, HostPart))
 
 
@@ -251,7 +254,7 @@ def build_program(
 
 
 def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
-    """Return {name: tensor} of the inputs and outputs of all parts."""
+    """Return {name: tensor} of inputs and outputs of all parts, with the shapes of the runs."""
     tensors: dict[str, ProgramTensor] = {}
     for run in runs:
         for name, array in (*run.inputs.items(), *run.outputs.items()):
@@ -262,12 +265,12 @@ def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
 
 
 def _count_packages(parts: Sequence[ChipPart | HostPart]) -> int:
-    """Return the number of unique chip parts in `parts`."""
+    """Return the number of chip parts in `parts` that are not equal to an earlier one."""
     return sum(isinstance(part, ChipPart) and part.first == part.name for part in parts)
 
 
 def _check_outputs(names: Sequence[str], parts: Sequence[ChipPart | HostPart]) -> None:
-    """Raise ConstraintError if no part computes one of the graph's outputs."""
+    """Raise ConstraintError if one of the graph outputs `names` is not computed by any part."""
     computed: set[str] = set()
     for part in parts:
         computed.update(tensor.tensor for tensor in part.targets)
@@ -285,7 +288,7 @@ def _make_chip_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> ChipPart:
-    """Make a chip part with the ports of one run; its package index is 0 and must be set.
+    """Make a chip part with the ports of one run; the caller sets `first` and the package index.
 
     `sources` and `targets` are the program's tensors that its inputs and outputs read and write.
 
@@ -353,9 +356,10 @@ def _make_host_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
-    """Make a host part with its generated C, with the shapes of one run.
+    """Make a host part with C generated for the shapes of one run.
 
-    Raises the errors of `generate_host_source`.
+    Raises ConfigError if the generator is not installed, ConstraintError if it cannot write the
+    part.
     """
     model, name = ir.to_proto(run.part.graph), run.part.name
     inputs, outputs = list(run.inputs.values()), list(run.outputs.values())
@@ -388,7 +392,7 @@ def get_integer_buffer_key(part: ChipPart, index: int) -> str:
 
 
 def _iterate_part_buffers(part: ChipPart | HostPart) -> Iterator[tuple[str, int]]:
-    """Yield (buffer key, bytes) that only this part uses.
+    """Yield (buffer key, bytes) of the buffers that only this part uses.
 
     These are the scratch memory of a host part, or the quantized inputs of a chip part.
     """
@@ -405,6 +409,8 @@ def _plan_buffers(
     parts: Sequence[ChipPart | HostPart], external: set[str], state: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
     """Plan the arena: tensors between parts, quantized inputs of chip parts, scratch of host parts.
+
+    Buffers that are not in use at the same time may overlap.
 
     Parameters
     ----------

@@ -161,7 +161,7 @@ def write_golden_calls(
 
 
 def _write_arrays(folder: Path, prefix: str, arrays: Iterable[np.ndarray]) -> None:
-    """Write arrays as raw files PREFIX0.bin, PREFIX1.bin ..."""
+    """Write arrays as raw little-endian files PREFIX0.bin, PREFIX1.bin ... in `folder`."""
     for index, array in enumerate(arrays):
         (folder / f"{prefix}{index}.bin").write_bytes(to_raw_bytes(np.asarray(array)))
 
@@ -185,7 +185,10 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
 
 
 def _describe_part(program: BoardProgram, part: ChipPart | HostPart) -> dict[str, Any]:
-    """Return the manifest's entry of one part; a host part also has its C file and function."""
+    """Return the manifest's entry of one part: name, chip or host, ONNX file, inputs and outputs.
+
+    A host part also has its C file, function and scratch bytes.
+    """
     entry: dict[str, Any] = {
         "name": part.name,
         "chip": isinstance(part, ChipPart),

@@ -50,12 +50,12 @@ class Proof:
     seen: list[list[PartVector]] = field(default_factory=list, repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures as JSON-ready values, without `seen`."""
+        """Return figures and errors as JSON-ready values, without the recorded tensors."""
         names = [field_info.name for field_info in fields(self) if field_info.name != "seen"]
         return {name: getattr(self, name) for name in names}
 
     def lines(self) -> list[str]:
-        """Return the figures as text, one line per topic."""
+        """Return the result as lines of text: only the errors if there are any, else figures."""
         if self.failed:
             return [f"tried on a PC, {self.calls} calls: {error}" for error in self.failed]
         claims = "; ".join(self._iterate_claims()) or "nothing was compared"
@@ -75,7 +75,7 @@ class Proof:
         return [*lines, *self.cores]
 
     def _iterate_claims(self) -> Iterator[str]:
-        """Yield a claim for each comparison that was made."""
+        """Yield a sentence for each comparison that succeeded, with its number of values."""
         if self.chip_values:
             yield (
                 "chip parts and conversions are bit-equal to the simulator's "

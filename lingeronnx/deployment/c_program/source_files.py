@@ -106,12 +106,12 @@ class StaticMemory:
 
     @property
     def shared_array_bytes(self) -> int:
-        """Bytes of the array of shared memory, as declared."""
+        """Bytes of the array of shared memory as declared in C, 64 bytes to align it included."""
         return self.shared + self.ALIGNMENT_BYTES
 
     @property
     def psram_array_bytes(self) -> int:
-        """Bytes of the array of PSRAM, as declared."""
+        """Bytes of the array of PSRAM as declared in C, 64 bytes to align it included."""
         return self.psram_bytes + self.ALIGNMENT_BYTES
 
 
@@ -135,7 +135,7 @@ _LIMITS = {
 
 
 def _make_conversion_functions(program: BoardProgram) -> str:
-    """Return the C of the quantize and dequantize functions that the program calls."""
+    """Return the C of the quantize and dequantize functions that the program calls, each once."""
     functions: dict[str, str] = {}
     for part in program.chip:
         for port, quantized in zip(part.inputs, part.quantized, strict=True):
@@ -196,9 +196,9 @@ def _make_dequantize_function(dtype: str) -> str:
 
 
 def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
-    """Return the text of the program's main C file; `crcs` are the CRC-32 of the parts' files.
+    """Return the text of the program's main C file, STEM.c.
 
-    The parts are the unique chip parts, by name.
+    `crcs` has the CRC-32 of the ONNX file of each unique chip part, by name.
     """
     writer = CallWriter(program)
     state_lines = []
@@ -293,7 +293,10 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
 
 
 def _list_host_arguments(program: BoardProgram, part: HostPart) -> list[str]:
-    """Return the C arguments of a host part's function, from C arrays `inputs` and `outputs`."""
+    """Return the C arguments of a host part's function, taken from C arrays `inputs` and `outputs`.
+
+    The last one is its scratch memory.
+    """
     arguments = []
     for index, tensor in enumerate(part.sources):
         arguments.append(f"(const {get_c_type(tensor.dtype)} *)inputs[{index}]")
@@ -365,9 +368,9 @@ def make_model_h(program: BoardProgram, packages: int, constants: str) -> str:
 
 
 def _iterate_size_macros(program: BoardProgram, packages: int) -> Iterator[str]:
-    """Yield macros of counts, and of memory sizes, of which the user may override the latter three.
+    """Yield C macros of counts of packages and parts, and of memory sizes.
 
-    These are the shared memory (common and total) and PSRAM.
+    The user may define the last three otherwise: shared memory (common and total) and PSRAM.
     """
     memory, macro_prefix = StaticMemory(program), program.prefix.upper()
     chip_part_count = len(program.unique_chip_parts)
@@ -392,10 +395,11 @@ def _iterate_size_macros(program: BoardProgram, packages: int) -> Iterator[str]:
 
 
 def _iterate_tensor_macros(program: BoardProgram, writer: CallWriter) -> Iterator[str]:
-    """Yield macros of the sizes of inputs and outputs, and the shifts of quantized inputs."""
+    """Yield C macros of element counts of inputs and outputs, and shifts of quantized inputs."""
     macro_prefix = program.prefix.upper()
 
     def format_size(tensor: ProgramTensor, name: str) -> str:
+        """Return the C macro of a tensor's number of elements, with type and shape as a comment."""
         comment = f"{tensor.dtype} {list(tensor.shape)}"
         return f"#define {macro_prefix}_{name.upper()}_SIZE {tensor.element_count} /* {comment} */"
 

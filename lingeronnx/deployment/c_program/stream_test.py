@@ -48,12 +48,12 @@ class StreamTestResult:
     outputs: int = 0
 
     def to_dict(self) -> dict[str, object]:
-        """Return the result as JSON-ready values."""
+        """Return all fields as JSON-ready values."""
         return asdict(self)
 
     @property
     def is_error_growing(self) -> bool:
-        """Whether the last error exceeds twice the first by more than 1e-6.
+        """Whether the error of the last 1,000 calls exceeds twice the first one's by over 1e-6.
 
         False with fewer than two errors.
         """
@@ -147,9 +147,9 @@ def _run_session(
     inputs: Mapping[str, np.ndarray],
     states: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Run one call from `states`, which are updated in place, and return the outputs of all parts.
+    """Run one call in a session and return {tensor: array} of the outputs of all parts.
 
-    States and outputs are by tensor name.
+    `states` has the state inputs of the call, and is updated in place to those of the next.
     """
     outputs: dict[str, np.ndarray] = {}
     for run in session.iter_parts({**inputs, **states}):

@@ -140,7 +140,10 @@ def compute_selftest_constant_bytes(program: BoardProgram) -> int:
 
 
 def _get_stored_tensors(part: ChipPart | HostPart) -> Sequence[Port | ProgramTensor]:
-    """Return a part's inputs and outputs as the self-test stores them: the ports of a chip part."""
+    """Return a part's inputs, then outputs, as the self-test stores them.
+
+    These are the ports of a chip part, the tensors of a host part.
+    """
     if isinstance(part, ChipPart):
         return (*part.inputs, *part.outputs)
     return (*part.sources, *part.targets)
@@ -190,7 +193,10 @@ def _format_array(name: str, array: np.ndarray) -> str:
 
 
 def _format_integer(value: int, suffix: str) -> str:
-    """Return a C literal; the smallest integer of a type is written as a difference."""
+    """Return a C literal of an integer; the smallest one of its type is written as a difference.
+
+    `suffix` is "LL" for 64 bits, else "".
+    """
     min_value = -(2**31) if not suffix else -(2**63)
     return f"({value + 1}{suffix} - 1)" if value == min_value else f"{value}{suffix}"
 
