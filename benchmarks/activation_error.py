@@ -38,11 +38,11 @@ from lingeronnx.targets import get_target
 from simulator.fixed_point import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, make_input_table
 from simulator.piecewise import load_piecewise
+from simulator.program import Step, TensorSpec, compile_program
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMERICS = ROOT / "docs" / "reference" / "numerics.md"
 RESULTS = ROOT / "benchmarks" / "results" / "activations.md"
-from simulator.program import Step, TensorSpec, compile_program
 
 Function = Callable[[np.ndarray], np.ndarray]
 

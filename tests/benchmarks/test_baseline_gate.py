@@ -346,7 +346,7 @@ def test_an_unknown_model_is_named():
 
 # ---- what is claimed elsewhere -------------------------------------------------------------------------------------
 
-#: What a row of README's table of accuracy begins with -> the model's name in the table of promises.
+#: What a row of the table of accuracy with defaults begins with -> the model's name in the table of promises.
 NAMED = {
     "MLPerf Tiny ResNet-8": "resnet8",
     "ResNet-20": "resnet_bn",
@@ -421,9 +421,9 @@ def not_promised(model, platform, text):
     ]
 
 
-def test_readme_claims_what_is_promised():
+def test_defaults_claim_what_is_promised():
     """Each figure of its table of accuracy is a row's value, rounded."""
-    rows = list(cells("README.md", "model"))
+    rows = list(cells("benchmarks/results/accuracy.md", "model | data"))
     assert len(rows) == len(NAMED) + 1
     wrong = []
     for name, _, _, venus, generic in rows:
@@ -434,8 +434,8 @@ def test_readme_claims_what_is_promised():
 
 
 def test_accuracy_claims_what_is_promised():
-    """The same for the figures that docs/explanation/accuracy.md has for the defaults on venus."""
-    rows = list(cells("docs/explanation/accuracy.md", "model | float | fast"))
+    """The same for the figures that benchmarks/results/accuracy.md has for the defaults on venus."""
+    rows = list(cells("benchmarks/results/accuracy.md", "model | float | fast"))
     names = (
         "resnet8",
         "resnet_bn",

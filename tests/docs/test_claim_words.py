@@ -36,7 +36,7 @@ MESSAGES = {
 
 #: Page -> word -> how often it stands there.
 PAGES = {
-    "README.md": {"bit for bit": 2},
+    "README.md": {"bit for bit": 1},
     "docs/tutorials/first-model.md": {"bit for bit": 1},
     "docs/index.md": {"bit for bit": 1},
 }

@@ -1,7 +1,6 @@
 """The JSON Schemas that `lingeronnx schema` prints, held against the files that they describe."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +191,3 @@ def test_a_configuration_that_is_read_is_valid(text):
 )
 def test_a_configuration_that_is_refused_is_not_valid(text):
     assert check(yaml.safe_load(text), "quant")
-
-
-def test_readme_names_the_command():
-    assert re.search(r"`lingeronnx schema quant", (HERE.parent / "README.md").read_text())
