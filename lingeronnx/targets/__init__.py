@@ -77,7 +77,9 @@ PLATFORMS = (GENERIC, *_CHIPS)
 
 
 def get_target(name_or_target: str | Target) -> Target:
-    """Return the target called `name_or_target`, or the argument itself if it is a `Target`.
+    """Return the target of this name, or `name_or_target` itself if it is a `Target`.
+
+    Names are compared exactly.
 
     Raises
     ------

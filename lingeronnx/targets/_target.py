@@ -65,11 +65,11 @@ class Fault(Protocol):
 
     @property
     def key(self) -> str:
-        """The short name."""
+        """The short name of the fault in reports."""
 
     @property
     def text(self) -> str:
-        """The defect, and how the quantizer works around it."""
+        """The defect, and how the quantizer works around it, as users read it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,10 @@ class AppliedRewrite:
 
     @property
     def cost_text(self) -> str:
-        """The cost; "exact" only if it was checked, else "exact by construction"."""
+        """The cost for the report.
+
+        "exact" becomes "exact by construction" if no samples were checked.
+        """
         if self.cost.startswith("exact") and not self.checked_samples:
             return self.cost.replace("exact", "exact by construction", 1)
         return self.cost
@@ -106,67 +109,68 @@ class Vendor:
 
     @property
     def packer_command(self) -> str:
-        """The command of the packer; empty without a packer."""
+        """The command of the packer; "" for this base, which has no packer."""
         return ""
 
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
-        """Return the limits of an integer operator beyond the columns of the target; here none.
+        """Return the limits of an integer operator beyond the columns of the target.
 
-        They are checked on the float nodes that are lowered to it.
+        They are checked on the float nodes that are lowered to it. This base has none: ().
         """
         return ()
 
     def has_limit(self, limit: LimitCheck, target: Target) -> bool:
-        """Whether `target` has a limit of `get_limit_checks`; False if its number is not set.
+        """Whether `limit`, one of `get_limit_checks`, applies to `target`; this base returns True.
 
-        Used by pages that list the limits.
+        Vendors return False if the limit's number is not set. Used by pages that list the limits.
         """
         return True
 
     def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
-        """Return the limits that a legalization rewrite satisfies; here none.
+        """Return the limits that legalization rewrite `rewrite_name` satisfies.
 
-        The rewrite acts on nodes that break one of them.
+        The rewrite acts on nodes that break one of them. This base has none: ().
         """
         return ()
 
     def explain_rejected_weight_bits(self, node: ir.Node, bits: int, target: Target) -> str | None:
-        """Explain why the float `node` cannot have weights of `bits` bits; None if it can.
+        """Explain why float `node` cannot have weights of `bits` bits; None if it can.
 
-        Called if the target supports this width for some operators (`OperatorSupport.weight_bits`).
+        Called if the target supports this width for some operators. This base rejects nothing.
         """
         return None
 
     def find_triggered_faults(self, node: ir.Node, target: Target) -> Sequence[Fault]:
-        """Return the executor faults that the float `node` triggers; here none.
+        """Return the executor faults that float `node` would trigger, which the quantizer avoids.
 
-        The quantizer avoids them.
+        This base knows none: ().
         """
         return ()
 
     def run_backend_passes(
         self, graph: ir.Model, target: Target
     ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Run the passes that the executor needs on the integer `graph`; its results do not change.
+        """Run the passes that the executor needs on integer `graph`, whose results do not change.
 
-        Returns the graph, which may be modified in place, and the applied rewrites.
+        Returns the graph, which may be modified in place, and the applied rewrites. This base
+        returns it unchanged.
         """
         return graph, ()
 
     def assign_resident_constants(
         self, graphs: Sequence[ir.Model], target: Target
     ) -> Sequence[PackerArguments | None]:
-        """Mark the parts of one graph that keep their constants in shared memory, in place.
+        """Choose which parts of one model keep their constants in shared memory, and mark them.
 
-        Returns the chosen arguments of each part, or None for a part without. The result is empty
-        if nothing was chosen.
+        `graphs` are the parts, marked in place. Returns the chosen packer arguments of each part,
+        or None for a part without; empty if nothing was chosen, as always in this base.
         """
         return ()
 
     def names(self, graph: ir.Model) -> NameMapping:
         """Return the names that are not valid in a file for the target, with their replacements.
 
-        The default replaces none.
+        This base replaces none.
         """
         from ..graph.name_mapping import NameMapping
 
@@ -183,13 +187,17 @@ class Vendor:
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
     def explain_missing_timing(self, target: Target) -> str:
-        """Explain why latencies on the target cannot be estimated; empty if they can."""
+        """Explain why latencies on `target` cannot be estimated; vendors return "" if they can.
+
+        This base always has a reason: it has no timing model.
+        """
         return f"no timing model for {target.name}; select a chip"
 
     def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> Vendor:
-        """Return a copy of the vendor with the kernel costs of a board.
+        """Return a copy of the vendor with the kernel costs of a calibrated board.
 
-        Raises ConfigError if the calibration is of another chip.
+        Vendors raise ConfigError if the calibration is of another chip; this base always does, as
+        it has no timing model.
         """
         raise ConfigError(f"a timing file needs a chip; {self.explain_missing_timing(target)}")
 
@@ -223,14 +231,14 @@ class Vendor:
 
     @property
     def clock_mhz(self) -> float | None:
-        """The clock in MHz, if a timing calibration contains it; otherwise None."""
+        """The chip's clock in MHz, if a timing calibration contains it; None in this base."""
         return None
 
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
-        """Rename the operators of `graph` to those of another domain, in place.
+        """Rename the operators of `graph` to those of domain `domain`, in place.
 
-        Returns notes on operators that have another meaning there. This base raises ModelError,
-        since it has no other domain.
+        Returns notes on operators that have another meaning there. This base has no other domain
+        and always raises ModelError.
         """
         raise ModelError(
             f"a graph for {target.name} cannot be written in domain {domain}, which supports "
@@ -238,7 +246,10 @@ class Vendor:
         )
 
     def format_packer_command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
-        """Return the packer's command line for two files, quoted for a shell; empty without one."""
+        """Return the packer's command line for two files, quoted for a shell.
+
+        "" in this base, which has no packer.
+        """
         return ""
 
 
@@ -262,7 +273,7 @@ class OperatorSupport:
 def make_support_rows(
     arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, miscompiled: bool = False
 ) -> dict[str, OperatorSupport]:
-    """Return the same support for each of the operators."""
+    """Return {operator: support} with one shared support for all `operators`."""
     return dict.fromkeys(operators, OperatorSupport(arithmetic, limits, miscompiled))
 
 
@@ -341,11 +352,11 @@ class Target:
     vendor: Vendor = field(default_factory=Vendor)
 
     def __init_subclass__(cls) -> None:
-        """Raise a TypeError: the class is final."""
+        """Raise TypeError for every subclass: the class is final."""
         raise TypeError("Target is final: add data as a column, and code to a subclass of Vendor")
 
     def __str__(self) -> str:
-        """Return the name."""
+        """Return the target's name."""
         return self.name
 
     @property
@@ -375,31 +386,34 @@ class Target:
         return tuple(sorted({*self.bits, *operator_bits}))
 
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `columns` replace fields of the support of `operator`."""
+        """Return a copy in which `columns` replace fields of the support of `operator`.
+
+        Raises KeyError if the target does not have the operator.
+        """
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def can_run(self, operator: str) -> bool:
-        """Whether the target supports the integer operator."""
+        """Whether the target has the integer operator, computed correctly or not."""
         return operator in self.ops
 
     def is_computed_correctly(self, operator: str) -> bool:
-        """Whether the target computes the operator as it is defined.
+        """Whether the target has the operator and computes it as it is defined.
 
         If not, the quantizer writes other operators instead.
         """
         return operator in self.ops and not self.ops[operator].miscompiled
 
     def find_arithmetic(self, operator: str) -> Arithmetic | None:
-        """Return how the operator is computed, or None if it is not known.
+        """Return how `operator` is computed on the target, or None if it is not known.
 
-        Includes operators that the quantizer never writes.
+        Operators that the quantizer never writes are included.
         """
         support = self.ops.get(operator)
         return self.also.get(operator) if support is None else support.arithmetic
 
     @accept_old_parameters("0.3", kind="arithmetic_type")
     def get_arithmetic(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
-        """Return the arithmetic of `operator`, or None if the target does not run it.
+        """Return the arithmetic of `operator`, or None if the target does not have it.
 
         Raises InternalError if it is not an `arithmetic_type`.
         """
@@ -411,7 +425,7 @@ class Target:
 
     @accept_old_parameters("0.3", kind="limits_type")
     def get_limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
-        """Return the limits of `operator`, or None if it has none.
+        """Return the limits of `operator`; None if it has none or the target does not have it.
 
         Raises InternalError if they are not a `limits_type`.
         """
@@ -420,9 +434,9 @@ class Target:
         )
 
     def _check_type(self, operator: str, value: object, expected_type: type[_Kind]) -> _Kind | None:
-        """Return `value` if it is None or of the expected type, else raise InternalError.
+        """Return `value` if it is None or an `expected_type`, else raise InternalError.
 
-        `operator` is the name of the operator for the message.
+        `operator` is named in the message.
         """
         if value is None or isinstance(value, expected_type):
             return value
@@ -435,47 +449,50 @@ class Target:
 
     @property
     def conv_limits(self) -> ConvLimits | None:
-        """Limits of convolutions that rewrites aim at; None without limits."""
+        """Limits of Conv2dInt that rewrites aim at; None without limits."""
         return self.get_limits("Conv2dInt", ConvLimits)
 
     @property
     def pool_limits(self) -> PoolLimits | None:
-        """Limits of average pools that rewrites aim at; None without limits."""
+        """Limits of AvgPool2dInt that rewrites aim at; None without limits."""
         return self.get_limits("AvgPool2dInt", PoolLimits)
 
     @property
     def linear_limits(self) -> MatrixLimits | None:
-        """Limits of fully connected layers; None without limits."""
+        """Limits of LinearInt, the fully connected layer; None without limits."""
         return self.get_limits("LinearInt", MatrixLimits)
 
     @property
     def recurrent_limits(self) -> RecurrentLimits | None:
-        """Limits of LSTMs; None without limits."""
+        """Limits of LSTMInt; None without limits."""
         return self.get_limits("LSTMInt", RecurrentLimits)
 
     @property
     def transpose(self) -> TransposeLimits | None:
-        """Limits of permutations; None without limits."""
+        """Limits of Transpose; None without limits."""
         return self.get_limits("Transpose", TransposeLimits)
 
     @property
     def unsupported_perms(self) -> tuple[tuple[int, ...], ...]:
-        """Permutations that are not written, () without limits; each is replaced by two others."""
+        """Permutations of a Transpose that are not written; () without limits.
+
+        Each is replaced by two others.
+        """
         return () if self.transpose is None else self.transpose.unsupported_perms
 
     @property
     def softmax_limits(self) -> SoftmaxLimits | None:
-        """Limits of softmax rows; None without limits."""
+        """Limits of the rows of SoftmaxInt; None without limits."""
         return self.get_limits("SoftmaxInt", SoftmaxLimits)
 
     @property
     def layer_norm_limits(self) -> LayerNormLimits | None:
-        """Limits of layer normalization; None without limits."""
+        """Limits of LayerNormInt; None without limits."""
         return self.get_limits("LayerNormInt", LayerNormLimits)
 
     @property
     def sigmoid_limits(self) -> SigmoidLimits | None:
-        """Limits of a sigmoid that is computed by GluInt; None without limits."""
+        """Limits of iqSigmoid where a GluInt computes it; None without limits."""
         return self.get_limits("iqSigmoid", SigmoidLimits)
 
     # ---- methods of the vendor -------------------------------------------------------------------
@@ -487,15 +504,18 @@ class Target:
 
     @accept_old_parameters("0.3", rewrite="rewrite_name")
     def needs_rewrite(self, node: ir.Node, rewrite_name: str) -> bool:
-        """Whether `node` breaks a limit that the rewrite `rewrite_name` satisfies."""
+        """Whether `node` breaks a limit that legalization rewrite `rewrite_name` satisfies.
+
+        False for a rewrite that the vendor does not know.
+        """
         return any(
             limit(node, self) is not None for limit in self.vendor.get_limits_fixed_by(rewrite_name)
         )
 
     def run_backend_passes(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Return a copy of the integer `graph` as the executor needs it, and the applied rewrites.
+        """Return a copy of integer `graph` as the executor needs it, and the applied rewrites.
 
-        The copy computes the same integers.
+        The copy computes the same integers and all its nodes have names.
         """
         from ..graph import ir
 
@@ -505,10 +525,10 @@ class Target:
 
     @accept_old_parameters("0.3", to="domain")
     def convert_dialect(self, graph: ir.Model, domain: str) -> tuple[ir.Model, Sequence[str]]:
-        """Return a copy of the integer `graph` with the operators of another domain.
+        """Return a copy of integer `graph` with the operators of domain `domain`, and notes.
 
-        Also returns notes on operators that have another meaning there. Raises ModelError if the
-        target does not support the domain, or an operator has no counterpart.
+        Notes are on operators that have another meaning there. Raises ModelError if the target does
+        not support the domain, or an operator has no counterpart.
         """
         from ..graph import ir
 
@@ -519,7 +539,7 @@ class Target:
         """Return `graph` with names that are valid in a file for the target.
 
         The original names are stored in the metadata. `names` is the mapping of a larger graph that
-        `graph` is part of.
+        `graph` is part of; None computes one.
         """
         from ..graph.name_mapping import apply_file_names
 
@@ -545,9 +565,9 @@ class Target:
 
     @accept_old_parameters("0.3", row="calibration")
     def with_timing_calibration(self, calibration: TimingCalibration) -> Target:
-        """Return a copy with the kernel costs of a board.
+        """Return a copy with the kernel costs of a calibrated board.
 
-        Raises ConfigError if the calibration is of another chip.
+        Raises ConfigError if the calibration is of another chip, or the target has no timing model.
         """
         return replace(self, vendor=self.vendor.with_timing_calibration(calibration, self))
 
@@ -573,10 +593,10 @@ class Target:
 
 
 def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
-    """Return (rule, remedy) of a limit as users read them.
+    """Return (rule, remedy) of `limit` as users read them.
 
-    The docstring of the limit is filled in from the target and split at the bar. The placeholders
-    `target` and `own` are the target and its vendor.
+    The docstring of the limit is filled in from the target and split at " | "; without a remedy
+    there, a general one is used. The placeholders `target` and `own` are the target and its vendor.
     """
     text = " ".join((limit.__doc__ or "").split()).format(target=target, own=target.vendor)
     rule, _, remedy = text.partition(" | ")

@@ -71,9 +71,10 @@ class Requantization:
     bits: int | None = None
 
     def __str__(self) -> str:
-        """Describe the left shift or multiplication, unusual rounding and fixed bits.
+        """Describe the value in phrases separated by commas, such as "shifts left".
 
-        Rounding is unusual if it is not half up. The phrases are separated by commas.
+        They are the treatment of left shifts or "multiplies", rounding if it is not half up, and a
+        fixed width.
         """
         phrases = [self.left.value if self.shifts else "multiplies"]
         if self.rounding is None:
@@ -92,10 +93,10 @@ class Arithmetic:
     requantize: Requantization = Requantization()
 
     def __str__(self) -> str:
-        """Describe the fields that are set, separated by semicolons; "exact" without any.
+        """Describe the fields that are set, separated by semicolons; "exact" if none is.
 
-        Fields that are None or False are not set. The requantization comes first, except for this
-        class itself.
+        Fields that are None or False are not set. The requantization comes first, except for the
+        class `Arithmetic` itself.
         """
         phrases = [str(self.requantize)] if type(self) is not Arithmetic else []
         for field in fields(self)[1:]:
@@ -244,7 +245,7 @@ class ActivationTable(Enum):
 
     @property
     def input_fraction_bits(self) -> int:
-        """The fractional bits of the table's input."""
+        """The fractional bits of the table's input: 11 on venus, 27 on other chips."""
         return 11 if self is ActivationTable.VENUS else 27
 
 
@@ -377,7 +378,7 @@ class LstmArithmetic(RecurrentArithmetic):
     gates: str = "ifgo"
 
     def __post_init__(self) -> None:
-        """Check that `gates` is a permutation of "ifgo"."""
+        """Raise ValueError unless `gates` is a permutation of "ifgo"."""
         _check_gates(self.gates, "ifgo")
 
 
@@ -392,11 +393,11 @@ class GruArithmetic(RecurrentArithmetic):
     gates: str = "rzn"
 
     def __post_init__(self) -> None:
-        """Check that `gates` is a permutation of "rzn"."""
+        """Raise ValueError unless `gates` is a permutation of "rzn"."""
         _check_gates(self.gates, "rzn")
 
 
 def _check_gates(gates: str, known: str) -> None:
-    """Raise ValueError unless `gates` is a permutation of `known`."""
+    """Raise ValueError unless `gates` is a permutation of the letters in `known`."""
     if sorted(gates) != sorted(known):
         raise ValueError(f"gates must be a permutation of '{known}'; got '{gates}'")

@@ -30,9 +30,9 @@ class BoardLayer:
 
     @property
     def relative_error(self) -> float | None:
-        """The error of the model relative to the measured cycles; None without a model.
+        """The modeled cycles over the measured ones, minus 1; None if the model has no cycles.
 
-        Positive if the model has more cycles; a measurement below 1 counts as 1.
+        Positive if the model has more; a measurement below 1 counts as 1.
         """
         return None if self.model is None else self.model / max(self.measured, 1.0) - 1
 
@@ -70,7 +70,10 @@ class BoardProfile:
 
     @property
     def median_relative_error(self) -> float | None:
-        """The median absolute relative error; None if no layer has modeled cycles."""
+        """The median over the layers of |modeled / measured - 1|.
+
+        None if no layer has modeled cycles.
+        """
         errors = [
             abs(layer.relative_error) for layer in self.layers if layer.relative_error is not None
         ]
@@ -80,7 +83,7 @@ class BoardProfile:
         """Return the profile as JSON values.
 
         `off` are errors of the modeled cycles relative to the measured ones, `missing` the layers
-        that the log does not have.
+        that the log does not have, `timing` the fitted calibration.
         """
         return {
             "platform": self.platform,

@@ -53,7 +53,10 @@ class LatencyOptions:
         return target
 
     def _check_budget(self, target: Target) -> None:
-        """Raise ConfigError if `target` has no timing, or neither it nor the user gives a clock."""
+        """Raise ConfigError if a budget cannot be compared with the latency on `target`.
+
+        That is so if the target has no timing, or neither it nor the user gives a clock.
+        """
         reason = target.vendor.explain_missing_timing(target)
         if not reason and self.clock_mhz is None and target.vendor.clock_mhz is None:
             reason = "no clock is published; pass the clock of the chip with --clock MHZ"
@@ -113,9 +116,10 @@ class CallLatency:
 
     @property
     def budget_finding(self) -> VerdictFinding | None:
-        """A finding that the call exceeds its budget (in ms), with the slowest layers; else None.
+        """A finding that the call exceeds its budget in ms, with its slowest layers; else None.
 
-        None also without a latency, a budget or a clock.
+        None also without a latency, a budget or a clock. At most three layers are named, after the
+        first only those with 1 % of the cycles.
         """
         latency = self.latency
         if latency is None or self.budget_ms is None or self.clock_mhz is None:
@@ -141,15 +145,15 @@ class CallLatency:
 
     @property
     def findings(self) -> tuple[VerdictFinding, ...]:
-        """The finding that the call exceeds its budget, if it does."""
+        """A tuple with the finding that the call exceeds its budget; () if it does not."""
         finding = self.budget_finding
         return () if finding is None else (finding,)
 
     def lines(self) -> list[str]:
-        """Return the latency as sentences; nothing if the chip runs no part of the model.
+        """Return the latency as sentences for a report; [] if the chip runs no part of the model.
 
-        Without a latency, the reason is the only line. A worst case beyond the budget is the last
-        line if the estimate is within it.
+        If the latency is unknown, the reason is the only line. Work without a cost model has a
+        line; a worst case beyond the budget is the last line if the estimate is within it.
         """
         latency = self.latency
         if latency is None:
@@ -175,7 +179,8 @@ class CallLatency:
     def format_breakdown(self) -> str:
         """Return the percentage of the cycles per kind of work, such as "80 % computing".
 
-        Kinds without cycles are omitted; "no work" if there are none. The latency must be known.
+        Kinds without cycles are left out; "no work" if there are none. The latency must be known
+        (asserted).
         """
         latency = self.latency
         assert latency is not None
@@ -196,7 +201,8 @@ class CallLatency:
     def to_dict(self) -> dict[str, Any]:
         """Return the latency as JSON values.
 
-        Cycles are None if unknown; milliseconds also without a clock.
+        Cycles are None if unknown; milliseconds also without a clock; `too_slow` is None within the
+        budget.
         """
         latency, finding = self.latency, self.budget_finding
         milliseconds = None
@@ -215,14 +221,15 @@ class CallLatency:
         }
 
     def _to_milliseconds(self, cycles: float) -> float:
-        """Convert cycles at the clock of the call."""
+        """Convert cycles to milliseconds at the clock of the call, which must not be None."""
         assert self.clock_mhz is not None
         return cycles / self.clock_mhz / 1e3
 
     def _format_range(self, convert: Any, number_format: str = ".4g") -> str:  # noqa: ANN401 - a function of cycles
         """Format the total and its bounds, each converted from cycles by `convert`.
 
-        For example "12 (10 to 15)", or "12 (at most 15)" if the lower bound is the total.
+        For example "12 (10 to 15)", or "12 (at most 15)" if the lower bound is the total. The
+        latency must be known.
         """
         assert self.latency is not None
         total, low, high = (
@@ -234,7 +241,7 @@ class CallLatency:
 
 
 def _format_unmodeled_work(unpriced: Sequence[UnmodeledWork]) -> str:
-    """Format work without a known cost, grouped by its description.
+    """Format work without a known cost, grouped by its description, as one text.
 
     A group has its number of layers, bytes, and the sum of the bounds if all are known.
     """

@@ -62,7 +62,7 @@ class LayerLatency:
 
     @property
     def total_cycles(self) -> float:
-        """The cycles from the start of the layer to its end."""
+        """The cycles from start to end of the layer: wait for constants, copies, and kernels."""
         return self.wait + self.moved + self.cycles
 
 
@@ -81,22 +81,22 @@ class Latency:
 
     @property
     def luna(self) -> float:
-        """The cycles of the NPU, for work with a known cost."""
+        """The cycles of the NPU over all layers, for work with a known cost."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def overhead(self) -> float:
-        """The part of `luna` before the first element of each kernel call."""
+        """The part of the NPU's cycles that passes before the first element of each kernel call."""
         return sum(layer.overhead for layer in self.layers)
 
     @property
     def calls(self) -> int:
-        """The number of kernel calls."""
+        """The number of kernel calls over all layers."""
         return sum(layer.calls for layer in self.layers)
 
     @property
     def waits(self) -> float:
-        """The cycles in which the NPU waits for constants."""
+        """The cycles in which the NPU waits for constants that the DMA fetches."""
         return sum(layer.wait for layer in self.layers)
 
     @property
@@ -106,31 +106,40 @@ class Latency:
 
     @property
     def total(self) -> float:
-        """The cycles of the run: the NPU, copies, and waits for constants.
+        """The cycles of the run: NPU, copies of activations, and waits for constants.
 
-        Unmodeled work is not included.
+        Work without a known cost is not included.
         """
         return self.luna + self.moved + self.waits
 
     @property
     def low(self) -> float:
-        """The lower bound of `total`."""
+        """The lower bound of `total`, in cycles."""
         return sum(layer.low for layer in self.layers) + self.moved + self.waits
 
     @property
     def high(self) -> float:
-        """The upper bound of `total`, including unmodeled work that has a bound."""
+        """The upper bound of `total`, in cycles.
+
+        It includes work without a cost model where that has a bound.
+        """
         return sum(layer.high for layer in self.layers) + self.moved + self.waits
 
     def with_node_names(self, nodes: Mapping[str, str]) -> Latency:
-        """Return a copy in which nodes are renamed by {name: new name}; others keep their names."""
+        """Return a copy in which the layers' nodes are renamed by {name: new name}.
+
+        Other nodes keep their names.
+        """
         layers = tuple(
             replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers
         )
         return replace(self, layers=layers)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the totals, layers and work without a known cost as JSON values, in cycles."""
+        """Return totals, layers and work without a known cost as JSON values.
+
+        Times are in cycles.
+        """
         sums = {
             name: getattr(self, name)
             for name in ("luna", "overhead", "calls", "moved", "waits", "total", "low", "high")
@@ -144,9 +153,10 @@ class Latency:
 
 
 def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
-    """Return the latency of at least one run on one platform, each starting when the previous ends.
+    """Return the latency of runs of one platform, each starting when the previous one ends.
 
-    Start and fetch times of layers are shifted by the totals of the runs before.
+    Start and fetch times of layers are shifted by the totals of the runs before. `runs` must not be
+    empty; the platform is that of the first.
     """
     layers: list[LayerLatency] = []
     unpriced: list[UnmodeledWork] = []
@@ -179,20 +189,30 @@ class CycleSavings:
 
     @property
     def summary(self) -> str:
-        """The savings as text; that the integers are the same only if they were compared."""
+        """The cycles before and after as one line of text.
+
+        It says "same integers" only if samples were compared, and if kernel costs of another chip
+        were assumed.
+        """
         basis = "another chip's kernel costs assumed" if self.assumed else "upper bounds"
         integers = "same integers; " if self.checked_samples else ""
         return f"before / after {self.before:,} / {self.after:,} ({integers}{basis})"
 
     def write_metadata(self, metadata: MutableMapping[str, str]) -> None:
-        """Write the savings into the metadata of the graph that takes `after` cycles."""
+        """Write `before`, `after` and `assumed` as JSON into `metadata`, in place.
+
+        It is the metadata of the graph that takes `after` cycles.
+        """
         metadata[_METADATA_KEY] = json.dumps(
             {"before": self.before, "after": self.after, "assumed": self.assumed}
         )
 
     @classmethod
     def read_metadata(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
-        """Read the savings that `write_metadata` wrote; None if they are absent or invalid."""
+        """Read the savings that `write_metadata` wrote, for `platform`; None if absent or invalid.
+
+        `checked_samples` is not stored and becomes 0.
+        """
         try:
             body = json.loads(metadata.get(_METADATA_KEY, "null"))
             return cls(int(body["before"]), int(body["after"]), platform, bool(body["assumed"]))
@@ -201,9 +221,9 @@ class CycleSavings:
 
     @classmethod
     def sum_parts(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
-        """Return the sum over parts that run one after the other; None without parts.
+        """Return the summed savings of parts that run one after the other; None without parts.
 
-        Platform and `assumed` are those of the first part.
+        Platform and `assumed` are those of the first part; `checked_samples` is 0.
         """
         savings = list(parts)
         if not savings:

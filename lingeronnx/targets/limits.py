@@ -43,7 +43,7 @@ class ConvLimits:
 
     @property
     def stride_text(self) -> str:
-        """The supported strides as text, such as "1, 2 or 4"."""
+        """The supported strides as text such as "1, 2 or 4"."""
         *others, last = map(str, self.strides)
         return f"{', '.join(others)} or {last}" if others else last
 

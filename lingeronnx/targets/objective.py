@@ -48,15 +48,16 @@ PARTS_RESIDENT = "several, this one keeps its constants"
 
 
 def get_objective(graph: ir.Model | onnx.ModelProto) -> str:
-    """Return the objective of a graph; `ACCURACY` if it is absent or not known."""
+    """Return the objective in the metadata of `graph`; `ACCURACY` if it is absent or unknown."""
     objective = _get_metadata(graph).get(OBJECTIVE_KEY, ACCURACY)
     return objective if objective in OBJECTIVES else ACCURACY
 
 
 def can_keep_constants_resident(graph: ir.Model | onnx.ModelProto) -> bool:
-    """Whether a graph may keep its constants in shared memory; never with the objective MEMORY.
+    """Whether the constants of `graph` may stay in shared memory.
 
-    Of several parts, which share this memory, only those with a region of their own may.
+    Never with the objective MEMORY; of several parts, which share this memory, only those with a
+    region of their own.
     """
     return (
         get_objective(graph) != MEMORY
@@ -65,6 +66,6 @@ def can_keep_constants_resident(graph: ir.Model | onnx.ModelProto) -> bool:
 
 
 def _get_metadata(graph: ir.Model | onnx.ModelProto) -> Mapping[str, str]:
-    """Return the metadata of either kind of model as a mapping."""
+    """Return the metadata of an IR or protobuf model as a mapping."""
     props = graph.metadata_props
     return props if isinstance(props, Mapping) else {prop.key: prop.value for prop in props}

@@ -56,7 +56,7 @@ class TimingCalibration(BaseModel):
 
 
 def read_timing_calibration(path: str | os.PathLike[str]) -> TimingCalibration:
-    """Read a timing calibration file.
+    """Read the timing calibration file at `path`, JSON of at most 1 MB.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class VerdictFinding:
     basis: RuleBasis = "measured"
 
     def __str__(self) -> str:
-        """Format as "node: rule; here value; remedy"."""
+        """Format the finding as one line "node: rule; here value; remedy"."""
         return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
 
 
@@ -111,7 +111,7 @@ class GraphCost:
     largest: Mapping[str, int]
 
     def format_totals(self) -> str:
-        """Return the totals (MACs by width, weights, memory and DMA in bytes) as one line."""
+        """Format MACs by width, weights, memory with its limits, and DMA bytes as one line."""
         macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items())
         memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
         psram = f"psram {self.psram:,} of {self.psram_limit:,}"
@@ -167,9 +167,9 @@ class GraphCost:
         return lines
 
     def _format_total_rows(self, total_cycles: float) -> list[tuple[str, ...]]:
-        """Format the totals as one table row per operand width; sizes are in the first row only.
+        """Return the totals as table rows, one per operand width; one row if there are no MACs.
 
-        One row without MACs.
+        Sizes and `total_cycles` are in the first row only.
         """
         totals = (self.weights, self.activations, self.dma, total_cycles)
         sizes = [f"{total:,.0f}" for total in totals]
@@ -180,7 +180,7 @@ class GraphCost:
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values, the layers as dictionaries."""
+        """Return all fields as JSON values, each layer as a dictionary."""
         return {
             **vars(self),
             "layers": [asdict(layer) for layer in self.layers],
@@ -190,7 +190,7 @@ class GraphCost:
 
 
 def _format_layer_row(layer: LayerCost, cycles: float) -> tuple[str, ...]:
-    """Return the cells of a layer: name, operator, MACs, width, sizes in bytes, cycles."""
+    """Return the table cells of a layer: node, operator, MACs, width, sizes in bytes, cycles."""
     sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles)
     return (
         layer.node,
@@ -202,9 +202,9 @@ def _format_layer_row(layer: LayerCost, cycles: float) -> tuple[str, ...]:
 
 
 def _align_rows(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return each row as an indented line; cells 0, 1 and 3 are left-aligned, others right.
+    """Format each row as an indented line with columns of equal width.
 
-    These are the texts: layer, operator, width.
+    Columns 0, 1 and 3 (layer, operator, width) are left-aligned, others right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -244,7 +244,10 @@ class Verdict:
 
     @property
     def is_chip_ready(self) -> bool:
-        """Whether the graph packs and is computed correctly; writes past the plan are a warning."""
+        """Whether the graph packs and is computed correctly.
+
+        Writes past the memory plan (findings of level "plan") do not prevent it.
+        """
         return self.is_packable and self.is_correct
 
     @property
@@ -259,7 +262,11 @@ class Verdict:
         return "assumed" if self.assumptions else "computed"
 
     def format_outcome(self) -> str:
-        """Describe whether the graph packs and is correct, and what that stands on."""
+        """Describe in one clause whether the graph packs and is correct, and how sure that is.
+
+        Wrong results that follow only from rules that were read are "probably"; a write past the
+        plan is added as a warning.
+        """
         if not self.is_packable:
             return "it does not pack"
         outcomes = {
@@ -276,7 +283,10 @@ class Verdict:
 
     @property
     def is_wrong_by_reading(self) -> bool:
-        """Whether only rules that were read, not measured, say that results are wrong."""
+        """Whether only rules that were read in sources, never measured, say that results are wrong.
+
+        False if no finding says so.
+        """
         bases = {finding.basis for finding in self.findings if finding.level == "right"}
         return bases == {"read"}
 
@@ -287,9 +297,10 @@ class Verdict:
 
     @property
     def assumption_summary(self) -> str:
-        """The unmeasured facts that the verdict depends on, as one line; empty without any.
+        """The unmeasured facts that the verdict depends on, as one line; "" without any.
 
-        It has the rule of the first one and at most three nodes with values; the rest is counted.
+        It has the rule of the first one and at most three nodes with values; the others are
+        counted.
         """
         if not self.assumptions:
             return ""
@@ -302,19 +313,20 @@ class Verdict:
 
     @property
     def cost(self) -> GraphCost | None:
-        """The cost of the graph on the chip; None if it is not known."""
+        """The cost of the graph on the chip; None in this base class, which does not know it."""
         return None
 
     @property
     def latency(self) -> Latency | None:
-        """The estimated latency on the chip; None if it is not known."""
+        """The estimated latency on the chip; None in this base class, which does not know it."""
         return None
 
 
 def combine_bases(verdicts: Iterable[Verdict]) -> ClaimBasis:
     """Return the basis of the claim that all graphs are chip-ready: the weakest of `verdicts`.
 
-    Empty if it is claimed of none, or not of all.
+    "" if one of them is not chip-ready or there are none, "assumed" if one depends on unmeasured
+    facts, else "computed".
     """
     bases = {verdict.basis for verdict in verdicts}
     if not bases or "" in bases:
@@ -323,12 +335,12 @@ def combine_bases(verdicts: Iterable[Verdict]) -> ClaimBasis:
 
 
 def require_latency(verdict: Verdict) -> Latency:
-    """Return the latency of a verdict.
+    """Return the latency of `verdict`.
 
     Raises
     ------
     ConfigError
-        If it has none because the graph does not pack; with the first finding that prevents it.
+        If it has none, because the graph does not pack; with the first finding that prevents it.
     """
     if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
@@ -351,5 +363,5 @@ class PackerArguments:
 
     @property
     def command_line(self) -> str:
-        """The arguments, quoted for a shell."""
+        """The arguments as one line, quoted for a shell, without program and file names."""
         return join_shell(self.argv)

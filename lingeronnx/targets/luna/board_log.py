@@ -78,14 +78,14 @@ class _LoggedStep:
     work: dict[str, CallCost] | None
 
     def matches(self, line: ProfileLine) -> bool:
-        """Whether the line has this node's operator (or an alias of it), inputs and outputs."""
+        """Whether a log line has this step's operator (or an alias of it) and element counts."""
         if _normalize_operator_name(self.operator) != _normalize_operator_name(line.name):
             return False
         return (self.inputs, self.outputs) == (line.inputs, line.outputs)
 
 
 def _normalize_operator_name(name: str) -> str:
-    """Return the operator name of a log in lower case, an alias replaced by the usual name."""
+    """Return an operator name in lower case; a name that only logs use becomes the graph's name."""
     lower_name = name.lower()
     return _LOG_NAME_ALIASES.get(lower_name, lower_name)
 
@@ -93,7 +93,8 @@ def _normalize_operator_name(name: str) -> str:
 def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
     """Yield the profile lines of a log, numbered from 1; other lines are skipped.
 
-    Only the first 1000 characters of a line are searched; a shape becomes its number of elements.
+    Only the first 1000 characters of a line are searched. A printed shape becomes its number of
+    elements.
     """
     for line_number, line in enumerate(text.splitlines(), 1):
         match = _LINE.search(line[:1000])
@@ -110,7 +111,10 @@ def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
 
 
 def _count_elements(shape: str) -> int:
-    """Return the elements of a shape as printed in a log, sizes separated by commas or spaces."""
+    """Return the number of elements of a shape as printed in a log.
+
+    Sizes are separated by commas or spaces; 1 for an empty text.
+    """
     return math.prod(int(size) for size in shape.replace(",", " ").split())
 
 
@@ -118,6 +122,9 @@ def analyze_board_log(
     graphs: Sequence[DetailedVerdict], target: Target, text: str, clock_mhz: float | None
 ) -> BoardProfile:
     """Match a board's log with the layers of graphs and calibrate the kernel costs.
+
+    A layer's measured cycles are the median over the logged runs. Layers without a cost model are
+    listed but not used for the fit.
 
     Parameters
     ----------
@@ -133,7 +140,8 @@ def analyze_board_log(
     Raises
     ------
     ConfigError
-        If a graph does not pack, or the log is not of these graphs.
+        If a graph does not pack, the log is not of these graphs or covers less than half of their
+        layers, or no logged layer has a cost model.
     """
     steps = [step for verdict in graphs for step in _iterate_steps(verdict)]
     cycles_by_step, runs = _match_lines(steps, list(parse_profile_lines(text)))
@@ -154,9 +162,9 @@ def analyze_board_log(
 def _select_logged_steps(
     steps: Sequence[_LoggedStep], cycles_by_step: Sequence[list[int]]
 ) -> list[tuple[_LoggedStep, float]]:
-    """Return the steps that the log contains, with their median cycles over all runs.
+    """Return (step, median of its cycles over all runs) for the steps that the log contains.
 
-    Raises ConfigError if the log contains fewer than half of the steps.
+    Raises ConfigError if these are fewer than half of `steps`.
     """
     logged = [
         (step, median(cycles)) for step, cycles in zip(steps, cycles_by_step, strict=True) if cycles
@@ -172,9 +180,9 @@ def _select_logged_steps(
 def _make_board_layer(
     step: _LoggedStep, measured: float, calibration: TimingCalibration
 ) -> BoardLayer:
-    """Return the measured cycles of a layer with those of the formulas and of the calibration.
+    """Return the measured cycles of a step with those of the formulas and of the calibration.
 
-    Both are None if no formula covers the work of the step.
+    Both are None if part of the step's work has no formula.
     """
     if step.work is None:
         return BoardLayer(step.name, step.operator, measured, None, None)
@@ -184,9 +192,9 @@ def _make_board_layer(
 
 
 def _iterate_steps(verdict: DetailedVerdict) -> Iterator[_LoggedStep]:
-    """Yield the steps of the packed graph with element counts and cycles by kernel family.
+    """Yield the steps of a packed graph with element counts and formula cycles by kernel family.
 
-    The counts are of the first input and output. Raises a ConfigError if the model does not pack.
+    The counts are of the first input and output. Raises ConfigError if the model does not pack.
     """
     graph, plan = verdict.graph, verdict.memory_plan
     if graph is None or plan is None:
@@ -208,10 +216,10 @@ def _iterate_steps(verdict: DetailedVerdict) -> Iterator[_LoggedStep]:
 def _match_lines(
     steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]
 ) -> tuple[list[list[int]], int]:
-    """Return the measured cycles of each step, one value per run, and the number of runs.
+    """Return the measured cycles of each step, one value per logged run, and the number of runs.
 
-    A line belongs to the next step that it matches; if none is left, a new run begins. Raises
-    ConfigError for a line that matches no step.
+    A line belongs to the next step that it matches; if none is left, a new run begins. Steps may
+    have no values. Raises ConfigError without lines or for a line that matches no step.
     """
     if not lines:
         raise ConfigError(
@@ -236,5 +244,5 @@ def _match_lines(
 
 
 def _find_step(steps: Sequence[_LoggedStep], line: ProfileLine, start: int) -> int | None:
-    """Return the index of the first step from `start` on that matches the line, or None."""
+    """Return the index of the first step, from index `start` on, that matches the line; or None."""
     return next((index for index in range(start, len(steps)) if steps[index].matches(line)), None)

@@ -81,7 +81,7 @@ _MAX_TRANSPOSE_BYTES = 65536
 def make_common_ops(
     profile: PackerProfile, *, zeroes_larger_scales: bool = False
 ) -> dict[str, OperatorSupport]:
-    """Build the support rows of the operators that are correct on all three chips.
+    """Build operator -> support for the operators that are correct on all three chips.
 
     Parameters
     ----------
@@ -140,16 +140,17 @@ def make_common_ops(
 
 
 def _get_narrow_weight_bits(profile: PackerProfile, operator: str) -> tuple[int, ...]:
-    """Return the supported weight widths below 8 bits: those that the packer packs."""
+    """Return (4,) if the packer stores 4-bit weights of `operator` two in a byte, else ()."""
     return (4,) if profile.narrow.get(operator) is Int4Support.PACKED else ()
 
 
 def make_layer_ops(
     requantize: Requantization, profile: PackerProfile
 ) -> dict[str, OperatorSupport]:
-    """Build the support rows of 2-D layers.
+    """Build operator -> support for 2-D convolutions, BatchNorm2dInt and MaxPool.
 
-    A 2-D convolution writes saturated int8, regardless of its o_bits attribute.
+    `requantize` says how their sums are rescaled; a Conv2dInt writes saturated int8, whatever its
+    `o_bits` is.
     """
     convolution = LayerArithmetic(replace(requantize, bits=8))
     return {
@@ -165,14 +166,14 @@ def make_layer_ops(
 def make_add_ops(
     requantize: Requantization, *, can_shift_either: bool
 ) -> dict[str, OperatorSupport]:
-    """Build the support rows of iqAdd and iqSub, by operator.
+    """Build operator -> support for iqAdd and iqSub of equal shapes, without 4-D tensors.
 
     Parameters
     ----------
     requantize : Requantization
         How operands are rescaled.
     can_shift_either : bool
-        Whether either operand may be the one that is shifted.
+        Whether either operand may be the one that is shifted; otherwise only the first.
     """
     limits = BinaryOperandLimits(supports_images=False, can_shift_either=can_shift_either)
     return make_support_rows(
@@ -181,7 +182,7 @@ def make_add_ops(
 
 
 def make_average_pool_ops(profile: PackerProfile) -> dict[str, OperatorSupport]:
-    """Return the support row of average pooling on arcs and venusA, by operator name."""
+    """Return {"AvgPool2dInt": its support} for arcs and venusA."""
     return make_support_rows(
         AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA),
         "AvgPool2dInt",
@@ -237,7 +238,7 @@ ARCS_VENUSA_FAULTS = (
 def make_layer_norm_ops(
     gamma_bits: int | None = None, min_length: int = 1
 ) -> dict[str, OperatorSupport]:
-    """Build the support row of LayerNormInt.
+    """Return {"LayerNormInt": its support} for one chip.
 
     Parameters
     ----------

@@ -61,12 +61,15 @@ class _Conversion:
     notes: list[str] = field(default_factory=list)
 
     def add_obstacle(self, node: ir.Node, reason: str = "") -> None:
-        """Add that `node` cannot be converted, with the reason if given."""
+        """Record that `node` cannot be converted, with `reason` if it is not empty.
+
+        All obstacles are reported together at the end.
+        """
         label = f"{node.op_type} {node.name}"
         self.obstacles.append(f"{label} ({reason})" if reason else label)
 
     def add_note(self, text: str) -> None:
-        """Add a note unless it is there already."""
+        """Append `text` to the notes for the user unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -114,9 +117,10 @@ def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[st
 
 
 def _convert_container(conversion: _Conversion, domain: str, ir_version: int) -> None:
-    """Replace our opset imports by `domain`, set the IR version, and note which arithmetic applies.
+    """Set opset import and IR version of the file for dialect `domain`, in place, and add notes.
 
-    With functions, the IR version is not lowered. Works in place.
+    The IR version is not lowered in a model with functions. The notes say which arithmetic applies,
+    and warn of an opset above 12 for the packer.
     """
     model = conversion.model
     for known_domain in _DOMAINS:
@@ -136,7 +140,7 @@ def _convert_container(conversion: _Conversion, domain: str, ir_version: int) ->
 
 
 def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
-    """Return the node's attributes under their v1 names, without those of the packer."""
+    """Return the attributes of `node` under their v1 names, without those only for the packer."""
     attributes = {
         ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
     }
@@ -144,7 +148,7 @@ def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _rewrite_node(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -> None:
-    """Set domain, operator and attributes of a node, in place; old attributes are removed."""
+    """Set domain, operator and attributes of `node`, in place; its old attributes are removed."""
     node.domain, node.op_type = domain, op_type
     node.attributes.clear()
     for name, value in attrs.items():
@@ -155,10 +159,10 @@ def _rewrite_node(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, 
 
 
 def _convert_node_to_v3(conversion: _Conversion, form: Format, node: ir.Node) -> None:
-    """Convert a node to its v3 operator and attributes, in place, or add an obstacle.
+    """Convert a v1 node to its v3 operator and attributes, in place, or add an obstacle.
 
-    A Requant that v3 tables absorb is left; an operator without a v3 form is an obstacle if it is
-    not a standard one.
+    A Requant that v3 tables absorb is left for them; an operator without a v3 form is an obstacle
+    unless it is a standard ONNX operator, which moves to the default domain.
     """
     if form is REQUANT and _is_lut_widening(node):
         return  # its consumers absorb it
@@ -182,7 +186,7 @@ def _convert_node_to_v3(conversion: _Conversion, form: Format, node: ir.Node) ->
 
 
 def _rename_to_v3(form: Format, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes under their v3 names, without those that are None."""
+    """Return `attrs` under the v3 names of operator `form`, without values that are None."""
     return {
         form.v3_attribute_names.get(key, key): value
         for key, value in attrs.items()
@@ -191,9 +195,9 @@ def _rename_to_v3(form: Format, attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_lut_widening(node: ir.Node) -> bool:
-    """Whether a Requant only widens to int16 at 2^8 times the scale, as v3 LUTs do.
+    """Whether Requant `node` only widens to int16 at 2^8 times the scale, as v3 LUTs do themselves.
 
-    All its consumers must be LUT operators, and its output no graph output.
+    All its consumers must be iqSigmoid or iqTanh, and its output no graph output.
     """
     if ir.get_attr(node, "o_bits", 8) != 16:
         return False
@@ -207,9 +211,10 @@ def _is_lut_widening(node: ir.Node) -> bool:
 def _absorb_requant(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> None:
-    """Read the input of a widening Requant directly, since v3 activations widen it themselves.
+    """Make a v3 table operator read the input of a widening Requant directly, in place.
 
-    Without one, an input that the target's table needs in int16 gets `data_bits` 16.
+    `attrs` gets the Requant's `scale_x`, and an unused Requant is removed. Without such a Requant,
+    `attrs` gets `data_bits` 16 if the target's table takes int16.
     """
     requant = ir.producer(node.inputs[0])
     if requant is None or requant.op_type != REQUANT.name or not _is_lut_widening(requant):
@@ -224,7 +229,10 @@ def _absorb_requant(
 
 
 def _needs_int16_input(target: Target, form: Format) -> bool:
-    """Whether the target's activation table takes int16."""
+    """Whether the target's table for operator `form` takes int16.
+
+    False if the target lacks it.
+    """
     arithmetic = target.get_arithmetic(form.name, LutArithmetic)
     return arithmetic is not None and arithmetic.input_rule is TableInputRule.RIGHT_SHIFT_ONLY
 
@@ -232,10 +240,10 @@ def _needs_int16_input(target: Target, form: Format) -> bool:
 def _convert_recurrent_to_v3(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    """Convert inputs and attributes of a recurrent layer; return False if there is an obstacle.
+    """Convert inputs and attributes of an LSTM or GRU to v3, in place; False if that is impossible.
 
-    Obstacles are sequence lengths, a float output, an unknown time axis and a reset gate applied
-    before the product. The input of lengths is removed.
+    Obstacles, which are recorded, are sequence lengths, a float output, an unknown time axis and a
+    reset gate applied before the product. The input of lengths is removed, and `attrs` are changed.
     """
     weight_index = _find_first_weight_index(node)
     if weight_index > 1 and node.inputs[1] is not None:
@@ -262,7 +270,10 @@ def _convert_recurrent_to_v3(
 
 
 def _find_first_weight_index(node: ir.Node) -> int:
-    """Return the index (>= 1) of the first input that is a constant matrix, or 1 without one."""
+    """Return the index, at least 1, of the first input that is a constant matrix.
+
+    1 if there is none.
+    """
     for index, value in enumerate(node.inputs):
         constant = ir.const_value(value)
         if index and constant is not None and constant.ndim == 2:
@@ -273,9 +284,10 @@ def _find_first_weight_index(node: ir.Node) -> int:
 def _set_batch_first(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    """Set batch_first to 1, as the training side reads [1, T, I]; False for unknown layouts.
+    """Set `batch_first` in `attrs` to 1, as the training side reads [1, T, I].
 
-    Only for targets with the attribute on that node.
+    Returns True, or False with an obstacle if the input's layout is unknown. Only for targets that
+    give the node this attribute; adds a note if it changes.
     """
     if "batch_first" not in conversion.target.node_attributes.get(form.name, {}):
         return True
@@ -296,9 +308,10 @@ def _set_batch_first(
 def _refine_beta(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    """Give the beta (input 2) 15 fractional bits instead of 10, in place, and return True.
+    """Give the beta (input 2) of a LayerNormInt 15 fractional bits instead of 10, in place.
 
-    Returns False and adds an obstacle if it is missing or does not fit in 32 bits.
+    Returns True and adds a note; False with an obstacle if beta is missing, not constant or does
+    not fit in 32 bits then.
     """
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
@@ -328,9 +341,10 @@ _V3_CONVERTERS = {
 
 
 def _convert_node_to_v1(conversion: _Conversion, form: Format, node: ir.Node) -> None:
-    """Convert a node to its v1 operator with the packer's attributes, in place, or add an obstacle.
+    """Convert a v3 node to its v1 operator with the packer's attributes, or add an obstacle.
 
-    Recurrent layers get an input of lengths, LayerNormInt a coarser beta and tables a Requant.
+    In place. Recurrent layers get an input of lengths, LayerNormInt a coarser beta and tables a
+    Requant. A standard ONNX operator only moves to the default domain.
     """
     if form.v3_name is None and not form.domain:
         node.domain = ""
@@ -358,7 +372,7 @@ def _note_executor_differences(
 ) -> None:
     """Add notes on a rounding mode and a pooling scale that the executor does not follow.
 
-    That is a `quant_mode` other than floor_add, and a changed scale of AvgPool2dInt.
+    These are a `quant_mode` other than floor_add, and a changed scale of AvgPool2dInt.
     """
     mode = ir.get_attr(node, "quant_mode", "floor_add")
     if mode != "floor_add":
@@ -373,9 +387,9 @@ def _note_executor_differences(
 
 
 def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
-    """Insert the empty input of sequence lengths at index 1, which dialect v1 has before states.
+    """Insert an absent input of sequence lengths at index 1 of a recurrent node, in place.
 
-    Does nothing without `has_hidden` and `has_cell`.
+    Dialect v1 has it before the states. Does nothing unless `has_hidden` or `has_cell` is set.
     """
     if not attributes.get("has_hidden", 0) and not attributes.get("has_cell", 0):
         return
@@ -386,7 +400,10 @@ def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
 
 
 def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
-    """Round the beta (input 2) from 15 to 10 fractional bits, half up, in place; add notes."""
+    """Round the beta (input 2) of a LayerNormInt from 15 to 10 fractional bits, half up, in place.
+
+    Adds a note, and another if bits are lost; a beta that is missing or not constant stays.
+    """
     conversion.add_note(
         f"{node.op_type} {node.name}: normalized values have 10 fractional bits, not 15: the last "
         "bits differ"
@@ -406,9 +423,10 @@ def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
 def _insert_requant(
     conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> None:
-    """Widen an int8 input by a Requant (shared if there is one) if the target's table takes int16.
+    """Let a table operator read its int8 input through a Requant to int16, in place.
 
-    `attrs["scale_x"]` becomes 256 times as large.
+    Only if the target's table takes int16 and `x_bits` is at most 8. An existing widening Requant
+    is shared; `attrs["scale_x"]` becomes 256 times as large.
     """
     if not _needs_int16_input(conversion.target, form) or ir.get_attr(node, "x_bits", 8) > 8:
         return
@@ -426,7 +444,7 @@ def _insert_requant(
 
 
 def _find_lut_widening(value: ir.Value) -> ir.Node | None:
-    """Return the widening Requant that already consumes `value`, or None."""
+    """Return the Requant that already widens `value` to int16 for tables, or None."""
     for use in value.uses():
         if use.node.op_type == REQUANT.name and _is_lut_widening(use.node):
             return use.node
@@ -436,7 +454,7 @@ def _find_lut_widening(value: ir.Value) -> ir.Node | None:
 def _make_lut_widening(
     conversion: _Conversion, node: ir.Node, source: ir.Value, scale: float
 ) -> ir.Node:
-    """Return a new Requant of `source` at `scale` to int16 at 256 times `scale`; not inserted."""
+    """Make a Requant of `source`, of `scale`, to int16 at 256 times `scale`; it is not inserted."""
     output = ir.unique_tensor_name(conversion.model, f"{source.name}_q16")
     requant = ir.make_node(
         REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"

@@ -59,14 +59,17 @@ class DetailedVerdict(Verdict):
 
     @property
     def cost(self) -> GraphCost | None:
-        """The cost of the graph, or None if it has no memory plan."""
+        """The cost of the graph, computed on each access; None if it has no memory plan."""
         if self.graph is None or self.memory_plan is None:
             return None
         return compute_graph_cost(self.graph, self.memory_plan, self.target.external_memory or 0)
 
     @property
     def latency(self) -> Latency | None:
-        """The estimated latency, or None without a memory plan or without costs of the kernels."""
+        """The estimated latency.
+
+        None without a memory plan, or if the chip's kernel costs are unknown.
+        """
         kernel_costs = get_kernel_costs(self.target)
         return None if kernel_costs is None else self.estimate_latency(kernel_costs)
 
@@ -79,7 +82,7 @@ class DetailedVerdict(Verdict):
         return self.estimate_latency(get_kernel_costs(self.target) or ARCS)
 
     def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
-        """Estimate the latency with the given kernel costs; None without graph or memory plan."""
+        """Estimate the latency with `kernel_costs`; None without graph or memory plan."""
         if self.graph is None or self.memory_plan is None:
             return None
         return estimate_latency(
@@ -104,7 +107,7 @@ class PreparedGraph:
 def evaluate_graph(
     graph: ir.Model | onnx.ModelProto, target: Target, args: str | Iterable[str] = ()
 ) -> DetailedVerdict:
-    """Evaluate `graph` for the chip `target`.
+    """Evaluate whether the packer accepts `graph` and the chip `target` computes it correctly.
 
     Parameters
     ----------
@@ -127,7 +130,9 @@ def prepare_graph(
     limits: NodeLimitChecker | None = None,
     ignore_node_limits: bool = False,
 ) -> PreparedGraph:
-    """Read a graph and apply the packer's transforms.
+    """Read a graph, check it, and apply the packer's transforms.
+
+    The result has no graph if a finding of level "packs" (the packer refuses it) exists.
 
     Parameters
     ----------
@@ -170,8 +175,9 @@ def evaluate_plan(
 ) -> DetailedVerdict:
     """Plan a prepared graph under `options` and check the plan.
 
-    `memory_plan` is the plan if the caller has it already. A graph that could not be prepared has
-    only its own findings; assumptions are looked for only in a verdict that is ready for the chip.
+    `memory_plan` is the plan if the caller has it already, None to plan here. A graph that could
+    not be prepared has only its own findings. Assumptions are collected only for a verdict that is
+    ready for the chip.
     """
     net = prepared.net
     if net is None:
@@ -200,9 +206,10 @@ def _make_verdict(
     memory: MemoryPlan | None = None,
     net: PackerGraph | None = None,
 ) -> DetailedVerdict:
-    """Derive packability and correctness from the levels of the findings.
+    """Derive packability and correctness from the levels of `findings`.
 
-    "packs" makes a graph unpackable and incorrect, "right" incorrect. Equal findings are kept once.
+    "packs" makes a graph unpackable and incorrect, "right" only incorrect; other levels change
+    neither. Equal findings are kept once.
     """
     levels = {finding.level for finding in findings}
     return DetailedVerdict(
@@ -219,7 +226,7 @@ def _make_verdict(
 def _check_capacity(
     net: PackerGraph, memory: MemoryPlan, target: Target
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each memory of the chip (shared, PSRAM) that the plan exceeds.
+    """Yield a finding of level "packs" for each memory (shared, PSRAM) that the plan exceeds.
 
     A chip without a known PSRAM size has no limit there.
     """
@@ -243,9 +250,9 @@ def _check_capacity(
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
-    """Describe the plan: required bytes, and the live bytes at its peak with the node there.
+    """Describe a plan that is too large: its bytes, and the live bytes at its peak with the node.
 
-    Names the three largest tensors in shared memory at the first step with the most live bytes.
+    The peak is the first step with the most live bytes; the three largest tensors there are named.
     """
     live_bytes = memory.compute_live_bytes(len(net.steps))
     peak_index = live_bytes.index(max(live_bytes))
@@ -262,9 +269,9 @@ def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
 
 
 def _suggest_remedy(memory: MemoryPlan) -> str:
-    """Suggest smaller maps and, if there is one, the first chip with enough shared memory.
+    """Suggest smaller maps, or the first chip whose shared memory holds the plan, if there is one.
 
-    Enough are the plan's `required_bytes`; chips are in the order of `PLATFORMS`.
+    Chips are in the order of `PLATFORMS`.
     """
     suitable = [
         target
@@ -286,14 +293,15 @@ class NodeLimitChecker:
     """
 
     def __init__(self, target: Target) -> None:
-        """Check the limits of `target`, with an empty cache."""
+        """Check nodes against the limits of `target`, with an empty cache."""
         self._target = target
         self._violations_by_key: dict[Hashable, list[VerdictFinding]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-        """Yield a finding for each limit that a step breaks; results are cached by its contents.
+        """Yield a finding for each limit that `step` breaks, on its node of the user's graph.
 
-        Names do not belong to the contents; nothing for an operator without limits.
+        Results are cached by the step's contents without names. Yields nothing for an operator
+        without limits.
         """
         if step.op not in PACKER_LIMITS and step.op not in CORRECTNESS_LIMITS:
             return
@@ -305,9 +313,10 @@ class NodeLimitChecker:
             yield replace(violation, node=step.origin)
 
     def _evaluate_limits(self, node: ir.Node) -> Iterator[VerdictFinding]:
-        """Yield a finding for each limit that the node breaks.
+        """Yield a finding for each limit that `node` breaks, without the cache.
 
-        The level is "packs" for limits of the packer, "right" for those of correct results.
+        The level is "packs" for limits of the packer, "right" for those of correct results; the
+        basis is "read" for rules that were never measured.
         """
         for level, table in (("packs", PACKER_LIMITS), ("right", CORRECTNESS_LIMITS)):
             for limit in table.get(node.op_type, ()):
@@ -320,7 +329,7 @@ class NodeLimitChecker:
 
 
 def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
-    """Return all contents of a step that limits may depend on, hashable, without its names.
+    """Return a hashable key of all contents of `step` that limits may depend on, without names.
 
     These are operator, attributes, shapes, values of constants, and which inputs are graph inputs.
     """
@@ -338,14 +347,15 @@ def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
 
 
 def _hash_array(array: np.ndarray) -> tuple[str, bytes]:
-    """Return dtype and a digest of the contents of an array."""
+    """Return (dtype text, digest of the bytes) of an array; the shape is not included."""
     return array.dtype.str, hash_framed_parts([array.tobytes()])
 
 
 def _to_ir_node(net: PackerGraph, step: PackerStep) -> ir.Node:
-    """Convert a step to a detached IR node, on which limits can be evaluated.
+    """Convert `step` to an IR node in no graph, on which limits can be evaluated.
 
-    An input is `computed` if it is neither a constant nor a graph input.
+    An input is `computed` if it is neither a constant nor a graph input. Only the first output is
+    kept.
     """
     inputs = []
     for name in step.inputs:

@@ -60,18 +60,21 @@ _TRIGGERS: Mapping[LunaFault, Callable[[ir.Node, Target], bool]] = {
 
 
 def _is_global_pool(node: ir.Node) -> bool:
-    """Whether a pool's kernel equals the input's known spatial dimensions."""
+    """Whether the kernel of pool `node` equals the spatial sizes of its input; False if unknown."""
     input_shape = ir.get_shape(node.inputs[0]) or ()
     return tuple(input_shape[2:]) == tuple(ir.get_attr(node, "kernel_shape"))
 
 
 def _count_rows(node: ir.Node) -> int:
-    """Return the number of rows of the output, all positions but the batch and the last axis."""
+    """Return the product of all output sizes of `node` but the batch and the last.
+
+    Unknown sizes count as 1.
+    """
     return math.prod(int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:-1])
 
 
 def find_triggered_faults(node: ir.Node, target: Target) -> tuple[LunaFault, ...]:
-    """Return the faults of `target` that a float node would trigger, in order of `_TRIGGERS`."""
+    """Return the faults of `target` that a float node would trigger if lowered, in fixed order."""
     return tuple(
         fault
         for fault, is_triggered in _TRIGGERS.items()

@@ -235,7 +235,10 @@ _OPERATOR_DISABLED_BY = {
 
 
 def build_unsupported_reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
-    """Return operator -> reason, for operators that a chip with these faults does not support."""
+    """Return operator -> description of the fault, for operators that these faults disable.
+
+    Faults that disable no operator are left out.
+    """
     reasons = {
         _OPERATOR_DISABLED_BY[fault]: fault.text
         for fault in faults

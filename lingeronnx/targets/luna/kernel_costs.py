@@ -32,7 +32,8 @@ class CopyCost:
     def cycles(self, size: int) -> float:
         """Return the cycles of a copy of `size` bytes.
 
-        Interpolates linearly between points; beyond the last one, extrapolates with the last slope.
+        Interpolates linearly between measured points and extrapolates with the last slope; below
+        the first point the vendor's polynomial applies.
         """
         index = bisect.bisect_left(self.measured_points, (size,))
         if index == 0 and size < self.measured_points[0][0]:
@@ -42,11 +43,11 @@ class CopyCost:
         return y0 + (size - x0) * (y1 - y0) / (x1 - x0)
 
     def estimate_cycles_by_fit(self, size: int) -> float:
-        """Return the vendor program's estimate: its polynomial, truncated to an integer."""
+        """Return the cycles of a copy of `size` bytes by the vendor's polynomial, truncated."""
         return float(int(self.evaluate_polynomial(size)))
 
     def evaluate_polynomial(self, size: int) -> float:
-        """Return the vendor's polynomial at `size` bytes; the highest coefficient comes first."""
+        """Evaluate the vendor's polynomial at `size` bytes."""
         total = 0.0
         for coefficient in self.polynomial_coefficients:
             total = total * size + coefficient
@@ -112,7 +113,10 @@ class KernelCosts:
 
 
 def _make_start_cycles(*cycles: int) -> dict[tuple[int, int], int]:
-    """Return the cycles by (in bits, out bits), given in the order 8-8, 8-32, 32-8, 32-32."""
+    """Return (in bits, out bits) -> cycles, for `cycles` in the order 8-8, 8-32, 32-8, 32-32.
+
+    Raises ValueError for another number of values.
+    """
     return dict(zip(((8, 8), (8, 32), (32, 8), (32, 32)), cycles, strict=True))
 
 
@@ -124,7 +128,10 @@ _COPY_SIZES = (256, 512, 784, 1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536
 
 
 def _make_copy_cost(cycles: Sequence[int], fit: Sequence[float]) -> CopyCost:
-    """Make the cost of copies: `cycles` measured for `_COPY_SIZES` bytes, and the fit."""
+    """Make the cost of a copy route from `cycles` measured for `_COPY_SIZES` bytes.
+
+    `fit` are the coefficients of a polynomial. There may be fewer cycles than sizes.
+    """
     return CopyCost(tuple(zip(_COPY_SIZES, cycles, strict=False)), fit)
 
 

@@ -265,14 +265,17 @@ class PackerVendor(Vendor):
 
 
 def get_packer_profile(target: Target) -> PackerProfile:
-    """Return the packer profile of a chip; raise ConfigError for other platforms."""
+    """Return the packer profile of `target`.
+
+    Raises ConfigError for a target without a packer.
+    """
     if not isinstance(target.vendor, PackerVendor):
         raise ConfigError(f"{target.name} has no packer; choose a chip")
     return target.vendor.packing
 
 
 def get_kernel_costs(target: Target) -> KernelCosts | None:
-    """Return the kernel costs of a chip, or None if they are unknown."""
+    """Return the kernel costs of `target`; None if they are unknown or it has no packer."""
     return target.vendor.prices if isinstance(target.vendor, PackerVendor) else None
 
 

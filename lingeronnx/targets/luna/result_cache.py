@@ -28,7 +28,10 @@ class ResultCache(Generic[_Result]):
     def get_or_compute(
         self, key_bytes: bytes, target: Target, compute: Callable[[], _Result]
     ) -> _Result:
-        """Return the cached result for this graph and target, computing it on a miss.
+        """Return the cached result for this graph and target, computing and storing it on a miss.
+
+        The oldest results are dropped while there are more than two and their keys exceed 16 MiB in
+        all. The result is shared by all callers.
 
         Parameters
         ----------

@@ -116,10 +116,10 @@ _V3_VARIANTS = {
 def _make_v3_arithmetic(
     table: ActivationTable, activations: tuple[str, ...]
 ) -> dict[str, Arithmetic]:
-    """Return the training side's arithmetic by operator name, for a table.
+    """Return operator -> arithmetic of the training software for dialect v3 and a chip's `table`.
 
-    `activations` are the operators that use the table at their node's format; its input wraps if it
-    has 11 fractional bits, otherwise it saturates.
+    `activations` are the operators that use the table with their node's scale and width; their
+    input wraps if the table has 11 fractional bits, otherwise it saturates.
     """
     division, lstm, gru = _V3_VARIANTS[table]
     input_rule = (
@@ -141,7 +141,7 @@ def _make_v3_arithmetic(
 def make_training_arithmetic(
     table: ActivationTable, activations: tuple[str, ...] = ("iqSigmoid", "iqTanh")
 ) -> Mapping[int, Mapping[str, Arithmetic]]:
-    """Build the `training` field of a target: the arithmetic of each operator, by dialect version.
+    """Build the `training` field of a target: dialect version (1, 3) -> operator -> arithmetic.
 
     Parameters
     ----------

@@ -44,8 +44,9 @@ class ArgumentCandidate:
     def to_options(self, base: PackerOptions) -> PackerOptions:
         """Return the packer options of the candidate, based on `base`.
 
-        `psram_tensors` replace the base's placements; `all_psram` sets the fourth threshold to 1
-        byte, so that all larger tensors are in PSRAM.
+        `psram_tensors` replace all placements of `base`; `all_psram` sets --threshold4 to 1 byte,
+        so that larger tensors are in PSRAM. Constants are in shared memory if `shared`, else in
+        PSRAM.
         """
         thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
         return replace(
@@ -57,9 +58,10 @@ class ArgumentCandidate:
         )
 
     def to_argv(self, base: PackerOptions) -> tuple[str, ...]:
-        """Return the packer's command-line arguments, without file names.
+        """Return the packer's command-line arguments of the candidate, without file names.
 
-        The dump is switched off because it needs a login terminal; the package is the same.
+        Platform and sizes of symbolic dimensions come from `base`. The packer's dump is switched
+        off because it needs a login terminal; the package is the same.
         """
         argv = ["-p", str(base.platform), "-d", "False"]
         if base.symbol_sizes:
@@ -77,10 +79,11 @@ class ArgumentCandidate:
 
 
 def iterate_candidates(prepared: PreparedGraph, target: Target) -> Iterator[ArgumentCandidate]:
-    """Yield the candidates of arguments, each once, fastest first; last those with all in PSRAM.
+    """Yield the candidates of arguments for `prepared`, each once, the probably fastest first.
 
     For each set of PSRAM tensors: constants prefetched, not prefetched, in shared memory (with
-    4-bit weights the last two are exchanged). Without a graph, only the default candidate.
+    4-bit weights the last two are exchanged); at the end three with all tensors in PSRAM. If
+    preparing gave no graph, only the default candidate.
     """
     net = prepared.net
     if net is None:
@@ -109,10 +112,12 @@ def iterate_candidates(prepared: PreparedGraph, target: Target) -> Iterator[Argu
 
 
 def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[str]]:
-    """Yield sets of tensors to place in PSRAM that may help on this chip, small sets first.
+    """Yield sets of names of tensors to place in PSRAM that may help, small sets first.
 
-    They are the empty set, the groups of tensors with a known fault or cost, their unions, and then
-    the large tensors for each size threshold.
+    First the empty set, groups of tensors with a known fault or cost (outputs of multi-row
+    LinearInt, tensors of LayerNormInt, ...), unions of such groups, then for several size
+    thresholds the larger tensors, and last the LinearInt, LayerNormInt and LSTMInt tensors. Sets
+    may repeat.
     """
     linear_outputs = find_multirow_linear_outputs(net, target)
     groups = [
@@ -133,10 +138,10 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
 
 
 def _iterate_large_tensor_sets(net: PackerGraph, base_set: Sequence[str]) -> Iterator[list[str]]:
-    """Yield `base_set` with the large tensors of several kinds, for each size threshold.
+    """Yield `base_set` extended by large tensors, for each of four size thresholds and four kinds.
 
-    Large are those with more bytes than a threshold of `_LARGE_TENSOR_BYTES`. The kinds are those
-    split or joined, also the iqCat inputs, all but Slice outputs, and all.
+    Large are tensors with more bytes than a threshold in `_LARGE_TENSOR_BYTES`. The kinds are
+    tensors that are split or joined, also the iqCat inputs, all but Slice outputs, and all.
     """
     tensors = list(net.iterate_tensors())
     all_names = {tensor.name for tensor in tensors}
@@ -154,12 +159,16 @@ def _iterate_large_tensor_sets(net: PackerGraph, base_set: Sequence[str]) -> Ite
 
 
 def is_valid_option_name(name: str) -> bool:
-    """Whether the packer's option -m can contain the name."""
+    """Whether the packer's option -m can contain tensor name `name`: it has no ":" and no ","."""
     return not set(":,") & set(name)
 
 
 def include_reshape_aliases(net: PackerGraph, names: Sequence[str]) -> list[str]:
-    """Return `names` and then all tensors reshaped from them, which share their memory."""
+    """Return `names`, then all tensors of `net` made from them by reshapes, in execution order.
+
+    Reshapes of reshapes count; such tensors share the memory of their source. Each name is returned
+    once.
+    """
     aliases = dict.fromkeys(names)
     for step in net.steps:
         if step.op in RESHAPE_OPERATORS and step.inputs[0] in aliases:
@@ -168,7 +177,10 @@ def include_reshape_aliases(net: PackerGraph, names: Sequence[str]) -> list[str]
 
 
 def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
-    """Return the outputs of LinearInt with several rows, if the chip needs them in PSRAM."""
+    """Return the outputs of all LinearInt with several rows, if the chip needs them in PSRAM.
+
+    On other chips the list is empty.
+    """
     if not get_packer_profile(target).multirow_linear_needs_psram:
         return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
@@ -176,7 +188,7 @@ def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 
 def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
-    """Return the input and output names of all LayerNormInt, in execution order."""
+    """Return the names of input 0 and output 0 of all LayerNormInt, in execution order."""
     names: list[str] = []
     for step in net.steps:
         if step.op == LAYER_NORM.name:
@@ -185,7 +197,7 @@ def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
 
 
 def _find_softmax_stacks(net: PackerGraph) -> list[str]:
-    """Return the iqCat outputs that are sliced into the inputs of SoftmaxInt.
+    """Return the names of iqCat outputs from which a Slice makes the input of a SoftmaxInt.
 
     If such an output is in PSRAM, a work area is planned for it.
     """
@@ -195,7 +207,7 @@ def _find_softmax_stacks(net: PackerGraph) -> list[str]:
 
 
 def _find_global_average_outputs(net: PackerGraph) -> list[str]:
-    """Return the outputs of AvgPool2dInt whose kernel is the complete map."""
+    """Return the outputs of all AvgPool2dInt whose kernel is the complete map."""
     return [
         s.outputs[0]
         for s in net.steps
@@ -205,12 +217,15 @@ def _find_global_average_outputs(net: PackerGraph) -> list[str]:
 
 
 def _find_lstm_inputs(net: PackerGraph) -> list[str]:
-    """Return the inputs of all LSTMInt, traced back through reshapes."""
+    """Return the tensor from which reshapes make the input of each LSTMInt, or that input."""
     return [find_reshape_source(net, s.inputs[0]) for s in net.steps if s.op == LSTM.name]
 
 
 def find_reshape_source(net: PackerGraph, name: str) -> str:
-    """Return the tensor that `name` aliases: its source before all reshapes, or itself."""
+    """Return the name of the tensor from which `name` is made by reshapes only, or `name` itself.
+
+    Both share one memory.
+    """
     while (producer := net.find_producer(name)) is not None:
         if producer.op not in RESHAPE_OPERATORS:
             break
@@ -219,7 +234,10 @@ def find_reshape_source(net: PackerGraph, name: str) -> str:
 
 
 def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
-    """Return the sequence outputs of LSTMInt with a consumer, if the chip needs them in PSRAM."""
+    """Return the first output of each LSTMInt with a consumer, if the chip needs it in PSRAM.
+
+    On chips whose LSTMInt is not batch-first the list is empty.
+    """
     if not get_packer_profile(target).lstm_batch_first:
         return []
     outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name]
@@ -227,14 +245,14 @@ def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
-    """Return graph inputs, outputs of iqCat, and tensors that a Slice reads but none writes."""
+    """Return graph inputs, outputs of iqCat, and tensors that a Slice reads but no Slice writes."""
     concatenated = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
     sliced = {s.inputs[0] for s in net.steps if s.op == "Slice"}
     return {*net.inputs, *concatenated, *(sliced - _find_slice_outputs(net))}
 
 
 def _find_concat_inputs(net: PackerGraph) -> set[str]:
-    """Return the names of all inputs of iqCat."""
+    """Return the names of all inputs of iqCat steps."""
     names: set[str] = set()
     for step in net.steps:
         if step.op == CONCAT.name:
@@ -243,5 +261,5 @@ def _find_concat_inputs(net: PackerGraph) -> set[str]:
 
 
 def _find_slice_outputs(net: PackerGraph) -> set[str]:
-    """Return the outputs of all Slice."""
+    """Return the names of the first outputs of all Slice steps."""
     return {s.outputs[0] for s in net.steps if s.op == "Slice"}

@@ -62,10 +62,11 @@ _MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
-    """Return the rank of a verdict, lower is better: 0 if correct without warnings, else RANK_*.
+    """Return the rank of `verdict`, lower is better: 0 if correct without warnings, else RANK_*.
 
-    RANK_REFUSED if it is not packed, RANK_WRONG if incorrect, RANK_ASSUMED if it depends on
-    unmeasured facts, RANK_OVERRUN if nodes write past their memory. The first that applies counts.
+    RANK_REFUSED if it does not pack, RANK_WRONG if it packs but is incorrect, RANK_ASSUMED if it is
+    correct but depends on unmeasured facts, RANK_OVERRUN if it is correct but nodes write past the
+    plan. The first that applies counts.
     """
     if not verdict.is_chip_ready:
         return RANK_WRONG if verdict.is_packable else RANK_REFUSED
@@ -77,12 +78,12 @@ def rank_verdict(verdict: DetailedVerdict) -> int:
 def iterate_spills(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> Iterator[ArgumentCandidate]:
-    """Yield candidates that move tensors of the peak step to PSRAM until the plan fits.
+    """Yield candidates that move tensors of the step with most live bytes to PSRAM, one by one.
 
-    Tensors are moved one after the other, only if that adds no findings. First the first tensor is
-    moved that makes the plan smaller; then, more thoroughly, the one that makes it smallest, also
-    together with the outputs of nodes that would become wrong: a sum may need operand and result in
-    PSRAM. Yields nothing if no tensor can be moved.
+    A tensor moves if that makes the plan smaller and adds no findings. The first pass moves the
+    first such tensor, the second (thorough) the one that makes the plan smallest, also together
+    with outputs of nodes that would become wrong. A pass yields its last candidate, with and
+    without prefetching, and the search ends when one is correct; trials are limited.
     """
     max_trials = 0
     if prepared.net is not None:
@@ -113,12 +114,12 @@ def _spill_one_tensor(
     thorough: bool,
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
-    """Return `candidate` with one more tensor in PSRAM and its verdict; None if none helps.
+    """Return `candidate` with one more tensor moved to PSRAM, and its verdict; None if none helps.
 
-    A move helps if the plan needs less memory and has no more findings; None also if the plan fits
-    already. Tensors are tried in order, and each consumes an item of `trials`. The first that helps
-    is taken; with `thorough` the one that needs the least memory, and if a move causes findings,
-    the outputs of the nodes concerned are moved along.
+    A move helps if the plan needs less memory and has no more findings. Each tensor tried consumes
+    an item of `trials`; the first that helps is taken, with `thorough` the one with the least
+    memory, where outputs of nodes that would become wrong move along. Also None if `verdict` has no
+    plan or its plan fits.
     """
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None
@@ -148,14 +149,14 @@ def _spill_one_tensor(
 
 
 def get_blamed_nodes(verdict: DetailedVerdict) -> set[str]:
-    """Return the nodes with findings, except warnings of overruns."""
+    """Return the names of the nodes with findings in `verdict`, except mere overrun warnings."""
     return {finding.node for finding in verdict.findings if finding.level != "plan"}
 
 
 def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
-    """Return the outputs of the steps that stem from `nodes`, names of nodes of the user's graph.
+    """Return the outputs of all steps whose `origin`, a node of the user's graph, is in `nodes`.
 
-    Names that -m does not accept are omitted.
+    Names that option -m cannot contain are omitted.
     """
     outputs: list[str] = []
     for step in net.steps:
@@ -167,9 +168,11 @@ def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
 def clear_overrun_regions(
     prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
-    """Yield `start` with the tensors that overruns overwrite moved to PSRAM, round by round.
+    """Yield `start` with the tensors that overruns overwrite moved to PSRAM, once per round.
 
-    A round may place other tensors in the overwritten region; the search ends when none is left.
+    The tensors of each round are added to those of earlier ones, because moving may place others in
+    the overwritten region. Ends when no tensor is left, after `_MAX_CLEARING_ROUNDS`, or without a
+    plan.
     """
     candidate = start
     for _ in range(_MAX_CLEARING_ROUNDS):
@@ -195,11 +198,11 @@ def clear_overrun_regions(
 def _find_overwritten_tensors(
     verdict: DetailedVerdict, target: Target, options: PackerOptions
 ) -> dict[str, list[str]]:
-    """Return the tensors that each node overwrites past its work area, by node.
+    """Return node name -> tensors that the node overwrites past its work area.
 
     Every node that writes past its work area is a key, with an empty list if it overwrites no
-    tensor that could move. Tensors are traced back through reshapes; names that are not valid for
-    -m are left out.
+    tensor that could move. Tensors are traced back through reshapes; names that -m cannot contain
+    are left out. `verdict` must have a plan.
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
@@ -221,10 +224,13 @@ _Score = tuple[int, int, int]
 
 
 class _BestFirstQueue:
-    """Evaluated candidates, the best first; every candidate is evaluated once."""
+    """Priority queue of evaluated candidates, the best first; each is evaluated only once."""
 
     def __init__(self, prepared: PreparedGraph, target: Target, base: PackerOptions) -> None:
-        """Make an empty queue of candidates for `prepared`, whose options are based on `base`."""
+        """Make an empty queue of candidates for `prepared`.
+
+        `base` has the options all of them share.
+        """
         self._prepared = prepared
         self._target = target
         self._base = base
@@ -234,14 +240,15 @@ class _BestFirstQueue:
 
     @property
     def trial_count(self) -> int:
-        """The number of candidates that were added so far."""
+        """The number of different candidates added so far, also of those that do not fit."""
         return len(self._seen)
 
     def add(self, candidate: ArgumentCandidate) -> bool:
-        """Evaluate a candidate unless it was added before; return whether it is the best so far.
+        """Evaluate `candidate` unless it was added before; return whether it is the best so far.
 
-        A candidate that does not fit in shared memory is not queued. Two with equal prefetch,
-        constant memory and PSRAM tensors are the same.
+        Two candidates with equal prefetch, constant memory and PSRAM tensors are the same. Returns
+        False for a repeated one and for one that does not fit in shared memory, which is not
+        queued.
         """
         key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram_tensors))
         if key in self._seen:
@@ -258,7 +265,7 @@ class _BestFirstQueue:
         return is_best
 
     def pop(self) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
-        """Remove and return the best candidate with its verdict, or None if there is none."""
+        """Remove and return (best candidate, its verdict); None if the queue is empty."""
         if not self._heap:
             return None
         _, _, candidate, verdict = heapq.heappop(self._heap)
@@ -268,14 +275,14 @@ class _BestFirstQueue:
 def iterate_improvements(
     prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
-    """Yield better and better candidates by moving the tensors of nodes with findings.
+    """Yield candidates with ever better scores by moving tensors of nodes with findings.
 
-    A best-first search: the best candidate that was not expanded yet is expanded, even if it is
-    worse than the one it came from, because one move may need another. Reshaped tensors move with
-    their source. It starts with and without prefetching and, if `start` has its constants in shared
-    memory, also without that; a start with all tensors in PSRAM begins from only those that must
-    be. It ends when the best one has nothing left to improve, when none is left, or after a number
-    of evaluations. Nothing is yielded if preparing the graph already gave findings.
+    A best-first search from `start`, with and without prefetching and constants in shared memory:
+    the best candidate not yet expanded is expanded, even if it is worse than its parent, because
+    one move may need another. Moves toggle tensors between PSRAM and shared memory; a start with
+    all tensors in PSRAM begins with only those that must be. Ends when the best has no objections,
+    when none is left, or after a limited number of evaluations. Yields nothing if preparing the
+    graph gave findings.
     """
     assert prepared.net is not None
     if prepared.findings:  # no placement resolves these
@@ -309,9 +316,10 @@ def iterate_improvements(
 def _iterate_moves(
     verdict: DetailedVerdict, target: Target, options: PackerOptions, node: str
 ) -> Iterator[list[str]]:
-    """Yield the sets of tensors to move for a node with findings.
+    """Yield the lists of tensors to move to another memory because `node` has a finding.
 
-    Its own tensors and those that it overwrites; then, if it has an overrun, single other tensors.
+    First combinations of its tensors and those that it overwrites; then, if it writes past its work
+    area, single tensors of other nodes.
     """
     overwritten = _find_overwritten_tensors(verdict, target, options)
     yield from _iterate_tensor_moves(verdict, node, overwritten.get(node, []))
@@ -322,10 +330,11 @@ def _iterate_moves(
 def _score_candidate(
     prepared: PreparedGraph, target: Target, base: PackerOptions, candidate: ArgumentCandidate
 ) -> tuple[_Score, DetailedVerdict] | None:
-    """Return score and verdict of a candidate, or None if it does not fit in shared memory.
+    """Return (score, verdict) of a candidate, or None if it does not fit in shared memory.
 
-    The score is (rank of the verdict, number of objections, tensors that they list); a smaller one
-    is better. Objections are the findings, of a correct graph its assumptions and overrun warnings.
+    The score is (rank of the verdict, number of objections, commas in their values, which count
+    listed tensors); smaller is better. Objections are findings, or for a correct graph its
+    assumptions and overrun warnings.
     """
     assert prepared.net is not None
     options = candidate.to_options(base)
@@ -340,26 +349,27 @@ def _score_candidate(
 
 
 def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
-    """Return the findings of a verdict, except those of level "plan".
+    """Return the findings of `verdict` that concern correctness (any level but "plan").
 
-    Without any, its assumptions and overrun warnings.
+    If there are none, its assumptions and the measured overrun warnings.
     """
     findings = [finding for finding in verdict.findings if finding.level != "plan"]
     return findings or [*verdict.assumptions, *_get_overrun_warnings(verdict)]
 
 
 def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
-    """Return the warnings of writes past the plan, except those that were not measured."""
+    """Return the findings of level "plan": writes past the plan, without those never measured."""
     return [f for f in verdict.findings if f.level == "plan" and f.rule != UNCONFIRMED_RULE]
 
 
 def _iterate_tensor_moves(
     verdict: DetailedVerdict, node: str, overwritten: Sequence[str]
 ) -> Iterator[list[str]]:
-    """Yield combinations of the tensors of a node and of `overwritten`, small ones first.
+    """Yield combinations of 1 to 4 tensors of `node` and of `overwritten`, small ones first.
 
-    Tensors that are reshaped from the moved ones are included. An input is tried both from the
-    source of its reshapes on and alone.
+    At most four of each are combined; tensors that are reshaped from them are included. An input is
+    tried both from the source of its reshapes on and alone. Names that -m cannot contain are left
+    out.
     """
     net = _require_net(verdict)
     node_tensors: dict[str, None] = {}
@@ -379,9 +389,9 @@ def _iterate_tensor_moves(
 
 
 def _iterate_other_tensors(net: PackerGraph, node: str) -> Iterator[list[str]]:
-    """Yield the outputs of other nodes one by one.
+    """Yield the outputs of nodes other than `node` one by one, each with its reshaped aliases.
 
-    In another memory, some of them make the common work area larger.
+    In another memory, some of them make the common work area larger. At most `_MAX_OTHER_TENSORS`.
     """
     outputs = _get_outputs_of(net, {step.origin for step in net.steps if step.origin != node})
     for name in outputs[:_MAX_OTHER_TENSORS]:
@@ -389,27 +399,27 @@ def _iterate_other_tensors(net: PackerGraph, node: str) -> Iterator[list[str]]:
 
 
 def _toggle_names(names: Sequence[str], toggled: Sequence[str]) -> list[str]:
-    """Return `names` without those in `toggled`, plus those of `toggled` that were not in it."""
+    """Return `names` without those in `toggled`, then those of `toggled` that were not in it."""
     return [n for n in names if n not in toggled] + [n for n in toggled if n not in names]
 
 
 def _require_net(verdict: DetailedVerdict) -> PackerGraph:
-    """Return the graph of a verdict that has one."""
+    """Return the graph of a verdict that must have one (asserted)."""
     assert verdict.graph is not None
     return verdict.graph
 
 
 def _count_findings(verdict: DetailedVerdict) -> int:
-    """Return the number of findings, except overrun warnings and the size of the plan."""
+    """Return the number of findings, without overrun warnings and those on the size of the plan."""
     return sum(f.level != "plan" and f.node != "shared memory" for f in verdict.findings)
 
 
 def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]:
-    """Return the tensors in shared memory that are live at the peak step.
+    """Return the tensors in shared memory that are live at the step with most live bytes.
 
     Tensors that the step does not use come first, and large ones before small ones. With
-    `thorough`, the tensors at the step with the most reserved bytes follow: a tensor made in place
-    reserves a block that it does not use for the lifetime of its root.
+    `thorough`, the tensors at the step with the most reserved bytes follow, where a tensor made in
+    place reserves a block for the lifetime of its root. Names that -m cannot contain are left out.
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
@@ -442,7 +452,8 @@ def _get_tensors_at_peak(
 ) -> dict[str, None]:
     """Return the tensors that are live at the step where most bytes of `allocations` are in use.
 
-    Tensors that this step does not use come first, then large ones. The keys are the names.
+    They are the keys of a dict with None values: first tensors that this step does not use, then by
+    decreasing size. Buffers and work areas are left out.
     """
     lifetimes = [(a.size, a.first_step, a.last_step) for a in allocations.values()]
     live_bytes = sum_live_bytes(len(net.steps), lifetimes)

@@ -31,8 +31,9 @@ def place_large_tensors_in_psram(
 ) -> EvaluatedCandidate:
     """Place the large tensors in PSRAM, with prefetching if that is correct, else without.
 
-    If neither is correct, return the candidate with the fewest blamed nodes among the two and
+    If neither is correct, returns the candidate with the fewest blamed nodes among the two and
     `known`: a graph that lacks memory for one layer should not be reported as wrong everywhere.
+    Returns `known` if preparing gave no graph.
 
     Parameters
     ----------
@@ -55,12 +56,12 @@ def place_large_tensors_in_psram(
 def move_back_to_shared(
     prepared: PreparedGraph, target: Target, base: PackerOptions, prefetch: bool
 ) -> EvaluatedCandidate:
-    """Place large tensors in PSRAM, then move those of nodes with findings to shared memory.
+    """Place large tensors in PSRAM, then move those of nodes with findings back to shared memory.
 
     Tensors are large if `_SMALL_TENSOR_DIVISOR` times their size exceeds the shared memory. They
-    are moved back in up to `_MAX_ROUNDS` rounds, each followed by an evaluation, until no node with
-    findings has one in PSRAM; the last candidate is returned with its verdict, whatever that is.
-    `prepared` must have a graph (`prepared.net`).
+    move back in up to `_MAX_ROUNDS` rounds, each followed by an evaluation, until no node with
+    findings has one in PSRAM. Returns the last candidate with its verdict, correct or not;
+    `prepared.net` must not be None.
     """
     net = prepared.net
     assert net is not None
@@ -72,9 +73,9 @@ def move_back_to_shared(
     ]
 
     def evaluate(shared: set[str]) -> EvaluatedCandidate:
-        """Return the verdict with all large tensors in PSRAM except those in `shared`.
+        """Evaluate the candidate with all large tensors in PSRAM except those in `shared`.
 
-        Tensors whose names -m does not accept stay in shared memory too.
+        Tensors whose names -m cannot contain stay in shared memory too.
         """
         names = include_reshape_aliases(net, [name for name in large if name not in shared])
         psram_tensors = tuple(name for name in names if is_valid_option_name(name))
@@ -94,10 +95,10 @@ def move_back_to_shared(
 
 
 def _find_tensors_to_return(verdict: DetailedVerdict, psram_tensors: set[str]) -> set[str]:
-    """Return the PSRAM tensors to move back to shared memory, of nodes with findings.
+    """Return those of `psram_tensors` to move back to shared memory, of nodes with findings.
 
-    For each such node its outputs, including the tensors that they are reshaped from; if none of
-    them is in PSRAM, its inputs.
+    For each step of such a node its outputs, including the tensors that they are reshaped from; if
+    none of them is in PSRAM, its inputs.
     """
     net = verdict.graph
     assert net is not None

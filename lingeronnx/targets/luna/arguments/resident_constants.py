@@ -46,10 +46,11 @@ class PartMemoryDemand:
 
 
 def select_resident_parts(demands: Sequence[PartMemoryDemand], capacity_bytes: int) -> list[int]:
-    """Select the parts whose constants stay resident in shared memory.
+    """Select the parts of a partitioned graph whose constants stay resident in shared memory.
 
-    Greedy by saved cycles per resident byte. The search restarts after each selection, because a
-    selected part no longer contributes to the common region and may make room for others.
+    Greedy by saved cycles per resident byte; parts that save nothing are not selected. The search
+    restarts after each selection, because a selected part no longer contributes to the common
+    region and may make room for others.
 
     Returns
     -------
@@ -72,9 +73,9 @@ def _find_next_part(
     selected: Sequence[int],
     capacity_bytes: int,
 ) -> int | None:
-    """Return the first index of `by_gain` that can be added to `selected`, or None.
+    """Return the first index in `by_gain` that can be added to `selected`, or None.
 
-    It must save cycles, and all selected parts together must fit in `capacity_bytes`.
+    The part must save cycles, and all regions together must fit in `capacity_bytes`.
     """
     for index in by_gain:
         if index in selected or demands[index].saved_cycles <= 0:
@@ -87,8 +88,8 @@ def _find_next_part(
 def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Iterable[int]) -> int:
     """Return the bytes of the common region and of the regions of the selected parts.
 
-    The common region is as large as the largest need of a part that is not selected; `selected` are
-    indices into `demands`.
+    The common region is as large as the largest need of a part that is not selected; every region
+    is rounded up to 64. `selected` are indices into `demands`.
     """
     selected_indices = set(selected)
     common_bytes = max(
@@ -107,11 +108,10 @@ def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Itera
 def assign_resident_constants(
     graphs: Sequence[ir.Model], target: Target
 ) -> list[PackerArguments | None]:
-    """Select the parts of one graph whose constants are resident, and mark them in their metadata.
+    """Select the parts of one model whose constants are resident, and mark them in their metadata.
 
-    No part is selected if the kernel costs of the chip are unknown, if the objective is memory, or
-    if the memory of a part is unknown. A part that is not correct on the chip is not packed and
-    needs no memory.
+    No part is selected if the memory of any part is unknown. A part that is not correct on the chip
+    is not packed and needs no memory; with the objective "memory" no part is tried as resident.
 
     Returns
     -------
@@ -151,10 +151,11 @@ class _PartTrial:
 
     @classmethod
     def evaluate(cls, graph: ir.Model, target: Target) -> _PartTrial:
-        """Choose the arguments of a part with its constants in PSRAM, then with them resident.
+        """Choose the arguments of `graph` with its constants in PSRAM, then with them resident.
 
-        The second is tried only if it may save enough time for the model's objective. The demand is
-        0 for a part that does not pack, and None if bytes or latency are unknown.
+        The second is tried only if it may save enough cycles for the model's objective. The demand
+        is 0 bytes for a part that is not correct on the chip, and None if bytes or latency are
+        unknown. Works on a copy of `graph` with safe names.
         """
         names = build_safe_names(graph)
         has_safe_names = not (names.tensors or names.nodes)
@@ -188,6 +189,6 @@ class _PartTrial:
 
 
 def _get_shared_bytes(arguments: EvaluatedArguments) -> int | None:
-    """Return the peak of shared memory, or None if the graph has no plan."""
+    """Return the peak bytes of shared memory with `arguments`; None if the graph has no plan."""
     cost = arguments.verdict.cost
     return None if cost is None else cost.shared

@@ -73,7 +73,9 @@ _CACHE: ResultCache[EvaluatedArguments] = ResultCache()
 
 
 def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
-    """Select the packer's arguments for `graph`, without file names.
+    """Select the fastest correct packer arguments for `graph`, without file names.
+
+    If none is correct, the best ones are returned.
 
     Raises
     ------
@@ -86,10 +88,10 @@ def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
 def select_fastest_arguments(
     graph: ir.Model | onnx.ModelProto, target: Target, prepared: PreparedGraph | None = None
 ) -> EvaluatedArguments:
-    """Select the fastest arguments with which `graph` is correct.
+    """Select the fastest packer arguments with which `graph` is correct; cached by content.
 
     On a chip whose own kernel costs are unknown the first correct arguments are taken, unless the
-    objective is time. If no arguments are correct, the best ones are returned.
+    objective of the model is time. If no arguments are correct, the best ones are returned.
 
     Parameters
     ----------
@@ -115,10 +117,11 @@ def _select_fastest(
     can_keep_resident: bool,
     prepared: PreparedGraph | None,
 ) -> EvaluatedArguments:
-    """Select arguments without the cache; see `select_fastest_arguments`.
+    """Select the fastest correct packer arguments of `proto`, without a cache.
 
-    The first correct arguments are improved if kernel costs are known or the objective is TIME;
-    `prepared` is None to prepare the graph here.
+    The first correct arguments are improved only if kernel costs of the chip are known or
+    `objective` is TIME. `can_keep_resident` allows constants in shared memory; `prepared` None
+    prepares the graph here. If none is correct, the best ones are returned.
     """
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
@@ -135,14 +138,17 @@ def _select_fastest(
 def select_safest_arguments(
     graph: ir.Model | onnx.ModelProto, target: Target
 ) -> EvaluatedArguments:
-    """Select the first arguments with which `graph` is correct, in the order of the candidates."""
+    """Select the first arguments, in the order of the candidates, with which `graph` is correct.
+
+    They are not improved for speed. If none is correct, the best ones are returned.
+    """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     base = make_base_options(proto, target)
     return select_safest_for(prepare_graph(proto, target, base), target, base)
 
 
 def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
-    """Return the options that every candidate has: the chip, and size 1 for symbolic dimensions."""
+    """Return the options that every candidate has: the chip, and 1 for each symbolic dimension."""
     symbol_sizes: dict[str, int] = {}
     for value in proto.graph.input:
         for dimension in value.type.tensor_type.shape.dim:
@@ -154,18 +160,24 @@ def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
 def select_safest_for(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> EvaluatedArguments:
-    """Select the first correct arguments of a graph that was prepared with `base`."""
+    """Select the first correct arguments of a graph that was prepared with `base`.
+
+    They are not improved for speed. If none is correct, the best ones are returned.
+    """
     first = _find_first_correct(prepared, target, base)
     return EvaluatedArguments(first.candidate.to_argv(base), first.verdict)
 
 
 def get_min_residency_gain(objective: str) -> float:
-    """Return the fraction of the time that constants in shared memory must save."""
+    """Return the fraction of the time that constants in shared memory must save to be placed there.
+
+    0 for the objective "time", otherwise 0.05, because they occupy shared memory permanently.
+    """
     return 0.0 if objective == TIME else _MIN_RESIDENCY_GAIN
 
 
 def has_resident_constants(argv: Iterable[str]) -> bool:
-    """Whether the packer's arguments `argv` place constants in shared memory."""
+    """Whether the packer's arguments `argv` place all constants in shared memory."""
     return f"params:{SHARE}" in " ".join(argv)
 
 
@@ -181,16 +193,17 @@ class _Trial(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The rank of the verdict."""
+        """The rank of the verdict: 0 if correct without warnings, else a constant RANK_*."""
         return self.key[0]
 
 
 def _find_first_correct(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> EvaluatedCandidate:
-    """Return the first candidate without warnings, or else the one with the best rank.
+    """Return the first candidate that is correct without warnings, or else the best one.
 
-    Candidates of equal rank are compared by their number of findings.
+    "Best" is the lowest rank, then the fewest findings. If no listed candidate is correct without
+    warnings, tensors are moved in searches that start with the best one.
 
     Parameters
     ----------
@@ -219,7 +232,10 @@ def _evaluate_candidate(
     candidate: ArgumentCandidate,
     memory_plan: MemoryPlan | None = None,
 ) -> _Trial:
-    """Evaluate a candidate; `memory_plan` is its plan if the caller has it."""
+    """Evaluate a candidate to a trial with the key (rank, number of findings, `index`).
+
+    `memory_plan` is its plan if the caller has it, None to plan here.
+    """
     verdict = evaluate_plan(prepared, target, candidate.to_options(base), memory_plan)
     return _Trial((rank_verdict(verdict), len(verdict.findings), index), candidate, verdict)
 
@@ -227,9 +243,10 @@ def _evaluate_candidate(
 def _evaluate_fitting_candidates(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> tuple[_Trial | None, list[tuple[int, ArgumentCandidate]]]:
-    """Evaluate the candidates that fit in shared memory until one has no findings.
+    """Evaluate the candidates that fit in shared memory until one is correct without warnings.
 
-    Returns the best trial, and the other candidates by index.
+    Returns the best trial (None if none fits), and (index, candidate) of those that do not fit.
+    Without a prepared graph all are evaluated.
     """
     best: _Trial | None = None
     oversized: list[tuple[int, ArgumentCandidate]] = []
@@ -256,7 +273,10 @@ def _evaluate_fitting_candidates(
 def _iterate_feasible_spills(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> Iterator[ArgumentCandidate]:
-    """Yield the spills, or nothing if a node does not fit in shared memory with any placement."""
+    """Yield candidates that move single tensors to PSRAM until the graph fits.
+
+    Yields nothing if a node needs more shared memory than there is, whatever its placement.
+    """
     if prepared.net is not None:
         min_bytes = max(compute_min_shared_bytes(prepared.net, target).values(), default=0)
         if min_bytes > get_shared_memory_limit(target, base):
@@ -273,7 +293,8 @@ def _evaluate_oversized_candidates(
 ) -> _Trial:
     """Return the best of `best` and the candidates that do not fit, which the packer refuses.
 
-    `oversized` are (index, candidate) pairs; the search stops when no further one can be better.
+    `oversized` are (index, candidate) pairs in order; the search stops when no further one can be
+    better. One of `best` and `oversized` must not be empty.
     """
     # Each has at least one finding besides those of the prepared graph: that it does not fit.
     min_findings = len(dict.fromkeys(prepared.findings)) + 1
@@ -288,5 +309,5 @@ def _evaluate_oversized_candidates(
 
 
 def format_command(argv: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
-    """Return the packer's command line for the files `graph` and `package`, quoted for a shell."""
+    """Format the command line that packs file `graph` into file `package`, quoted for a shell."""
     return join_shell([program, "-g", graph, *argv, "-o", package])

@@ -43,7 +43,8 @@ class EvaluatedCandidate(NamedTuple):
 def get_comparison_cycles(latency: Latency, target: Target) -> float:
     """Return the cycles by which arguments and graph forms are compared.
 
-    The upper bound of the latency, plus copies from PSRAM for work without cost and bound.
+    It is the upper bound of `latency`, plus copies from PSRAM for the bytes of work with neither
+    cost nor bound. Copies cost as on the target, or as on arcs if its costs are unknown.
     """
     copies = (get_kernel_costs(target) or ARCS).copies["memcpy_from_psram"]
     return latency.high + sum(
@@ -58,7 +59,9 @@ def find_faster_arguments(
     current: EvaluatedCandidate,
     min_residency_gain: float | None,
 ) -> EvaluatedCandidate:
-    """Return the fastest of `current` and its neighbors.
+    """Search the neighbors of `current` for faster arguments that are as safe; return the fastest.
+
+    At most `_MAX_MOVES` moves of tensors or prefetching, then constants in shared memory.
 
     Parameters
     ----------
@@ -93,10 +96,10 @@ def find_faster_arguments(
 
 
 def estimate_max_saving(verdict: DetailedVerdict, target: Target) -> float:
-    """Estimate the maximum cycles that constants in shared memory save if they are prefetched.
+    """Estimate the cycles that constants in shared memory can save at most, if prefetched now.
 
     The time of the kernels does not change: only waits, copies of data, and work without a bound
-    can be saved.
+    can be saved. 0 if the latency of `verdict` is unknown.
     """
     latency = verdict.comparison_latency
     if latency is None:
@@ -112,9 +115,10 @@ def _find_better(
     candidates: Iterable[ArgumentCandidate],
     max_time_fraction: float,
 ) -> EvaluatedCandidate | None:
-    """Return the fastest of `candidates` that is chip-ready and as safe as `current`, or None.
+    """Return the fastest of `candidates` that is correct and as safe as `current`, or None.
 
-    It must fit, rank no worse, and take less than `max_time_fraction` of the time of `current`.
+    It must fit in shared memory, have no worse rank, and take less than `max_time_fraction` of the
+    cycles of `current`. None also if preparing gave no graph.
     """
     if prepared.net is None:
         return None
@@ -138,7 +142,7 @@ def _find_better(
 
 
 def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
-    """Return the comparison cycles of a verdict; infinity if its latency is unknown."""
+    """Return the cycles for comparison of a verdict; infinity if its latency is unknown."""
     latency = verdict.comparison_latency
     return float("inf") if latency is None else get_comparison_cycles(latency, target)
 
@@ -146,8 +150,9 @@ def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
 def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
     """Yield candidates with one tensor (and its aliases) less in PSRAM, the largest first.
 
-    Without prefetching, also the candidate with prefetching, alone and with one more tensor in
-    PSRAM. At most `_MAX_TENSORS_PER_MOVE` tensors each; none without a graph or with all in PSRAM.
+    If `current` does not prefetch, then also the candidate that does, alone and with one more
+    tensor in PSRAM. At most `_MAX_TENSORS_PER_MOVE` tensors each; nothing without a graph or if all
+    tensors are in PSRAM.
     """
     candidate, net = current.candidate, current.verdict.graph
     if net is None or candidate.all_psram:

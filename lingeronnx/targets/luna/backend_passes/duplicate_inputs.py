@@ -31,7 +31,7 @@ def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrit
     """Make every node that reads a graph input as several operands read a copy of it, in place.
 
     A graph input is the output of a Quant. The copy, an identity convolution, replaces all these
-    operands, and is shared by such nodes.
+    operands, and is shared by such nodes. Returns one description per node and input.
     """
     copies: dict[ir.Value, ir.Value] = {}
     rewrites = []
@@ -54,7 +54,7 @@ def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrit
 
 
 def _replace_input(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-    """Replace every operand of `node` that is `old`."""
+    """Replace every operand of `node` that is `old` by `new`, in place."""
     for index, operand in enumerate(node.inputs):
         if operand is old:
             node.replace_input_with(index, new)
@@ -63,7 +63,7 @@ def _replace_input(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
 def _insert_copy(
     graph: ir.Model, value: ir.Value, scale: float, consumer: ir.Node, target: Target
 ) -> ir.Value:
-    """Insert a copy of `value`, quantized with `scale`, before `consumer` and return it.
+    """Insert an exact copy of `value`, quantized with `scale`, before `consumer` and return it.
 
     The copy is a 1x1 identity convolution on an image, with Reshapes where the shapes differ.
     """
@@ -86,9 +86,10 @@ def _insert_copy(
 
 
 def _choose_image_shape(shape: list[int]) -> list[int]:
-    """Return an image shape with as many elements and few channels; `shape` if it is one.
+    """Return an image shape [N, C, H, W] with as many elements as `shape` and few channels.
 
-    The channels are the largest of 8, 4, 2 and 1 that divides the elements.
+    `shape` itself if it has four axes and at most 8 channels; else C is the largest of 8, 4, 2 and
+    1 that divides the elements, and W at most `_MAX_ROW_LENGTH`.
     """
     if len(shape) == 4 and shape[1] <= _MAX_CHANNELS:
         return shape

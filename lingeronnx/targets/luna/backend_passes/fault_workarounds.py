@@ -65,7 +65,7 @@ __all__ = ["HANDLED_FAULTS", "apply_fault_workarounds"]
 def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Apply the workarounds for the faults of `target` to an integer graph, in place.
 
-    Every tensor of the graph keeps its name and its integers.
+    The workarounds run in a fixed order. Every tensor of the graph keeps its name and its integers.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewr
 def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Remove the graph inputs without consumers, in place, unless all inputs are unused.
 
-    Returns one description per removed input.
+    Inputs that are graph outputs or constants stay. Returns one description per removed input.
     """
     unused = [
         value
@@ -99,10 +99,10 @@ def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]
 
 
 def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Insert an identity convolution after a Quant of a graph without weights, in place.
+    """Insert an identity convolution after a Quant if the graph has no weights, in place.
 
-    It is the first Quant whose output has rank 2 to 4 and known sizes from axis 1 on; without one
-    nothing changes.
+    The packer rejects such graphs. It is the first Quant whose output has rank 2 to 4 and known
+    sizes from axis 1 on; without one nothing changes. Returns one description, or an empty list.
     """
     if any(_get_weight_inputs(node) for node in graph.graph):
         return []
@@ -117,10 +117,10 @@ def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 
 def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target) -> None:
-    """Insert an identity convolution after a Quant, over an image of rank 4.
+    """Insert an identity convolution between `quant` and its consumers, in place.
 
-    Tensors of lower rank are expanded by an Unsqueeze (axes of size 1 after the batch) and squeezed
-    again.
+    Tensors of rank 2 or 3 are expanded by an Unsqueeze (axes of size 1 after the batch) and
+    squeezed again.
     """
     source, scale = quant.outputs[0], float(ir.get_attr(quant, "scale_x"))
     shape = list(ir.require_shape(source))
@@ -143,7 +143,7 @@ def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target
 def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Give each use of an iqPad but the first a copy of the node, in place.
 
-    Returns one description per duplicated node.
+    The packer would pad the tensor twice. Returns one description per duplicated node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -169,10 +169,10 @@ def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewri
 
 
 def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Insert identity convolutions that copy inputs of convolutions whose padding is hoisted.
+    """Copy the shared inputs of convolutions whose padding the packer hoists, in place.
 
-    Only inputs that other nodes or graph outputs use as well, since the packer would pad them for
-    all. In place; returns one description per convolution.
+    The packer would pad the tensor for all consumers. An identity convolution makes the copy;
+    inputs without other uses stay. Returns one description per convolution.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -195,11 +195,11 @@ def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[Applie
 
 
 def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Rotate convolutions over a row whose weights the packer splits, in place.
+    """Rotate each convolution over a row whose weights the packer splits, in place.
 
-    Their slices would share an input tensor with hoisted padding. The row is read as a column, [1,
-    C, 1, W] as [1, C, W, 1], and the result as a row again; no byte moves. Returns one description
-    per node.
+    Its slices would share an input tensor with hoisted padding. The row [1, C, 1, W] is read as a
+    column [1, C, W, 1], and the result as a row again; no byte moves. Returns one description per
+    node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -214,9 +214,9 @@ def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 
 
 def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
-    """Replace a convolution over a row by a Reshape, a convolution over a column and a Reshape.
+    """Replace `node`, a convolution over a row, by one over a column between Reshapes, in place.
 
-    The kernel and its attributes have height and width exchanged.
+    Height and width of kernel, pads, strides and dilations are exchanged.
     """
     source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
     shape = [int(dim or 1) for dim in ir.require_shape(source)]
@@ -265,7 +265,7 @@ def _insert_reshape(
 ) -> ir.Value:
     """Insert a Reshape of `source` to `shape` before `node`; return its output.
 
-    It is named `name`, or after it if that is in use.
+    The output is named `name`, with a suffix if that is in use.
     """
     name = ir.unique_tensor_name(graph, name)
     shape_constant = ir.add_initializer(
@@ -280,10 +280,10 @@ def _insert_reshape(
 
 
 def _needs_rotation(node: ir.Node) -> bool:
-    """Whether the packer splits the weights of a convolution over a row.
+    """Whether `node` is a convolution over a row whose weights the packer splits.
 
-    Input and kernel have height 1. Only with one group and stride 1; False if it would hoist the
-    padding of the column convolution as well.
+    Input and kernel have height 1. False unless group and stride are 1, and if the kernel is longer
+    than the channels, since padding of the rotated convolution would be hoisted as well.
     """
     shapes = _get_2d_conv_shapes(node)
     if shapes is None or ir.get_attr(node, "group", 1) != 1:
@@ -300,7 +300,7 @@ def _needs_rotation(node: ir.Node) -> bool:
 def _get_2d_conv_shapes(
     node: ir.Node,
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
-    """Return (input shape, weight shape) of a Conv2dInt, both of rank 4.
+    """Return (input shape, weight shape) of a Conv2dInt, both of rank 4; sizes may be None.
 
     None for other nodes, unknown ranks and other ranks.
     """
@@ -319,9 +319,10 @@ _MAX_UNSPLIT_WEIGHT_BYTES = 32768
 
 
 def has_hoisted_padding(node: ir.Node) -> bool:
-    """Whether the packer moves the padding of a Conv2dInt into an iqPad before it.
+    """Whether the packer moves the padding of Conv2dInt `node` into an iqPad before it.
 
-    It does if the channels are fewer than the kernel's height or the height smaller than its width.
+    It does if there is padding and the channels are fewer than the kernel's height or the map's
+    height is smaller than the kernel's width. False for other nodes.
     """
     shapes = _get_2d_conv_shapes(node)
     if shapes is None or not any(ir.get_attr(node, "pads") or [0]):
@@ -332,11 +333,11 @@ def has_hoisted_padding(node: ir.Node) -> bool:
 
 
 def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split every SoftmaxInt of three or more axes by rows, in place; return what was done.
+    """Split every SoftmaxInt of three or more axes by rows, in place.
 
-    Its 22 bytes per element then fit in the work area: an iqCat of five equal tensors plans five
-    bytes per element, and the rows are computed in five parts or a few more. A SoftmaxInt that is
-    too large even for two copies is left as it is.
+    Its 22 bytes per element then fit in the work area: an iqCat of up to five equal tensors plans
+    that many bytes per element, and the rows are computed in about five parts. A SoftmaxInt that is
+    too large even for two copies stays. Returns one description per node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -359,9 +360,10 @@ def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]
 
 
 def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_rows: int) -> int:
-    """Replace a SoftmaxInt of `rows` rows by parts of `part_rows` rows; return their number.
+    """Replace SoftmaxInt `node` by parts of `part_rows` of its `rows` rows, in place.
 
     The parts read a concatenation of `copies` copies of the input, along the axis before the last.
+    Returns the number of parts.
     """
     source = ir.require_input(node)
     in_scale, out_scale = float(ir.get_attr(node, "scale_x")), float(ir.get_attr(node, "scale_o"))
@@ -383,9 +385,9 @@ def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_
 def _insert_partial_softmax(
     graph: ir.Model, node: ir.Node, source: ir.Value, axis: int, start: int, end: int
 ) -> ir.Value:
-    """Insert before `node`, a SoftmaxInt, a Slice start .. end-1 of `axis` of `source` and a copy.
+    """Insert, before `node`, a copy of it that reads rows `start` to `end` - 1 of `source`.
 
-    The copy of `node` reads the Slice; returns its output.
+    A Slice along `axis` selects the rows; returns the output of the copy, a SoftmaxInt.
     """
     used_names, base_name = ir.get_tensor_names(graph), f"{node.outputs[0].name}"
     rows = make_slice(graph, source, axis, start, end, f"{base_name}_rows{start}", used_names)
@@ -406,8 +408,8 @@ def _insert_partial_softmax(
 def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Copy constants of nodes that share some of their constants, but not all, in place.
 
-    Nodes with equal sets of constants share the copies; the first set keeps the originals. Returns
-    one description per copied constant.
+    The packer prefetches the constants of a node together. Nodes with equal sets of constants share
+    the copies; the first set keeps the originals. Returns one description per copied constant.
     """
     first_group: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
@@ -433,9 +435,9 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
 
 
 def _get_weight_inputs(node: ir.Node) -> dict[int, ir.Value]:
-    """Return the constants that the packer treats as weights, by input index.
+    """Return input index -> constant of a node that the packer treats as a weight.
 
-    Float nodes have none.
+    Empty for float nodes.
     """
     if not is_quantized_domain(node):
         return {}
@@ -455,7 +457,9 @@ def insert_identity_conv(
     name_suffix: str,
     before: bool = False,
 ) -> ir.Value:
-    """Insert an identity convolution next to a node and return its output.
+    """Insert an exact copy of `source` by a 1x1 depthwise convolution, and return its output.
+
+    Consumers of `source` are not changed.
 
     Parameters
     ----------
@@ -511,9 +515,10 @@ def _insert_after(
     suffix: str,
     shape: list[int | None] | list[int],
 ) -> ir.Value:
-    """Insert a node after `node` and return its output, of `shape` with axis 0 replaced by 1.
+    """Insert a node of `op_type` after `node`; return its output.
 
-    The output is named after the first of `inputs`, with `suffix`.
+    The output has `shape` with axis 0 replaced by 1, the type of the first of `inputs`, and its
+    name with `suffix`.
     """
     name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{suffix}")
     inserted = ir.make_node(
@@ -525,7 +530,7 @@ def _insert_after(
 
 
 def _make_value_like(graph: ir.Model, value: ir.Value, name: str) -> ir.Value:
-    """Make a tensor with shape and type of `value` and a unique name like `name`."""
+    """Make a tensor with shape and type of `value` and a unique name that begins with `name`."""
     return ir.Value(name=ir.unique_tensor_name(graph, name), shape=value.shape, type=value.type)
 
 

@@ -59,7 +59,10 @@ class _ConvShape:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> _ConvShape:
-        """Read a float or integer convolution; a 1-D one is viewed as an image of height 1."""
+        """Read the geometry of a float or integer convolution.
+
+        A 1-D one becomes an image of height 1.
+        """
         geometry = ConvGeometry.from_node_as_2d(node)
         return cls(
             geometry.weight,
@@ -73,14 +76,18 @@ class _ConvShape:
 
     @classmethod
     def from_linear(cls, outputs: int, inputs: int, rows: int) -> _ConvShape:
-        """Return the 1x1 convolution that replaces a fully connected layer with `rows` rows."""
+        """Return the 1x1 convolution that replaces a fully connected layer with `rows` rows.
+
+        Its image is [1, inputs, 1, rows].
+        """
         unit, image = (1, 1), (1, inputs, 1, rows)
         return cls((outputs, inputs, *unit), 1, (0,) * 4, unit, unit, image, (1, outputs, 1, rows))
 
     def with_zero_padding(self, rows: int, columns: int) -> _ConvShape:
         """Extend the kernel by rows and columns of zeros at the bottom and right.
 
-        The pads there grow by the dilation for each, so that the output size stays.
+        The pads there grow by the dilation for each, so that the result stays the same. Returns a
+        copy.
         """
         outputs, channels, height, width = self.weight
         pad_top, pad_left, pad_bottom, pad_right = self.pads
@@ -94,7 +101,10 @@ class _ConvShape:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """The attributes of a convolution node of this geometry; the kernel is the weight's."""
+        """The attributes of a convolution node of this geometry.
+
+        The kernel size is the weight's.
+        """
         return {
             "kernel_shape": list(self.weight[2:]),
             "pads": list(self.pads),
@@ -104,9 +114,9 @@ class _ConvShape:
         }
 
     def compute_stored_size(self, target: Target) -> StoredSize:
-        """Return the stored size of the weights at 4 bits.
+        """Return the stored size of the weights at 4 bits, in bytes.
 
-        If the packer splits the groups into nodes, this is the size for one group.
+        If the packer splits the groups into nodes (not depthwise), this is the size for one group.
         """
         outputs, channels, *kernel = self.weight
         group = self.group
@@ -117,9 +127,9 @@ class _ConvShape:
         return compute_stored_size(step, 1, weight, target)
 
     def is_supported(self, target: Target) -> bool:
-        """Whether this convolution violates none of the limits on layers of a Conv2dInt.
+        """Whether this convolution violates none of the chip's limits for a Conv2dInt layer.
 
-        Limits that tiling satisfies do not count; the weights are 8-bit zeros.
+        Limits that tiling satisfies do not count. The weights are taken as 8-bit zeros.
         """
         source = make_detached_value(self.source, computed=True)
         weight = make_detached_value(self.weight, constant=np.zeros(self.weight, np.int8))
@@ -127,11 +137,11 @@ class _ConvShape:
         return all(limit(node, target) is None for limit in get_layer_limits(CONV2D.name))
 
     def find_aligned_kernel(self, target: Target) -> _ConvShape | None:
-        """Return this convolution, or its smallest extension, whose 4-bit weights fill the plan.
+        """Return this convolution or its smallest extension whose 4-bit weights fill the plan.
 
-        They do if as many bytes are planned as written, and fewer than this convolution fetches
-        now. Extensions have up to `_MAX_ZERO_ROWS` rows and columns of zeros and must be supported.
-        None if there is no such convolution.
+        They do if as many bytes are planned as written, and fewer than 8-bit weights of this
+        convolution take. Extensions have up to `_MAX_ZERO_ROWS` rows and columns of zeros and must
+        be supported. None if there is none.
         """
         max_bytes = self.compute_stored_size(target).fetched_bytes
         extensions = [
@@ -150,7 +160,8 @@ class _ConvShape:
 def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
     """Explain why the weights of a float node cannot have 4 bits; None if they can.
 
-    Only Conv with a kernel that can be aligned and Linear can, on targets with 4-bit weights.
+    They can for Conv with a kernel that fills the planned bytes, and for Linear where it or its 1x1
+    convolution is correct, on targets with 4-bit convolutions.
     """
     if INT4_BITS not in target.get_weight_bits(CONV2D.name):
         return _NO_INT4_SUPPORT
@@ -197,7 +208,10 @@ def _is_int4_linear_correct(outputs: int, inputs: int, target: Target) -> bool:
 
 
 def _can_use_pointwise_conv(outputs: int, inputs: int, rows: int, target: Target) -> bool:
-    """Whether a 1x1 convolution can replace a LinearInt with 4-bit weights."""
+    """Whether a 1x1 convolution with 4-bit weights can replace a LinearInt of `rows` rows.
+
+    Its weights must fill the planned bytes without extension, and the chip must support it.
+    """
     kernel = _ConvShape.from_linear(outputs, inputs, rows)
     return kernel.find_aligned_kernel(target) == kernel and kernel.is_supported(target)
 
@@ -205,7 +219,8 @@ def _can_use_pointwise_conv(outputs: int, inputs: int, rows: int, target: Target
 def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Rewrite nodes with 4-bit weights, in place, so that the chip computes them correctly.
 
-    A Conv1dInt becomes a Conv2dInt first; returned are the rewrites of the nodes that change.
+    A Conv1dInt becomes a Conv2dInt first. Kernels are extended by zeros, LinearInt converted to 1x1
+    convolutions, other weights stored with 8 bits. Returns one description per changed node.
     """
     rewrites = []
     for node in list(graph.graph):
@@ -223,7 +238,7 @@ def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrit
 
 
 def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    """Extend the kernel of a convolution by zeros, or store its weights with 8 bits, in place.
+    """Extend the kernel of a 4-bit Conv2dInt by zeros, or store its weights with 8 bits, in place.
 
     The latter if the chip has no 4-bit convolutions or no suitable kernel. Returns the description
     of the change, "" if the convolution stays as it is.
@@ -251,11 +266,11 @@ def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
 
 
 def _legalize_linear(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    """Convert a LinearInt to a 1x1 convolution, or store a node's weights with 8 bits, in place.
+    """Convert a 4-bit LinearInt to a 1x1 convolution, or store a node's weights with 8 bits.
 
-    A convertible LinearInt of a correct size stays as it is (returns ""); one of another size is
-    converted if the convolution is correct. All other nodes get 8 bits. Returns the description of
-    the change.
+    In place. A convertible LinearInt of a correct size stays as it is (returns ""); one of another
+    size is converted if the convolution is correct. All other nodes get 8 bits. Returns the
+    description of the change.
     """
     if not _is_convertible_linear(node):
         return _store_as_int8(graph, node)
@@ -289,9 +304,9 @@ def _is_convertible_linear(node: ir.Node) -> bool:
 def _replace_by_pointwise_conv(
     graph: ir.Model, node: ir.Node, outputs: int, inputs: int, rows: int, target: Target
 ) -> None:
-    """Replace a LinearInt by a 1x1 convolution, with Transposes if it has several rows.
+    """Replace LinearInt `node` by a 1x1 convolution over the image [1, inputs, 1, rows], in place.
 
-    The image is [1, inputs, 1, rows].
+    Several rows are transposed before and after it.
     """
     arrays = [ir.require_const_value(value) for value in node.inputs[1:] if value is not None]
     arrays[0] = arrays[0][:, :, None, None]
@@ -324,9 +339,9 @@ def _replace_by_pointwise_conv(
 def _insert_transpose(
     graph: ir.Model, node: ir.Node, value: ir.Value, shape: Sequence[int]
 ) -> ir.Value:
-    """Insert a swap of the last two axes of `value` before `node`; return its output.
+    """Insert a Transpose that swaps the last two of three axes of `value` before `node`.
 
-    The output has `shape`.
+    Returns its output, which has `shape`.
     """
     name = ir.unique_tensor_name(graph, f"{value.name}_turned")
     transpose = ir.make_node(
@@ -343,9 +358,9 @@ def _insert_transpose(
 
 
 def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
-    """Declare the weights of `node` as 8-bit, with equal values; returns the description.
+    """Declare the weights of `node` as 8-bit, with equal values, in place.
 
-    A weight that other nodes use too is copied first.
+    A weight that other nodes use too is copied first. Returns the description of the change.
     """
     ir.set_attr(node, "parameter_bits", 8)
     weight = ir.require_input(node, 1)
@@ -360,7 +375,7 @@ def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
 
 
 def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
-    """Replace a Conv1dInt, whose 4-bit weights do not pack, by a Conv2dInt of height 1.
+    """Replace a Conv1dInt, whose 4-bit weights do not pack, by a Conv2dInt of height 1, in place.
 
     Inserts Unsqueeze and Squeeze of axis 2 around it; returns the new convolution.
     """

@@ -48,25 +48,28 @@ class LinearShape(NamedTuple):
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the work area that the executor writes, if there are several rows."""
+        """Bytes of the work area that the executor writes if there are several rows.
+
+        They are rows * (max(inputs, outputs) + outputs).
+        """
         return self.rows * (max(self.inputs, self.outputs) + self.outputs)
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of the work area that the packer plans."""
+        """Bytes of the work area that the packer plans: rows * inputs."""
         return self.rows * self.inputs
 
     def split(self, part_count: int) -> LinearShape:
-        """Return the dimensions of the largest of `part_count` parts of the outputs."""
+        """Return the dimensions of the largest of `part_count` parts that divide the outputs."""
         return self._replace(outputs=-(-self.outputs // part_count))
 
 
 def split_linear_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split every 8-bit LinearInt by outputs if it needs a larger work area than any node plans.
+    """Split every 8-bit LinearInt by outputs that needs a larger work area than any node plans.
 
     In place; returns one description per node. With M rows of N inputs and L outputs it writes
-    ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs plans M*L. Left as they
-    are: one row, a work area that is too large for the iqCat, and more than `_MAX_PARTS` parts.
+    ``M*(max(N, L) + L)`` bytes and plans M*N; the iqCat of its parts plans M*L. Left as they are:
+    one row, a work area that is too large for the iqCat, and more than `_MAX_PARTS` parts.
     """
     linears = _collect_linears(graph)
     area_bytes = _get_largest_planned_area(graph, linears)
@@ -92,10 +95,11 @@ def split_linear_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrite
 
 
 def split_linear_before_batch_norm(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split every multi-row LinearInt that a BatchNorm2dInt reads, if its output must be external.
+    """Split every multi-row LinearInt that a BatchNorm2dInt reads, in place.
 
-    Uses the fewest parts that stay within the work area. Parts with at most half as many outputs as
-    inputs need no more than is planned for them if the inputs are in shared memory.
+    Only on chips where the output of such a LinearInt must be in PSRAM; the iqCat of the parts
+    moves it to shared memory. Uses the fewest parts that stay within the largest planned work area,
+    or else parts with at most half as many outputs as inputs. Returns one description per node.
     """
     if LunaFault.LINEAR_ROWS not in target.faults:
         return []
@@ -119,10 +123,7 @@ def split_linear_before_batch_norm(graph: ir.Model, target: Target) -> list[Appl
 
 
 def _collect_linears(graph: ir.Model) -> dict[ir.Node, LinearShape]:
-    """Return LinearInt node -> its dimensions, in graph order.
-
-    Nodes whose shape is not known are omitted.
-    """
+    """Return LinearInt node -> its dimensions, in graph order; unknown shapes are omitted."""
     linears = {}
     for node in graph.graph:
         shape = get_linear_shape(node)
@@ -132,12 +133,15 @@ def _collect_linears(graph: ir.Model) -> dict[ir.Node, LinearShape]:
 
 
 def _get_largest_planned_area(graph: ir.Model, linears: Mapping[ir.Node, LinearShape]) -> int:
-    """Return the largest work area in bytes that the packer plans for a node."""
+    """Return the largest work area in bytes that the packer plans for a node of `graph`.
+
+    Counted are LinearInt (`linears`), GluInt and SoftmaxInt; 0 without any.
+    """
     return max((_get_planned_work_area(node, linears.get(node)) for node in graph.graph), default=0)
 
 
 def _find_part_count(shape: LinearShape, counts: range, area_bytes: int) -> int | None:
-    """Return the first of `counts` whose parts write at most `area_bytes`, or None."""
+    """Return the first of `counts` whose parts write at most `area_bytes` of work area, or None."""
     for count in counts:
         if shape.split(count).written_bytes <= area_bytes:
             return count
@@ -145,7 +149,7 @@ def _find_part_count(shape: LinearShape, counts: range, area_bytes: int) -> int 
 
 
 def is_read_by_batch_norm(value: ir.Value) -> bool:
-    """Whether a BatchNorm2dInt consumes `value`, directly or behind Reshapes."""
+    """Whether a BatchNorm2dInt consumes `value`, directly or after Reshapes."""
     for use in value.uses():
         if use.node.op_type == BATCH_NORM2D.name:
             return True
@@ -179,7 +183,7 @@ def convert_mean_linears_to_convs(graph: ir.Model, target: Target) -> list[Appli
 
 
 def _is_mean_conv_supported(node: ir.Node, shape: LinearShape, target: Target) -> bool:
-    """Whether the chip supports the 1x1 convolution that replaces a LinearInt with one output.
+    """Whether the chip's limits allow the 1x1 convolution that replaces a one-output LinearInt.
 
     Its image is [1, inputs, 1, rows].
     """
@@ -197,7 +201,7 @@ def _is_mean_conv_supported(node: ir.Node, shape: LinearShape, target: Target) -
 def _replace_by_mean_conv(
     graph: ir.Model, node: ir.Node, source: ir.Value, shape: LinearShape, target: Target
 ) -> None:
-    """Replace a LinearInt with one output by a 1x1 convolution of `source`.
+    """Replace LinearInt `node`, with one output, by a 1x1 convolution of `source`, in place.
 
     `source` has the inputs as channels and the rows as width.
     """
@@ -222,9 +226,9 @@ def _replace_by_mean_conv(
 
 
 def _find_transposed_source(node: ir.Node) -> ir.Value | None:
-    """Return the tensor whose two last axes a Transpose swaps for the first input of `node`.
+    """Return the tensor whose last two of three axes a Transpose swaps for input 0 of `node`.
 
-    None if there is no such Transpose, or a Reshape after it changes the shape.
+    None if there is no such Transpose, or if Reshapes after it change the shape.
     """
     value = node.inputs[0] if node.inputs else None
     producer = ir.producer(value)
@@ -239,7 +243,7 @@ def _find_transposed_source(node: ir.Node) -> ir.Value | None:
 
 
 def get_linear_shape(node: ir.Node) -> LinearShape | None:
-    """Return rows, inputs and outputs of a LinearInt, or None for other nodes and unknown shapes.
+    """Return rows, inputs and outputs of a LinearInt; None for other nodes and unknown shapes.
 
     Rows are all positions but the batch and the last axis.
     """
@@ -253,14 +257,15 @@ def get_linear_shape(node: ir.Node) -> LinearShape | None:
 
 
 def _has_8bit_output(node: ir.Node) -> bool:
-    """Whether a node writes 8 bits; an iqCat and a convolution that replace it write no more."""
+    """Whether `node` writes 8 bits (attribute `o_bits`, 8 by default)."""
     return bool(ir.get_attr(node, "o_bits", 8) == 8)
 
 
 def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:
     """Return the work area in bytes that the packer plans for a LinearInt, GluInt or SoftmaxInt.
 
-    `linear` are the dimensions of a LinearInt, None for other nodes; the rest has 0.
+    `linear` are the dimensions of a LinearInt, None for other nodes; 0 for other operators and
+    unknown shapes.
     """
     if linear is not None:
         return linear.planned_bytes
@@ -270,9 +275,9 @@ def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:
 
 
 def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int) -> None:
-    """Replace a LinearInt by parts that compute some outputs each, and an iqCat of them.
+    """Replace LinearInt `node` by parts that compute some outputs each, and an iqCat of them.
 
-    Constants that become unused are removed.
+    In place; there are at most `part_count` parts. Constants that become unused are removed.
     """
     result, scale = node.outputs[0], float(ir.get_attr(node, "scale_o"))
     part_outputs = -(-outputs // part_count)
@@ -291,9 +296,9 @@ def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int
 
 
 def _insert_partial_linear(graph: ir.Model, node: ir.Node, start: int, end: int) -> ir.Value:
-    """Insert, before `node`, a LinearInt of its outputs start .. end-1; return its output.
+    """Insert, before `node`, a LinearInt that computes its outputs `start` to `end` - 1.
 
-    All constants of `node` are sliced along axis 0.
+    Returns its output. All constants are sliced along axis 0.
     """
     result = node.outputs[0]
     constants = []

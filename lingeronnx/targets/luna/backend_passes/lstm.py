@@ -24,7 +24,7 @@ _GATES, _STATE_WEIGHT = 4, 2
 def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Add a unit with zero weights to every LSTMInt with an odd number of units, in place.
 
-    Its results are sliced off again. No other unit reads its state. Returns one description per
+    Its results are sliced off again, and no other unit reads its state. Returns one description per
     node.
     """
     rewrites = []
@@ -54,7 +54,8 @@ def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool) -> np.ndarray:
     """Pad a weight [gates * units, inputs] or bias [gates * units] with zeros for one more unit.
 
-    The unit is added to each gate, and for a recurrent weight also to the inputs.
+    The unit is added to each gate, and for a recurrent weight also to the inputs. Returns a new
+    array.
     """
     gates = array.reshape(_GATES, units, *array.shape[1:])
     padded = np.pad(gates, [(0, 0), (0, 1), *[(0, 0)] * (array.ndim - 1)])
@@ -65,9 +66,10 @@ def _pad_lstm_constant(array: np.ndarray, units: int, is_recurrent_weight: bool)
 
 
 def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units: int) -> None:
-    """Widen `value`, an output of `node`, by one unit on the last axis, in place.
+    """Widen `value`, an output of `node`, to `units` + 1 on the last axis, in place.
 
-    Its consumers read the first `units` through a Slice, which takes over the name.
+    Its consumers read the first `units` through a Slice, which takes over the name; without
+    consumers there is no Slice.
     """
     name, shape, consumers = str(value.name), list(ir.get_shape(value) or ()), list(value.uses())
     value.name = ir.unique_tensor_name(graph, f"{name}_even")
@@ -87,7 +89,8 @@ def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewri
 
     An LSTMInt with H units writes 40*H bytes and plans 32*H. A LinearInt with a bias plans four
     bytes per output element, so one with 10*H elements anywhere in the graph suffices. With fewer
-    than ten steps the inserted one computes additional outputs, which are sliced off again.
+    than ten steps the inserted one computes additional outputs, which are sliced off again. Returns
+    one description per LSTMInt.
     """
     rewrites = []
     max_linear_elements = max(
@@ -120,7 +123,10 @@ def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewri
 
 
 def _get_sequence_shape(node: ir.Node) -> list[int] | None:
-    """Return the shape [1, T, H] of the output of an LSTMInt, or None for other nodes and ranks."""
+    """Return the shape [1, T, H] of the first output of an LSTMInt.
+
+    None for other nodes and ranks.
+    """
     if node.op_type != LSTM.name:
         return None
     shape = get_dims(node.outputs[0])
@@ -130,9 +136,10 @@ def _get_sequence_shape(node: ir.Node) -> list[int] | None:
 def _insert_identity_linear(
     graph: ir.Model, node: ir.Node, output_shape: list[int], target: Target
 ) -> ir.Node:
-    """Insert a LinearInt after `node` that copies its output, padded to `output_shape`.
+    """Insert a LinearInt after `node` that copies its first output, padded to `output_shape`.
 
-    The padding is zeros; the scale of the output is kept. Returns the node.
+    The padding is zeros and the scale that of the output. Consumers are not changed. Returns the
+    new node.
     """
     source = node.outputs[0]
     units, outputs = get_dims(source)[-1], output_shape[-1]
@@ -170,13 +177,13 @@ def _insert_identity_linear(
 
 
 def reserve_lstm_state(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Split the output of every LSTMInt into two halves and concatenate them again, in place.
+    """Split the output of every LSTMInt into two halves and join them again by an iqCat, in place.
 
     The last state of an LSTMInt with H units takes 4*H bytes, but H are planned. The halves are
     live together after the LSTMInt, and with `_STATE_STEPS` steps or more each is as large as a
     state: the packer puts the two states into their memory, the largest free blocks. Nodes whose
-    halves have fewer steps, or without state outputs or consumers, are left as they are. Returns
-    one description per node.
+    halves have fewer steps, or without state outputs or consumers, stay. Returns one description
+    per node.
     """
     rewrites = []
     for node in list(graph.graph):

@@ -45,7 +45,7 @@ _PLACEMENT_ATTRIBUTES = ("platform", "platform_quant", "quant_mode")
 
 
 def get_dims(value: ir.Value | None) -> list[int]:
-    """Return the shape of a tensor with unknown dims as 1; empty if its rank is unknown."""
+    """Return the shape of `value` with unknown sizes as 1; empty if its rank is unknown."""
     return [int(dim or 1) for dim in ir.get_shape(value) or ()]
 
 
@@ -58,7 +58,9 @@ def make_slice(
     base_name: str,
     used_names: set[str],
 ) -> ir.Node:
-    """Create a Slice of the indices start .. end-1 of `value`, without inserting it.
+    """Make a Slice of the indices `start` to `end` - 1 of `value` on `axis`, without inserting it.
+
+    The constants of the bounds are added to the graph.
 
     Parameters
     ----------
@@ -84,9 +86,10 @@ def make_slice(
 def make_concat(
     parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str
 ) -> ir.Node:
-    """Create an iqCat of `parts` on `axis`, all quantized with `scale`, without inserting it.
+    """Make an iqCat of `parts` on `axis`, all quantized with `scale`, without inserting it.
 
-    Its platform attributes are copied from the node `like`.
+    It has the platform attributes of node `like`, a name made of `name`, and an output named
+    `output`.
     """
     platform_attributes = {
         key: ir.get_attr(like, key) for key in _PLACEMENT_ATTRIBUTES if key in like.attributes
@@ -113,7 +116,9 @@ def make_concat(
 
 
 def insert_slice(graph: ir.Model, node: ir.Node, axis: int, start: int, end: int) -> ir.Value:
-    """Insert a Slice of the indices start .. end-1 of a node's first output after the node.
+    """Insert a Slice of the first output of `node` after that node.
+
+    It has the indices `start` to `end` - 1 of `axis`. Consumers are not changed.
 
     Returns
     -------
@@ -169,7 +174,9 @@ def insert_pointwise_conv(
     before: ir.Node,
     target: Target,
 ) -> ir.Value:
-    """Insert a 1x1 Conv2dInt over a tensor that is reshaped to an image.
+    """Insert a 1x1 Conv2dInt over `value`, reshaped to an image, and reshape its result.
+
+    Reshapes are left out where the shapes are equal. Consumers of `value` are not changed.
 
     Parameters
     ----------
@@ -224,9 +231,9 @@ def _insert_reshape(
     before: ir.Node,
     used_names: set[str],
 ) -> ir.Value:
-    """Insert a Reshape of `value` before node `before`, and return its output.
+    """Insert a Reshape of `value` to `shape` before node `before`; return its output.
 
-    Returns `value` itself if it has this shape already.
+    Returns `value` itself if it has this shape already. `used_names` gets the new names.
     """
     if list(shape) == list(ir.get_shape(value) or ()):
         return value
@@ -255,9 +262,10 @@ def _insert_node(
     before: ir.Node,
     used_names: set[str],
 ) -> ir.Value:
-    """Insert a node on `value` and new constants before `before` and return its output.
+    """Insert a node of `op_type` on `value` and new constants before node `before`.
 
-    `constants` are further inputs by suffix of their names; `used_names` is extended.
+    Return its output. `constants` are further inputs by suffix of their names; `used_names` gets
+    the new names.
     """
     name = ir.reserve_name(name, used_names)
     inputs = [value]

@@ -48,9 +48,10 @@ class PackerGraphView:
         limits: NodeLimitChecker | None = None,
         ignore_node_limits: bool = False,
     ) -> None:
-        """View `graph` as the packer would; `limits` is a checker to share its cache.
+        """View `graph` as the packer for `target` would; nothing is computed yet.
 
-        `ignore_node_limits` plans nodes that exceed a limit as well.
+        `limits` is a limit checker whose cache is shared, None for a new one. With
+        `ignore_node_limits`, nodes that exceed a limit are planned as well.
         """
         self.graph, self.target = graph, target
         self.ignore_node_limits = ignore_node_limits
@@ -67,39 +68,45 @@ class PackerGraphView:
 
     @cached_property
     def _names(self) -> NameMapping:
-        """The names that the packer accepts, by the graph's names."""
+        """The mapping from names of the graph that the packer does not accept to accepted ones."""
         return build_safe_names(self.graph)
 
     @property
     def node_names(self) -> Mapping[str, str]:
-        """The names of renamed nodes in the packer's file, by node name."""
+        """Node name -> its name in the packer's file, for renamed nodes only."""
         return self._names.nodes
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """The model that the packer receives."""
+        """The model that the packer receives: the chip part of the graph with accepted names."""
         return ir.to_proto(
             extract_chip_part(apply_file_names(self.graph, self._names), self.target)
         )
 
     @cached_property
     def base_options(self) -> PackerOptions:
-        """The packer options that the graph needs in any case."""
+        """The packer options that every candidate of arguments has: platform and symbol sizes."""
         return make_base_options(self.proto, self.target)
 
     @cached_property
     def prepared(self) -> PreparedGraph:
-        """The graph, parsed and prepared for evaluation."""
+        """The packer's model, parsed and transformed, for evaluation under several options."""
         return prepare_graph(
             self.proto, self.target, self.base_options, self.limits, self.ignore_node_limits
         )
 
     @cached_property
     def safest_arguments(self) -> EvaluatedArguments:
-        """The first arguments under which the graph is correct, and the verdict."""
+        """The first arguments under which the graph is correct, with the verdict.
+
+        If none is correct, the best ones.
+        """
         return select_safest_for(self.prepared, self.target, self.base_options)
 
     @property
     def fastest_arguments(self) -> EvaluatedArguments:
-        """The fastest arguments under which the graph is correct, and the verdict."""
+        """The fastest arguments under which the graph is correct, with the verdict.
+
+        If none is correct, the best ones.
+        """
         return select_fastest_arguments(self.proto, self.target, self.prepared)

@@ -24,7 +24,9 @@ _CACHE: ResultCache[tuple[ir.Model, Sequence[AppliedRewrite]]] = ResultCache()
 def run_backend_passes(
     graph: ir.Model, target: Target
 ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-    """Make a graph packable and correct, tile its large layers where needed, and reduce its cost.
+    """Make an integer graph packable and correct, tile its large layers, and reduce its cost.
+
+    The integers of its results stay the same. Results are cached by the graph's content.
 
     Parameters
     ----------
@@ -48,10 +50,10 @@ def run_backend_passes(
 
 
 def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-    """Work around faults, tile large layers and rewrite for cost.
+    """Work around faults, tile large layers and rewrite for cost, without the cache.
 
-    Returns the graph and all rewrites. The fastest packer arguments are written to the graph's
-    metadata if they are known.
+    Returns the graph and descriptions of all changes; `graph` is modified. The fastest packer
+    arguments are written to the metadata of the result if they are known.
     """
     workarounds = apply_fault_workarounds(graph, target)
     view, tilings = tile_large_layers(PackerGraphView(graph, target))

@@ -57,11 +57,12 @@ class _WorkAreaDemand:
 
 
 def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Enlarge the work area for LayerNormInt, SoftmaxInt or LinearInt nodes that write past it.
+    """Enlarge the common work area for nodes that write past it, in place, if no argument helps.
 
-    Tries the largest demand of each kind by itself, then of all kinds together, and applies the
-    first change that makes the graph correct without writes past the plan. Changes nothing if the
-    graph is correct already.
+    The nodes are LayerNormInt, SoftmaxInt and LinearInt, each if the chip has the fault. Tries the
+    largest demand of each kind by itself, then of all kinds together, and applies the first change
+    that makes the graph correct without writes past the plan. Returns descriptions, empty if
+    nothing changed.
     """
     area_bytes = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
     unmet_by_finder: dict[_DemandFinder, list[_WorkAreaDemand]] = {}
@@ -82,9 +83,9 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
 def _apply_first_safe_fix(
     graph: ir.Model, target: Target, finders: list[_DemandFinder]
 ) -> list[AppliedRewrite]:
-    """Apply the fix for one finder, or for all, that makes the graph safe; none if no one does.
+    """Apply the fix for one of `finders`, or for all, that makes the graph safe, in place.
 
-    Each is tried on a copy. Returns the rewrites.
+    Each is tried on a copy first. Returns the descriptions, empty if no fix suffices.
     """
     candidates = [[find_demands] for find_demands in finders]
     if len(finders) > 1:
@@ -100,9 +101,9 @@ def _apply_first_safe_fix(
 def _apply_fixes(
     graph: ir.Model, target: Target, finders: list[_DemandFinder]
 ) -> list[AppliedRewrite]:
-    """Insert an identity BatchNorm2dInt for the largest demand of each finder, in place.
+    """Insert an identity BatchNorm2dInt for the largest demand of each of `finders`, in place.
 
-    Returns these rewrites and those that copy graph inputs which are then read twice.
+    Returns descriptions of these and of copies of graph inputs that are then read twice.
     """
     rewrites = []
     for find_demands in finders:
@@ -112,10 +113,10 @@ def _apply_fixes(
 
 
 def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
-    """Return a lower bound of the work area in bytes that the packer plans for a node.
+    """Return a lower bound of the work area in bytes that the packer plans for `node`.
 
-    Considered are LinearInt with bias, iqCat (if the target has the fault LINEAR_AREA),
-    BatchNorm2dInt, GluInt and SoftmaxInt; 0 for others.
+    Considered are LinearInt with bias, BatchNorm2dInt, GluInt, SoftmaxInt, and an iqCat of
+    LinearInt on targets with the fault LINEAR_AREA; 0 for others.
     """
     linear = get_linear_shape(node)
     if linear is not None:
@@ -137,7 +138,7 @@ def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
 def _get_linear_concat_area(concat: ir.Node) -> int:
     """Return the work area in bytes of an iqCat all of whose inputs are multi-row LinearInt.
 
-    0 if an input is anything else.
+    It is the output's elements, limited to what the packer plans; 0 if an input is anything else.
     """
     for value in concat.inputs:
         producer = ir.producer(value)
@@ -148,10 +149,10 @@ def _get_linear_concat_area(concat: ir.Node) -> int:
 
 
 def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    """Return the demand of each LayerNormInt whose output is used: work bytes for one row.
+    """Return the demand of each LayerNormInt whose output is used: the bytes it writes for a row.
 
-    These are the scratch bytes of the packer's profile, per element of a row and in addition. The
-    dummy is inserted behind the node's output; a demand is unverified if there is only one row.
+    They are the profile's scratch bytes per element of a row and a constant. The dummy is to be
+    inserted after the node; a demand is unverified if there is only one row.
     """
     bytes_per_element, extra_bytes = get_packer_profile(target).layer_norm_scratch_bytes
     demands = []
@@ -174,7 +175,10 @@ def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
 
 
 def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    """Return a demand per LinearInt with several rows: the bytes it writes, on its input."""
+    """Return the demand of each LinearInt with several rows: the bytes of work area it writes.
+
+    The dummy is to be inserted on its input.
+    """
     demands = []
     for node in graph.graph:
         linear = get_linear_shape(node)
@@ -193,9 +197,10 @@ def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDem
 
 
 def _find_softmaxes(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    """Return the demand of each SoftmaxInt: `SOFTMAX_WORK_BYTES` per element, on its input.
+    """Return the demand of each SoftmaxInt: `SOFTMAX_WORK_BYTES` per input element.
 
-    If it reads a Slice, the demand is on the Slice's input for all its consumers.
+    The dummy is to be inserted on its input, or, if that is a Slice, on the Slice's input for all
+    consumers of it.
     """
     demands = []
     for node in graph.graph:
@@ -222,9 +227,9 @@ _DEMAND_FINDERS: tuple[tuple[LunaFault, _DemandFinder], ...] = (
 
 
 def _is_safe(graph: ir.Model, target: Target) -> bool:
-    """Whether the graph is correct and no node writes past the plan.
+    """Whether the graph is correct on the chip and no node writes past the plan.
 
-    Arguments with constants in shared memory do not count, since a LayerNormInt may overwrite them.
+    False for arguments with constants in shared memory, since a LayerNormInt may overwrite them.
     """
     named = apply_file_names(graph, build_safe_names(graph))
     arguments = select_safest_arguments(extract_chip_part(named, target), target)
@@ -239,7 +244,8 @@ def _insert_dummy_batch_norm(
 ) -> AppliedRewrite:
     """Insert an identity BatchNorm2dInt that plans the demanded work area, in place.
 
-    The tensor is first repeated by iqCats if it has too few elements, and sliced again behind.
+    The tensor is first repeated by iqCats if it has too few elements, and sliced again afterwards.
+    Returns the description.
     """
     value, name, scale, axis = demand.value, str(demand.value.name), demand.scale, 1
     shape = get_dims(value)
@@ -290,9 +296,9 @@ def _insert_dummy_batch_norm(
 
 
 def _split_concat_factor(copies: int) -> list[int]:
-    """Return the input counts of chained iqCat that give `copies` copies, or a few more.
+    """Return the input counts of chained iqCat that together make at least `copies` copies.
 
-    Each is at most `MAX_CONCAT_INPUTS`; their product is at least `copies`. Empty for one copy.
+    Each is at most `MAX_CONCAT_INPUTS`; empty for one copy.
     """
     if copies <= 1:
         return []
@@ -304,9 +310,9 @@ def _split_concat_factor(copies: int) -> list[int]:
 def _insert_reshape(
     graph: ir.Model, value: ir.Value, shape: list[int], base_name: str, before: ir.Node
 ) -> ir.Value:
-    """Insert a Reshape of `value` to `shape` before node `before`, and return its output.
+    """Insert a Reshape of `value` to `shape` before node `before`; return its output.
 
-    `base_name` is the base of its name.
+    The output's name begins with `base_name` and is unique.
     """
     constants = {"shape": np.array(shape, np.int64)}
     output = _insert_node(graph, RESHAPE.name, value, constants, {}, base_name, before)
@@ -323,9 +329,10 @@ def _insert_node(
     base_name: str,
     before: ir.Node,
 ) -> ir.Value:
-    """Insert a node on `value` and new constants before `before` and return its output.
+    """Insert a node of `op_type` on `value` and new constants before node `before`.
 
-    `constants` are further inputs by suffix of their names.
+    Return its output. `constants` are further inputs by suffix of their names. The output has no
+    shape yet.
     """
     name = ir.unique_tensor_name(graph, base_name)
     inputs = [value]
@@ -346,6 +353,9 @@ def _insert_node(
 
 
 def _count_input_elements(node: ir.Node) -> int:
-    """Count the elements of the first input; 0 if its shape is unknown."""
+    """Count the elements of the first input of `node`.
+
+    An unknown size counts as 1; 0 if the rank is unknown or there is no input.
+    """
     shape = (ir.get_shape(node.inputs[0]) or (0,)) if node.inputs else (0,)
     return math.prod(int(dim or 1) for dim in shape)

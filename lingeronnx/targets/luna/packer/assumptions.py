@@ -26,14 +26,19 @@ UNMEASURED_RULES: dict[str, str] = {}
 
 
 def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
-    """Return a decorator that registers `assumption`, on which the unmeasured rule relies.
+    """Return a decorator that registers `assumption` for a rule that was never measured on a chip.
 
-    The key in `UNMEASURED_RULES` is "module.function". A rule that yields findings yields them with
-    the basis "read"; others are unchanged.
+    It stores the text in `UNMEASURED_RULES` under "module.function" at import. A generator function
+    is wrapped so that the findings it yields have the basis "read"; any other function is returned
+    unchanged.
     """
 
     def mark(rule: _Rule) -> _Rule:
-        """Record the assumption under the rule's "module.function"."""
+        """Store the enclosing `assumption` under "module.function" of `rule` in `UNMEASURED_RULES`.
+
+        Returns `rule` itself, or for a generator function a wrapper whose findings have the basis
+        "read".
+        """
         UNMEASURED_RULES[_get_key(rule)] = assumption
         return _with_read_basis(rule) if inspect.isgeneratorfunction(rule) else rule
 
@@ -41,20 +46,27 @@ def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
 
 
 def is_unmeasured(rule: Callable[..., Any]) -> bool:
-    """Whether a rule follows from reading only."""
+    """Whether `rule` was registered by the decorator `unmeasured`: known from sources only.
+
+    Looked up by "module.function", not by the object.
+    """
     return _get_key(rule) in UNMEASURED_RULES
 
 
 def _get_key(rule: Callable[..., Any]) -> str:
-    """Return the "module.function" of a rule."""
+    """Return "module.function" of a rule, with the last part of the module's name only."""
     return f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"
 
 
 def _with_read_basis(rule: Any) -> Any:  # noqa: ANN401 - a function of the same signature
-    """Return a generator function that yields the findings of `rule` with the basis "read"."""
+    """Wrap generator function `rule` so that its findings are copies with the basis "read".
+
+    The wrapper takes positional arguments only.
+    """
 
     @functools.wraps(rule)
     def read_rule(*arguments: object) -> Iterator[VerdictFinding]:
+        """Yield copies of the findings of the wrapped rule for `arguments`, with basis "read"."""
         for finding in rule(*arguments):
             yield replace(finding, basis="read")
 

@@ -35,10 +35,11 @@ __all__ = ["check_correctness", "check_placement"]
 
 
 def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each memory placement that the packer refuses.
+    """Yield a finding of level "packs" for each placement in `plan` that the packer refuses.
 
-    Checked are the input of a Conv1dInt, and input, output and weight of a ConvTranspose2dInt where
-    the profile requires shared memory.
+    Refused are a Conv1dInt with its input in PSRAM and, where the chip's profile requires shared
+    memory, a ConvTranspose2dInt with its input or output in PSRAM, or else with its weight outside
+    shared memory.
     """
     profile = get_packer_profile(plan.target)
     for step in plan.graph.steps:
@@ -71,10 +72,11 @@ def check_placement(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each result that is wrong under this plan, except by overruns.
+    """Yield a finding of level "right" for each cause of wrong results in `plan`.
 
-    Checked are names, shared constants, input scales, 4-bit weights, operators, activations in
-    flash, and the placement rules of all chips and of this one.
+    Checked are tensor names, shared constants, scales of graph inputs, 4-bit weights, operators,
+    activations placed in flash, and the placement rules of all chips and of this one. Writes past
+    work areas and outputs are not checked here.
     """
     table = get_packer_profile(plan.target).work_area_table
     yield from _check_names(plan)
@@ -97,10 +99,11 @@ def check_correctness(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each tensor that is named like a buffer of the packer.
+    """Yield a finding of level "right" for each tensor whose name the packer takes for a buffer.
 
-    "workspace" is reserved only with work areas on chips that use the name; the two DMA buffers
-    only while constants are not in shared memory.
+    Names that contain "workspace" are wrong only if the plan has work areas and the chip uses that
+    name; "dma_buffer1" and "dma_buffer2" unless constants are in shared memory. The finding names
+    the producer, or for a graph input its first consumer.
     """
     profile = get_packer_profile(plan.target)
     for tensor in plan.graph.iterate_tensors():
@@ -123,8 +126,9 @@ def _check_names(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """Yield a finding for each constant that its consumers cannot share.
 
-    A weight is stored in the layout of its first consumer, so a consumer with another operator
-    misreads it. And prefetched nodes that share one constant must share all their constants.
+    A constant is stored in the layout of its operator, so LinearInt, BmmInt, Conv2dInt and
+    Conv1dInt cannot share one with each other. With DMA prefetch, steps with several constants that
+    share one of them must share all.
     """
     consumers_by_constant = _map_constant_consumers(plan)
     for name, consumers in consumers_by_constant.items():
@@ -150,7 +154,10 @@ def _check_shared_constants(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _get_constant_names(plan: PlannedGraph, step: PackerStep) -> tuple[str, ...]:
-    """Return the names of the stored constants of a step."""
+    """Return the names of the constants of `step` that take memory, in input order.
+
+    Shapes and indices are not among them.
+    """
     return tuple(tensor.name for tensor in plan.graph.get_constants(step))
 
 
@@ -159,7 +166,7 @@ _LAYOUT_OPERATORS = {LINEAR.name, BMM.name, CONV2D.name, CONV1D.name}
 
 
 def _map_constant_consumers(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
-    """Return name of a stored constant -> steps that read it, in execution order."""
+    """Map each constant that takes memory to the steps that read it, in execution order."""
     consumers: dict[str, list[PackerStep]] = {}
     for step in plan.graph.steps:
         for tensor in plan.graph.get_constants(step):
@@ -168,9 +175,10 @@ def _map_constant_consumers(plan: PlannedGraph) -> dict[str, list[PackerStep]]:
 
 
 def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield a finding for each consumer of an integer input that does not declare its scale.
+    """Yield a finding for each step that reads an integer graph input of unknown scale.
 
-    Only on chips whose executor needs the scale; a scale is unknown if no Quant has set it.
+    A step that declares `scale_x` or `scale_x_0` is correct, and so is every consumer of an input
+    whose scale a Quant has set. No findings on chips whose executor does not need the scale.
     """
     if not get_packer_profile(plan.target).needs_input_scale:
         return
@@ -188,10 +196,11 @@ def _check_input_scales(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on one step that do not depend on where its tensors are placed.
+    """Yield the findings of level "right" on one step that do not depend on memory placement.
 
-    Unsupported operators, input bits of LUTs, output bits of LinearInt, LayerNormInt, odd LSTM
-    units, batches of convolutions, and output scales.
+    Checked are operator support, input bits of table lookups, o_bits of LinearInt, shapes and
+    weight of LayerNormInt, an odd hidden size of LSTMInt, batches of convolutions, and the output
+    scale.
     """
     node = plan.get_placed_step(step)
     profile = get_packer_profile(plan.target)
@@ -227,10 +236,11 @@ def _check_operator(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFin
 
 
 def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if the chip does not compute the operator correctly at all.
+    """Yield at most one finding if the chip does not compute the operator of `step` at all.
 
-    The cases are a Quant or Dequant between integer operators, a hoisted pad whose consumer is not
-    alone or is grouped, an operator that was never measured, and one that the target lacks.
+    Wrong are a Quant or Dequant between integer operators, a padding that the packer moved in front
+    of a convolution if the padded tensor has several consumers or a grouped one, an operator that
+    was never measured on the chip, and one that the target lacks.
     """
     profile = get_packer_profile(plan.target)
     if step.op in (QUANT.name, DEQUANT.name):
@@ -267,9 +277,10 @@ def _check_operator_support(plan: PlannedGraph, step: PackerStep) -> Iterator[Ve
 
 
 def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on the shapes and the weight type of a LayerNormInt.
+    """Yield the findings of level "right" on shapes and weight of a LayerNormInt step.
 
-    Checked against the profile are the minimal row length, two axes and the bits of the weight.
+    The limits are those of the chip's profile: minimum row length, whether two axes are supported
+    (then at most two rows), and the width of the weight.
     """
     profile = get_packer_profile(plan.target)
     node = plan.get_placed_step(step)
@@ -306,7 +317,7 @@ def _check_layer_norm(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictF
     "measured"
 )
 def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding]:
-    """Yield a finding if a LayerNormInt with two axes has more than two rows."""
+    """Yield a finding of level "right" if a LayerNormInt over a 2-D input has `rows` above 2."""
     if rows > 2:
         yield make_wrong_result_finding(
             step,
@@ -317,10 +328,10 @@ def _check_2d_layer_norm(step: PackerStep, rows: int) -> Iterator[VerdictFinding
 
 
 def _check_output_scale(step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if the output scale of a sum or a product is too large for its inputs.
+    """Yield a finding of level "right" if `scale_o` of a sum or product is too large.
 
     It must not exceed the smaller input scale of an iqAdd or iqSub, nor the product of the input
-    scales of an iqMul or BmmInt.
+    scales of an iqMul or BmmInt. Steps without `scale_o` or `scale_x`, and other operators, pass.
     """
     scale, x, y = (step.get(key) for key in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:

@@ -14,9 +14,11 @@ __all__ = ["compute_graph_cost"]
 
 
 def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int) -> GraphCost:
-    """Compute the cost of a prepared graph under its memory plan.
+    """Sum up multiply-accumulates, bytes and transfers of `net`, per layer and in total.
 
-    `external_bytes` is the size of the chip's external memory.
+    `memory` is the plan of the transformed graph `net`; `external_bytes` is the size of the chip's
+    external memory. The result also has shared memory and PSRAM with their limits (all in bytes)
+    and the five largest allocations that are not in PSRAM.
     """
     counted_constants: set[str] = set()
     layers = [_compute_layer_cost(net, memory, step, counted_constants) for step in net.steps]
@@ -52,10 +54,11 @@ _PARTIAL_READ_OPERATORS = ("Slice", "Gather")
 def _compute_layer_cost(
     net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted_constants: set[str]
 ) -> LayerCost:
-    """Compute the cost of one layer.
+    """Compute the cost of `step`: MACs, bytes of weights, activations and work area, and DMA bytes.
 
-    A constant with several consumers is counted at the first one: names of constants in
-    `counted_constants` are skipped, and those of this layer are added.
+    DMA counts the activations in PSRAM and, if constants are in PSRAM, all constants of the step.
+    Weights in `counted_constants` are not counted again; the step's constants are added to that set
+    in place.
     """
     constants = net.get_constants(step)
     weights = sum(memory.stored_bytes[t.name] for t in constants if t.name not in counted_constants)
@@ -80,9 +83,9 @@ def _compute_layer_cost(
 
 
 def _get_accessed_bytes(net: PackerGraph, step: PackerStep) -> dict[str, int]:
-    """Return the bytes of each activation, by name, that a step reads or writes.
+    """Return activation name -> bytes that `step` reads or writes.
 
-    An operator that reads a part of its inputs reads as many bytes as it writes at most.
+    A Slice or Gather reads at most as many bytes of each input as it writes.
     """
     outputs = {name: net.tensors[name].size_bytes for name in step.outputs}
     inputs = {tensor.name: tensor.size_bytes for tensor in net.data(step)}
@@ -93,7 +96,11 @@ def _get_accessed_bytes(net: PackerGraph, step: PackerStep) -> dict[str, int]:
 
 
 def _count_macs(net: PackerGraph, step: PackerStep) -> int:
-    """Return the multiply-accumulates of a step for the shapes of the graph; 0 without products."""
+    """Return the multiply-accumulates of `step` for the tensor shapes in `net`.
+
+    Counted are convolutions, LinearInt, BmmInt, LSTMInt and GRUInt (2-D weights times steps); 0 for
+    any other operator.
+    """
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
     if step.op in (CONV2D.name, CONV1D.name):
@@ -109,9 +116,9 @@ def _count_macs(net: PackerGraph, step: PackerStep) -> int:
 
 
 def _format_mac_width(net: PackerGraph, step: PackerStep) -> str:
-    """Return the operand widths of the multiplications, such as "8x8"; empty if there are none.
+    """Return the bits of both operands of the products, such as "8x8"; "" if `step` has no MACs.
 
-    Constant operands have the bits of the weights.
+    A constant second operand counts with its declared weight bits if these are fewer.
     """
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
     if len(widths) > 1 and net.tensors[step.inputs[1]].is_constant:

@@ -111,16 +111,18 @@ _RENAME_REMEDY = "give the tensor another name"
 
 
 def _make_refusal(node: str, rule: str, value: object, remedy: str) -> VerdictFinding:
-    """Make a finding of level "packs"."""
+    """Make a finding of level "packs" (the packer refuses the graph) on node or option `node`."""
     return VerdictFinding("packs", node, rule, str(value), remedy)
 
 
 def check_file(
     graph: onnx.GraphProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> list[VerdictFinding]:
-    """Check a file as stored: platform, names, node order, graph inputs, operators, attributes.
+    """Check an integer graph as stored in its file, before the packer transforms it.
 
-    `steps` are its nodes as returned by `parse_nodes`, before the packer's transforms.
+    Returns the findings of level "packs" on platform, names, node order, graph inputs, operators
+    and attributes, in this order; empty if there are none. `steps` are the nodes of `graph` as
+    `parse_nodes` returns them.
     """
     findings = [
         *_check_platform(steps, target, options),
@@ -137,11 +139,11 @@ def check_file(
 def _check_platform(
     steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding per disagreement between -p, the nodes' platform attributes and the target.
+    """Yield a finding for each disagreement between option -p, the nodes' platform and `target`.
 
-    Checked are the spelling of -p, that all nodes name one platform, and that the graph's platform
-    (the default if no node names one) is that of -p and of `target`; for the last, at most one
-    finding.
+    -p must be a known chip, all lower or all upper case; all nodes must name one platform; and that
+    platform (the packer's default if no node names one) must be that of -p and of `target`, with at
+    most one finding for the last rule.
     """
     target_name = get_packer_profile(target).name
     node_platforms = sorted(
@@ -178,10 +180,10 @@ def _check_platform(
 
 
 def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield findings on tensor and node names that the packer misreads.
+    """Yield a finding of level "packs" for each tensor or node name that the packer misreads.
 
-    These are input tensors of nodes whose names start with "Scale", and the names of
-    `_check_truncated_names` and `_check_node_names`.
+    These are inputs of nodes that start with "Scale", names that matter after an "@" (where the
+    packer truncates), and names that the packer generates for unnamed nodes.
     """
     input_names: set[str] = set()
     for step in steps:
@@ -199,10 +201,11 @@ def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
 def _check_truncated_names(
     graph: onnx.GraphProto, steps: Sequence[PackerStep], graph_inputs: Sequence[str]
 ) -> Iterator[VerdictFinding]:
-    """Yield findings on names that the packer truncates at an "@" although that matters.
+    """Yield a finding for each tensor name whose truncation at the first "@" changes the graph.
 
-    Graph inputs and outputs (also the inputs of a Dequant) must not contain "@" after the first
-    character; the other integer tensors and the graph inputs must differ before the first "@".
+    Graph inputs, integer graph outputs and inputs of a Dequant must have no "@" after the first
+    character. Graph inputs and integer results must differ before the first "@"; `graph_inputs` are
+    names without constants.
     """
     producers = map_producers(steps)
     results = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
@@ -230,9 +233,9 @@ def _check_truncated_names(
 
 
 def _check_node_names(graph: onnx.GraphProto) -> Iterator[VerdictFinding]:
-    """Yield a finding for each name that the packer generates although another node has it.
+    """Yield a finding for each unnamed node whose generated name another node already has.
 
-    The packer names an unnamed node by its operator and output.
+    The packer generates the operator type, "_" and the first output.
     """
     node_names = Counter(node.name for node in graph.node if node.name)
     for node in graph.node:
@@ -247,9 +250,9 @@ def _check_node_names(graph: onnx.GraphProto) -> Iterator[VerdictFinding]:
 
 
 def _check_order(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield a finding for each input of a step that is neither available nor produced before it.
+    """Yield a finding for each input of a step that is produced later or nowhere.
 
-    Available are graph inputs, initializers and outputs of Constant nodes.
+    Graph inputs, initializers and outputs of Constant nodes are always available.
     """
     available = {v.name for v in graph.input} | {i.name for i in graph.initializer}
     for node in graph.node:
@@ -268,9 +271,10 @@ def _check_order(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
 
 
 def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield findings on unused graph inputs and on float graph inputs without a Quant.
+    """Yield a finding for each unused graph input and each float graph input that no Quant reads.
 
-    A float input that a data-movement operator reads is accepted; constants are not checked.
+    A float input is accepted if any data-movement operator (Reshape, Slice, ...) reads it. Inputs
+    that are initializers are skipped.
     """
     constants = {i.name for i in graph.initializer}
     used_names: set[str] = set()
@@ -302,10 +306,11 @@ def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterat
 
 
 def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
-    """Yield findings if the packer lacks the operator or one of its special attributes.
+    """Yield findings of level "packs" if the packer lacks the operator or a special attribute.
 
-    Quant and Dequant pass. Also refused are Squeeze and Unsqueeze with axes as an input, a
-    SoftmaxInt without the axis attribute that the packer reads, and an incomplete iqCat.
+    Also refused are Squeeze and Unsqueeze with axes as an input, a SoftmaxInt without the axis
+    attribute that this chip's packer reads, and an iqCat without axis or input scales. Quant and
+    Dequant are not checked.
     """
     if step.op in (QUANT.name, DEQUANT.name):
         return
@@ -337,7 +342,10 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
 
 
 def _check_concat_attributes(step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if an iqCat lacks its axis (`dim` or `axis`) or the scale of an input."""
+    """Yield one finding if an iqCat lacks `scale_x_0`, `scale_x_1`, ... or its axis.
+
+    The axis is `dim` or `axis`; the finding lists all missing attributes.
+    """
     scale_keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
     missing = [key for key in scale_keys if step.get(key) is None]
     if step.get("dim") is None and step.get("axis") is None:
@@ -352,11 +360,12 @@ def _check_concat_attributes(step: PackerStep) -> Iterator[VerdictFinding]:
 
 
 def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
-    """Yield findings on missing attributes and on an unsupported o_bits.
+    """Yield a finding on missing attributes of `step`, and one on an unsupported `o_bits`.
 
-    Required are those in `REQUIRED_ATTRIBUTES`, the rounding attribute of the operators that round,
-    and `platform` of an iqSigmoid unless the packer reads `platform_quant`. `o_bits` may be 8, 16
-    or 32, of a Conv2dInt the profile's `conv_output_bits`.
+    Required are the attributes in `REQUIRED_ATTRIBUTES`, the chip's rounding attribute for
+    operators that round, and `platform` of an iqSigmoid where that attribute is not
+    `platform_quant`. `o_bits` may be 8, 16 or 32, for a Conv2dInt the profile's widths; absent is
+    accepted.
     """
     profile = get_packer_profile(target)
     uses_platform_quant = profile.rounding_attribute == "platform_quant"
@@ -385,9 +394,10 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
 
 
 def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
-    """Check the graph that the packer has read: empty graphs and tensors, widths, scales.
+    """Check the graph that the packer has read for empty tensors, wrong widths and scales.
 
-    A graph without nodes or without constants gives only that one finding.
+    Returns findings of level "packs". A graph without steps or without constants gives only that
+    one finding.
     """
     if not net.steps:
         rule = "the graph must contain at least one node besides Quant and Dequant"
@@ -407,9 +417,10 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
 
 
 def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:
-    """Add the scale of a step's outputs to `scales` (tensor name -> scale, or None if unknown).
+    """Set the scale of each output of `step` in `scales`, in place.
 
-    It is the declared one (`scale_o`, `scale_x` of a Quant), otherwise that of the first input.
+    `scales` maps tensor names to scales, None if unknown. The output's scale is `scale_o`
+    (`scale_x` of a Quant) if declared, otherwise that of the first input.
     """
     scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
     if scale is not None:
@@ -423,9 +434,10 @@ def _propagate_scale(step: PackerStep, scales: dict[str, float | None]) -> None:
 def _check_dequant_scales(
     net: PackerGraph, scales: Mapping[str, float | None]
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each removed Dequant whose scale differs from that of its input.
+    """Yield a finding for each removed Dequant whose `scale_o` is not the scale of its input.
 
-    `scales` maps tensor names to scales; an input of unknown scale is not checked.
+    Scales are compared with a relative tolerance of 1e-6; inputs of unknown scale in `scales` are
+    skipped.
     """
     for node_name, tensor_name, dequant_scale in net.dequantized_outputs:
         scale = scales.get(tensor_name)
@@ -439,7 +451,10 @@ def _check_dequant_scales(
 
 
 def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    """Yield a finding for each input or output of a step with a dimension of 0."""
+    """Yield a finding for each input or output of `step` whose shape has a dimension of 0.
+
+    Names without a tensor in `net` are skipped.
+    """
     for name in (*step.inputs, *step.outputs):
         shape = net.tensors[name].shape if name in net.tensors else ()
         if 0 in shape:
@@ -452,9 +467,9 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
 
 
 def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    """Yield a finding if weights are not int8, or the input of an iqTanh does not have 16 bits.
+    """Yield a finding if a weight is not int8, and one if the input of an iqTanh has not 16 bits.
 
-    Only constant weights of convolutions and LinearInt are checked; recurrent layers are not.
+    Only constant weights (input 1) of convolutions and LinearInt are checked.
     """
     if (
         step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)
@@ -475,9 +490,10 @@ def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding
 
 
 def _check_scales(step: PackerStep, scales: dict[str, float | None]) -> Iterable[VerdictFinding]:
-    """Yield a finding for each declared input scale that differs from the tensor's scale.
+    """Yield a finding for each input scale declared by `step` that differs from the tensor's scale.
 
-    A tensor of unknown scale in `scales` gets the declared one, in place.
+    The relative tolerance is 1e-6. A tensor whose scale in `scales` is None gets the declared one,
+    in place.
     """
     keys = ["scale_x", "scale_y"]
     if step.op == CONCAT.name:

@@ -25,9 +25,10 @@ _KEEP_8_BITS_REMEDY = "leave the layer at 8 bits (--override)"
 
 
 def check_int4_format(net: PackerGraph, target: Target) -> Iterator[VerdictFinding]:
-    """Yield the findings on nodes with 4-bit weights that no memory placement changes.
+    """Yield the findings on steps of `net` with 4-bit weights that no memory placement changes.
 
-    Checked are the operators, the range -8 to 7, and weights that several nodes share.
+    Checked are whether the operator supports them, the value range -8 to 7, and weights that
+    several steps share. The level is "packs" (refused) or "right" (wrong result).
     """
     support_by_operator = get_packer_profile(target).narrow
     packed_steps = [step for step in net.steps if _has_packed_weights(step, support_by_operator)]
@@ -50,17 +51,18 @@ def check_int4_format(net: PackerGraph, target: Target) -> Iterator[VerdictFindi
 
 
 def _has_packed_weights(step: PackerStep, support_by_operator: Mapping[str, Int4Support]) -> bool:
-    """Whether the weights of a step are stored two in a byte."""
+    """Whether `step` declares 4-bit weights that the chip stores two in a byte for its operator."""
     return step.weight_bits == INT4_BITS and support_by_operator.get(step.op) is Int4Support.PACKED
 
 
 def _check_operator(
     net: PackerGraph, step: PackerStep, support: Int4Support, target: Target
 ) -> Iterator[VerdictFinding]:
-    """Yield the findings on one node with 4-bit weights, whose operator has `support` for them.
+    """Yield the findings on one step with 4-bit weights, whose operator has `support` for them.
 
-    Without packed support the weights must have 8 bits; otherwise LinearInt and Gather are checked
-    on their own, and a LayerNormInt must have an even row length.
+    Without packed support the weights must have 8 bits ("packs" if refused, else "right"; a grouped
+    Conv1dInt is refused only on chips without any 4-bit operator). Otherwise LinearInt and Gather
+    have checks of their own, and the row length of a LayerNormInt must be even.
     """
     if support is not Int4Support.PACKED:
         is_refused = support is Int4Support.REFUSED and (
@@ -83,9 +85,9 @@ def _check_operator(
 
 
 def _check_linear(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield a finding if a LinearInt with 4-bit weights has one input or not 8 output bits.
+    """Yield at most one finding of level "right" on LinearInt `step` with 4-bit weights.
 
-    At most one finding; that on the inputs takes precedence.
+    It must have more than one input per row and, checked only then, `o_bits` 8.
     """
     if net.tensors[step.inputs[1]].shape[-1] == 1:
         rule = "a LinearInt with 4-bit weights must have at least two inputs per row"
@@ -96,7 +98,10 @@ def _check_linear(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding
 
 
 def _check_gather(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the findings on a Gather from a 4-bit table: odd row length, index not int64."""
+    """Yield findings of level "right" on a Gather from a constant 4-bit table.
+
+    Wrong are an odd row length and indices whose elements have not 8 bytes (int64).
+    """
     row_length = net.tensors[step.inputs[0]].shape[-1]
     if row_length % 2:
         rule = "the row length of a 4-bit table must be even"
@@ -111,16 +116,18 @@ def _check_gather(net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding
 
 
 def _has_int4_operators(target: Target) -> bool:
-    """Whether any operator of the chip supports 4-bit weights."""
+    """Whether any operator of `target` stores 4-bit weights two in a byte."""
     return Int4Support.PACKED in get_packer_profile(target).narrow.values()
 
 
 def _check_shared_weights(
     net: PackerGraph, packed_steps: list[PackerStep]
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each step of `packed_steps` that shares its weights with another step.
+    """Yield a finding for each of `packed_steps`, with 4-bit weights, that shares them wrongly.
 
-    Sharing is correct only between Conv2dInt that all have 4-bit weights.
+    Sharing is correct only between Conv2dInt that all have 4-bit weights. Other sharers with 8-bit
+    weights or another operator give a wrong result ("right"), the same operator with 4 bits is
+    refused ("packs").
     """
     for step in packed_steps:
         constants = net.get_constants(step)
@@ -137,9 +144,11 @@ def _check_shared_weights(
 
 
 def check_int4_plan(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield the findings on 4-bit weights that depend on the memory plan.
+    """Yield the findings of level "right" on 4-bit weights that depend on the memory plan.
 
-    Prefetched weights with a bias, and packed weights that are smaller than their planned size.
+    Wrong are prefetched weights of a step with further constants, and, if any step has packed
+    weights, a constant whose written bytes differ from the planned ones and which another constant
+    follows.
     """
     support_by_operator = get_packer_profile(plan.target).narrow
     packed_steps = [s for s in plan.graph.steps if _has_packed_weights(s, support_by_operator)]

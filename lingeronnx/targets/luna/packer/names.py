@@ -26,14 +26,15 @@ _DUMP_NAME_LENGTH = 64
 
 
 def is_safe(name: str) -> bool:
-    """Whether the packer accepts `name` unchanged."""
+    """Whether the packer accepts the tensor or node name `name` unchanged."""
     return name == _sanitize_name(name)
 
 
 def _sanitize_name(name: str) -> str:
-    """Return `name` without unsafe characters ("_" instead), reserved words and prefix.
+    """Return `name` in a form that the packer accepts; it need not be unique.
 
-    Reserved words are replaced; a name with the reserved prefix gets a lower-case first letter.
+    "@", ":", "," and unprintable characters become "_", reserved words are respelled, and a name
+    that starts with "Scale" gets a lower-case first letter.
     """
     text = "".join(
         "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
@@ -44,25 +45,28 @@ def _sanitize_name(name: str) -> str:
 
 
 def _get_dump_stem(name: str) -> str:
-    """Return the part of the name of a tensor's dump file that identifies the tensor."""
+    """Return the part of a tensor's dump file name that identifies tensor `name`.
+
+    It is the first 64 characters with "/" written as "_".
+    """
     return name.replace("/", "_")[:_DUMP_NAME_LENGTH]
 
 
 def build_safe_names(graph: ir.Model) -> NameMapping:
-    """Build unique safe names for the tensors and nodes whose names the packer does not accept.
+    """Build unique names for the tensors and nodes of `graph` whose names the packer misreads.
 
     Names that are safe already are kept, except for a tensor whose dump file another tensor would
-    overwrite; names of graph inputs and outputs are assigned first.
+    overwrite. The result contains changed names only; `graph` is not changed.
     """
     tensor_names, node_names = _assign_tensor_names(graph), _assign_node_names(graph)
     return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
 
 
 def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
-    """Assign a unique safe name to each tensor, to names that are safe already first.
+    """Map each tensor name of `graph` to a unique safe one, which may be the same.
 
-    Maps old to new names. Computed tensors that the executor dumps (not float) also have unique
-    dump names, which are truncated.
+    Safe names are assigned first, so that they stay, and graph inputs and outputs before others.
+    Results of nodes that are not float also get distinct dump file names.
     """
     values = list(ir.iter_values(graph))
     io_names = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
@@ -90,10 +94,7 @@ def _assign_tensor_names(graph: ir.Model) -> dict[str, str]:
 
 
 def _assign_node_names(graph: ir.Model) -> dict[str, str]:
-    """Return old -> new name for each node; names that are safe stay, others become safe ones.
-
-    New names are unique.
-    """
+    """Map each node name of `graph` to a unique safe one; safe names stay."""
     original_names = [str(node.name) for node in graph.graph]
     node_names = {name: name for name in original_names if is_safe(name)}
     for name in original_names:
@@ -104,9 +105,10 @@ def _assign_node_names(graph: ir.Model) -> dict[str, str]:
 
 
 def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> str:
-    """Return `name`, or a safe name that is not in `used_names` and whose dump stem is free.
+    """Return a safe form of `name` that is not in `used_names` and whose dump stem is free.
 
-    A suffix _2, _3, ... is appended within the length of dump names.
+    `name` itself may be in `used_names`. If taken, a suffix _2, _3, ... is appended and the base
+    shortened to 64 characters in all. The sets are not changed.
     """
     candidate = base = _sanitize_name(name)
     suffix_number = 1
@@ -120,5 +122,5 @@ def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> 
 
 
 def _drop_unchanged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the pairs of different names as a dict."""
+    """Return the pairs (old, new) whose names differ as a dict."""
     return {name: safe_name for name, safe_name in pairs if name != safe_name}

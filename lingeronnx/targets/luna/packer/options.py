@@ -61,7 +61,10 @@ class PackerOptions:
 
 
 def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
-    """Parse the packer's arguments.
+    """Parse a command line of the packer into the options that affect its plan.
+
+    Options that do not affect it (dump, output path, ...) are accepted and ignored. Invalid entries
+    of -m become `findings` of the result, not errors.
 
     Parameters
     ----------
@@ -100,10 +103,11 @@ def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
 
 
 def _make_options(values: dict[str, str]) -> PackerOptions:
-    """Convert the parsed values, by field name, to options.
+    """Convert `values`, texts by field name, to options.
 
     Defaults are thresholds of 655360 bytes, prefetch, constants in PSRAM. "params" in -m is the
-    memory of constants; an invalid entry becomes a finding.
+    memory of constants; an invalid entry becomes a finding. Raises ConfigError for a size that is
+    not a number.
     """
     placements, findings = _parse_placements(values.get("memory", ""))
     thresholds = [
@@ -123,7 +127,10 @@ def _make_options(values: dict[str, str]) -> PackerOptions:
 
 
 def _parse_bytes(option: str, text: str) -> int:
-    """Return `text`, the value of `option`, as an integer; ConfigError if it is none."""
+    """Convert `text`, the value of `option`, to an integer.
+
+    Raises ConfigError with the option's name if it is none.
+    """
     try:
         return int(text)
     except ValueError:
@@ -133,9 +140,10 @@ def _parse_bytes(option: str, text: str) -> int:
 
 
 def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
-    """Parse ``tensor:memory,tensor:memory`` to (tensor -> memory, findings).
+    """Parse ``tensor:memory,tensor:memory`` to (tensor -> lower-case memory, findings).
 
-    Other entries and unknown memories become findings; memories are lower case.
+    Malformed entries and unknown memories become findings of level "packs"; the last entry of a
+    tensor counts.
     """
     placements: dict[str, str] = {}
     findings: list[VerdictFinding] = []
@@ -156,7 +164,7 @@ def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
 def _parse_symbol_sizes(text: str) -> dict[str, int]:
     """Parse ``N=1`` or ``N=1:2:3`` entries separated by commas to symbol -> first size.
 
-    Raises ConfigError for a size that is no integer.
+    Raises ConfigError for a size that is no integer, or an entry without one.
     """
     sizes: dict[str, int] = {}
     for entry in text.split(",") if text else []:

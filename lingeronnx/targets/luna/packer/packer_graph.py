@@ -30,12 +30,12 @@ class PackerTensor:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
+        """The number of elements, the product of `shape`."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """The size in bytes, not rounded up."""
+        """The size in bytes, elements times `width`, not rounded up."""
         return self.elements * self.width
 
     @property
@@ -67,7 +67,10 @@ class PackerStep:
 
     @property
     def weight_bits(self) -> int:
-        """The declared width of the weights in bits; 8 if `parameter_bits` is absent."""
+        """The declared width of the weights in bits.
+
+        8 if `parameter_bits` is absent or no integer.
+        """
         bits = self.attributes.get("parameter_bits")
         return bits if isinstance(bits, int) else 8
 
@@ -91,7 +94,7 @@ class PackerGraph:
     dequantized_outputs: list[tuple[str, str, float]] = field(default_factory=list)
 
     def find_consumers(self, name: str) -> list[PackerStep]:
-        """Return the steps that have tensor `name` as an input."""
+        """Return the steps that have tensor `name` as an input, in execution order."""
         return [step for step in self.steps if name in step.inputs]
 
     def find_producer(self, name: str) -> PackerStep | None:
@@ -99,14 +102,14 @@ class PackerGraph:
         return next((step for step in self.steps if name in step.outputs), None)
 
     def data(self, step: PackerStep) -> list[PackerTensor]:
-        """Return the inputs of a step that are computed at run time."""
+        """Return the input tensors of `step` that are not constants, in input order."""
         inputs = [self.tensors[name] for name in step.inputs]
         return [tensor for tensor in inputs if not tensor.is_constant]
 
     def get_constants(self, step: PackerStep) -> list[PackerTensor]:
-        """Return the constants of a step that take memory, which excludes shapes and indices.
+        """Return the constants of `step` that take memory in the package, in input order.
 
-        In input order.
+        Shapes, axes, pads, indices and the like, which the packer reads itself, are left out.
         """
         stored_indices = STORED_CONSTANT_INPUTS.get(step.op)
         names: Sequence[str] = step.inputs
@@ -125,7 +128,7 @@ class PackerGraph:
 
 
 def map_producers(steps: Iterable[PackerStep]) -> dict[str, PackerStep]:
-    """Return the step that writes each tensor, by tensor name."""
+    """Map each output name of `steps` to the step that writes it."""
     return {name: step for step in steps for name in step.outputs}
 
 

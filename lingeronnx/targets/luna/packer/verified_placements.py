@@ -101,10 +101,11 @@ VERIFIED_PLACEMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def encode_placement(node: PlacedStep) -> str:
-    """Encode the memories of a node's tensors as in the table, such as "sp>s/x+".
+    """Encode the memories of a node's tensors, such as "sp>s/x+".
 
-    Letters of the computed inputs (of an iqCat: each once, sorted) and of the output, then the
-    rescaled operands after "/", then "+" if a tensor exceeds `MAX_COPY_BYTES`.
+    One letter (s shared memory, p PSRAM) per computed input, for an iqCat each letter once and
+    sorted; ">" and the letter of the first output; after "/" the rescaled operands; "+" if a
+    computed input or output exceeds 65536 bytes.
     """
     data = [t for t in node.inputs if not t.is_constant]
     letters = [_get_memory_letter(node, t.name) for t in data]
@@ -118,9 +119,9 @@ def encode_placement(node: PlacedStep) -> str:
 
 
 def _describe_unverified_copy(node: PlacedStep) -> str:
-    """Return "AxB to AxC", the shapes of a Tile or Expand; "" if they match the measured ones.
+    """Return "AxB to AxC", the shapes of a Tile or Expand, if such shapes were never measured.
 
-    Measured were two or three axes of which only the last changes.
+    Returns "" for the measured case: two or three axes of which only the last changes.
     """
     source, result = node.x.shape, node.y.shape
     if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
@@ -129,19 +130,19 @@ def _describe_unverified_copy(node: PlacedStep) -> str:
 
 
 def _is_multirow_single_output(node: PlacedStep) -> bool:
-    """Whether a layer writes a single output per row, for several rows, to shared memory."""
+    """Whether the output of a LinearInt has several rows of one element and is in shared memory."""
     return node.y.elements > node.y.shape[-1] == 1 and not node.is_output_in_psram
 
 
 def _get_memory_letter(node: PlacedStep, name: str) -> str:
-    """Return p for a tensor in PSRAM, else s."""
+    """Return "p" if tensor `name` of `node` is in PSRAM, else "s"."""
     return "p" if node.placements.get(name, SHARE) == PSRAM else "s"
 
 
 def _get_rescaled_operands(node: PlacedStep) -> str:
-    """Return the letters of the iqAdd or iqCat operands whose scale differs from the result's.
+    """Return "x", "y", "xy" or "": the operands of an iqAdd whose scale differs from `scale_o`.
 
-    The letters are "x" and "y" of an iqAdd, "x" for any input of an iqCat.
+    For an iqCat "x" if any input is rescaled; "" for other operators.
     """
     scale = node.step.get("scale_o")
     keys: list[tuple[str, str]] = []
@@ -155,10 +156,10 @@ def _get_rescaled_operands(node: PlacedStep) -> str:
 
 
 def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield the unmeasured facts that a correct plan depends on, with level "unmeasured".
+    """Yield a finding of level "unmeasured" for each unmeasured fact that a correct plan relies on.
 
-    Those of `_find_operator_assumptions`, and placements with a tensor in PSRAM that were never
-    tried for the operator.
+    These are special cases of single operators, and placements with a tensor in PSRAM with which
+    the operator was never measured on this chip. Placements of steps made in place do not count.
     """
     for step in plan.graph.steps:
         yield from _find_operator_assumptions(plan, step)
@@ -181,10 +182,11 @@ def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
 
 
 def _find_operator_assumptions(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-    """Yield the unmeasured facts about a step that concern more than its placement.
+    """Yield a finding of level "unmeasured" for each special case of `step` never measured enough.
 
-    They concern a LayerNormInt with constants in shared memory, a grouped Conv1dInt, a LinearInt
-    with several rows and one output, and copies along other axes.
+    The cases are a LayerNormInt with constants in shared memory that writes past its bias, a
+    grouped Conv1dInt, a LinearInt with several rows and one output, and a Tile or Expand of an axis
+    other than the last of two or three.
     """
     profile = get_packer_profile(plan.target)
     if (

@@ -19,12 +19,12 @@ __all__ = [
 
 
 def format_sides(sides: Sequence[int]) -> str:
-    """Return a kernel or map size as text, such as "3x3"."""
+    """Join the sizes of a kernel or map to a text such as "3x3"."""
     return "x".join(map(str, sides))
 
 
 def format_shape(shape: Sequence[int]) -> str:
-    """Return a shape as text, such as "[1,8,4,4]"."""
+    """Format a shape as text such as "[1,8,4,4]"."""
     return "[" + ",".join(map(str, shape)) + "]"
 
 
@@ -40,9 +40,9 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def is_float_node(node: ir.Node) -> bool:
-    """Whether input 0 is known to be floating-point.
+    """Whether input 0 of `node` is known to be floating-point; False if its type is unknown.
 
-    The integer form of such a node may be written in another way.
+    The integer form of a float node may be written in another way.
     """
     dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
     return dtype is not None and dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16")
@@ -69,9 +69,10 @@ class PackerWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> PackerWindow | None:
-        """Read the sizes of a float or an integer node; None if they are not static.
+        """Read the sizes of a convolution or pool, float or integer; None if they are not static.
 
-        A 1-D window becomes one of height 1. A float pool with a single position gets strides of 1.
+        Also None unless the kernel is 1-D or 2-D and matches the rank of the input. A 1-D window
+        becomes one of height 1; a float pool with a single position gets strides of 1.
         """
         source = static_shape(node.inputs[0])
         weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -107,7 +108,7 @@ class PackerWindow:
 
     @property
     def is_single_position(self) -> bool:
-        """Whether the kernel is as large as the padded map, in both directions."""
+        """Whether the kernel is as large as the padded map in both directions."""
         return all(
             size + self.pads[i] + self.pads[i + 2] == self.kernel[i]
             for i, size in enumerate((self.height, self.width))
@@ -115,18 +116,18 @@ class PackerWindow:
 
     @property
     def area(self) -> int:
-        """The number of elements of the kernel."""
+        """The number of elements of the kernel, height times width."""
         return math.prod(self.kernel)
 
     def with_unit_strides(self) -> PackerWindow:
-        """Return a copy with strides of 1."""
+        """Return a copy with strides of 1 in both directions."""
         return PackerWindow(**{**vars(self), "strides": (1, 1)})
 
     def get_line_buffer_bytes(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
-        """Return the input bytes that one output row needs.
+        """Return the input bytes that one output row needs: channels x row length x kernel rows.
 
-        Channels are rounded up to `align`, the length of a row to `width_align` times the stride.
-        With `swapped`, rows run along the height instead of the width.
+        Channels are rounded up to `align`, the row length to `width_align` times the stride. With
+        `swapped`, rows run along the height and kernel columns count.
         """
         row_axis, kernel_axis = (0, 1) if swapped else (1, 0)
         row_length = (self.height, self.width)[row_axis]
@@ -137,12 +138,18 @@ class PackerWindow:
         )
 
     def get_map_bytes(self) -> int:
-        """Return the bytes of the map: channels rounded up to 8, width to 8 times the stride."""
+        """Return the bytes of the input map with channels rounded up to 8.
+
+        The width is rounded up to 8 times the stride.
+        """
         return round_up(self.channels, 8) * self.height * round_up(self.width, 8 * self.strides[1])
 
 
 def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[int]:
-    """Return an attribute of `count` integers, or `count` times the default."""
+    """Return attribute `name` as a list of `count` integers.
+
+    `count` times `default` if the attribute is absent or has another length.
+    """
     values: Sequence[int] = ir.get_attr(node, name) or []
     return list(values) if len(values) == count else [default] * count
 
@@ -150,9 +157,10 @@ def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[in
 def _get_group_sizes(
     node: ir.Node, channels: int, weight: tuple[int, ...] | None
 ) -> tuple[int, int, int]:
-    """Return the group count, and the channels and outputs of one node that the packer creates.
+    """Return (groups, input channels, outputs) of one node that the packer makes of `node`.
 
-    The packer splits a grouped convolution into its groups, but not a depthwise one.
+    For a grouped convolution the sizes are those of one group, for a depthwise one those of all
+    groups; `channels` are those of the input. Without a weight (a pool): (1, channels, channels).
     """
     group = int(ir.get_attr(node, "group") or 1)
     if weight is None:

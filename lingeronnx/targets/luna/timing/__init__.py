@@ -42,11 +42,11 @@ def estimate_latency(
     target: Target,
     kernel_costs: KernelCosts,
 ) -> Latency:
-    """Estimate the latency of a prepared graph under its memory plan and packer options.
+    """Estimate the latency of a transformed graph under its memory plan and packer options.
 
-    One `LayerLatency` (in cycles) per step. The copies of a step's constants are prefetched in
-    parallel to earlier layers as `schedule_layers` arranges them; work without a cost model is in
-    `Latency.unpriced`, and such layers are not `priced`.
+    The result has one `LayerLatency` (in cycles) per step. The copies of a step's constants are
+    prefetched while earlier layers compute; work without a cost model is in `Latency.unpriced`, and
+    layers with such work are not `priced`.
     """
     step_cycles = [
         _StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps
@@ -121,8 +121,8 @@ class _StepCycles:
         """Add up the cycles of the kernel calls of `step`, with the overhead of a node.
 
         Calls without a cost model are added to `unmodeled`, not to the sum. `low` and `high` are
-        the sum and that with slow reads, or the sum divided and multiplied by 1 +
-        `prices.relative_spread` if that is given; `high` also has the bounds of unmodeled work.
+        the sum without and with slow reads, or the sum divided and multiplied by 1 +
+        `prices.relative_spread` if that is set; `high` also has the bounds of unmodeled work.
         """
         work = list_kernel_calls(_to_timing_node(net, step, options))
         total = overhead = slow_read_total = prices.node_overhead_cycles
@@ -152,9 +152,9 @@ class _StepCycles:
 
 
 def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
-    """Return an upper bound of a node's cycles with its data in shared memory.
+    """Return an upper bound of the cycles of `node` with its data in shared memory.
 
-    Infinity if the node has work without a bound.
+    Reads count at the slow, measured rate. Infinity if the node has work without a bound.
     """
     work = list_kernel_calls(node)
     unmodeled_bound, unmodeled = _bound_unmodeled_work("", work, prices)
@@ -173,10 +173,10 @@ def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
 def _bound_unmodeled_work(
     name: str, work: NodeKernelCalls, prices: KernelCosts
 ) -> tuple[float, list[UnmodeledWork]]:
-    """Return (cycles, work): the sum of the known bounds of a node's unmodeled work, and that work.
+    """Return (sum of the known bounds in cycles, items) of the unmodeled work of a node.
 
     The bound of an item is the cost of its `bounding_calls`, or None if there are none or if one
-    has no cost model.
+    has no cost model. `name` is the node's name for the items.
     """
     total_bound, unmodeled = 0.0, []
     for item in work.unmodeled:
@@ -189,12 +189,12 @@ def _bound_unmodeled_work(
 
 
 def _to_operand(tensor: PackerTensor) -> Operand:
-    """Convert to shape, bits and scale."""
+    """Convert a packer tensor to an operand: shape, bits per element and scale."""
     return Operand(tensor.shape, tensor.width * 8, tensor.scale)
 
 
 def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) -> TimingNode:
-    """Return the description of a step that its kernel calls are derived from."""
+    """Describe `step` as the value from which its kernel calls are derived."""
     inputs = [_to_operand(net.tensors[name]) for name in step.inputs]
     outputs = [_to_operand(net.tensors[name]) for name in step.outputs]
     return TimingNode(
@@ -210,7 +210,7 @@ def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) 
 def _find_sliced_axis(
     step: PackerStep, inputs: list[Operand], outputs: list[Operand]
 ) -> int | None:
-    """Return the last axis that a Slice shortens (0 if none), or None for other operators."""
+    """Return the last axis that a Slice shortens (0 if none); None for other operators."""
     if step.op != "Slice":
         return None
     dims = zip(inputs[0].shape, outputs[0].shape, strict=True)
@@ -218,9 +218,9 @@ def _find_sliced_axis(
 
 
 def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -> list[KernelCall]:
-    """List one copy per variable input in PSRAM, then one per output in PSRAM, of a node.
+    """List one copy call per non-constant input in PSRAM, then one per output in PSRAM, of `step`.
 
-    In-place operators, which only rename their data, need none.
+    Empty for Reshape, Squeeze and Unsqueeze.
     """
     if step.op in IN_PLACE_OPERATORS:
         return []
@@ -248,9 +248,9 @@ def sum_cycles_by_family(
     memory: MemoryPlan,
     prices: KernelCosts,
 ) -> dict[str, CallCost] | None:
-    """Return the cycles of a node by kernel family, including its copies.
+    """Return kernel family -> cycles of `step`, including copies from and to PSRAM.
 
-    Returns None if part of its work has no cost model.
+    None if part of its work has no cost model, such as constants read in external memory.
     """
     work = list_kernel_calls(_to_timing_node(net, step, options))
     if work.unmodeled or _list_in_place_constants(net, step, options, memory):
@@ -270,12 +270,15 @@ def sum_cycles_by_family(
 
 
 def _format_arguments(call: KernelCall) -> str:
-    """Format as "n 8, in_bits 32"."""
+    """Format the arguments of a call as text such as "n 8, in_bits 32"."""
     return ", ".join(f"{name} {value}" for name, value in call.arguments.items())
 
 
 def _is_prefetched(step: PackerStep, options: PackerOptions) -> bool:
-    """Whether the DMA fetches the node's constants before the node starts."""
+    """Whether the DMA fetches the constants of `step` before the step starts.
+
+    That is so for layers with weights if prefetch is on and constants are in PSRAM.
+    """
     return (
         step.op in PREFETCHING_OPERATORS and options.prefetch and options.constant_memory == PSRAM
     )
@@ -288,7 +291,7 @@ def _estimate_prefetch_cycles(
     memory: MemoryPlan,
     prices: KernelCosts,
 ) -> float:
-    """Return the DMA cycles for a node's constants; 0 if they are not prefetched."""
+    """Return the DMA cycles for the constants of `step`; 0 if they are not prefetched."""
     if not _is_prefetched(step, options):
         return 0.0
     size_bytes = sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
@@ -298,10 +301,10 @@ def _estimate_prefetch_cycles(
 def _list_in_place_constants(
     net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan
 ) -> list[UnmodeledWork]:
-    """List the constants that a kernel reads in external memory, which has no cost model.
+    """Return a list with the constants that `step` reads in external memory, as unmodeled work.
 
-    The list has one entry with their bytes, or none if constants are in shared memory, are
-    prefetched or are copied by the operator itself.
+    One entry with all their bytes; empty if constants are in shared memory, are prefetched or are
+    copied by the operator itself (LSTMInt), and if there are none.
     """
     if options.constant_memory == SHARE or _is_prefetched(step, options):
         return []
@@ -339,7 +342,7 @@ class LayerSlot(NamedTuple):
 def schedule_layers(
     compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]
 ) -> list[LayerSlot]:
-    """Schedule layers with double-buffered DMA prefetch of their constants, one slot each.
+    """Schedule layers whose constants the DMA prefetches into two buffers; return one slot each.
 
     A layer without a prefetch starts when the previous one ends. The others also wait for their
     transfer, which was issued when the last layer with a prefetch began to compute, or at 0.

@@ -50,12 +50,12 @@ class Operand:
 
     @property
     def element_count(self) -> int:
-        """Number of elements."""
+        """Number of elements, the product of `shape`."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes."""
+        """Size in bytes, rounded down for 4 bits."""
         return self.element_count * self.bits // 8
 
 
@@ -79,7 +79,7 @@ class TimingNode:
     prefetch: bool = True
 
     def get(self, name: str, default: Any) -> Any:  # noqa: ANN401 - the caller knows the operator
-        """Return attribute `name`, or `default` if it is absent."""
+        """Return attribute `name`, or `default` if it is absent or None."""
         value = self.attributes.get(name)
         return default if value is None else value
 
@@ -119,10 +119,11 @@ class NodeKernelCalls:
 
 
 def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
-    """List the kernel calls of a node.
+    """List the kernel calls that the executor makes for `node`, without those of count 0.
 
-    Nodes of unknown operators are unmodeled. So are convolutions whose weights differ in rank from
-    their input, since costs are also requested for graphs that have not been checked.
+    Nodes of unknown operators are unmodeled work, with the bytes of first input and outputs. So are
+    convolutions whose weights differ in rank from their input, since costs are also requested for
+    graphs that have not been checked.
     """
     list_calls, description = _CALL_LISTERS.get(node.op), node.op
     if list_calls in (_list_conv_calls, _list_conv_transpose_calls) and len(
@@ -139,12 +140,12 @@ def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _vector_call(kernel: str, n: int, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
-    """Make `count` calls of a vector kernel on `n` elements."""
+    """Make a call of vector kernel `kernel` on `n` elements, repeated `count` times."""
     return KernelCall(kernel, {"n": n, "in_bits": in_bits, "out_bits": out_bits}, count)
 
 
 def _copy_call(size_bytes: int, count: int = 1) -> KernelCall:
-    """Make `count` copies of so many bytes."""
+    """Make a call that copies `size_bytes` bytes in shared memory, repeated `count` times."""
     return KernelCall("memcpy", {"n": size_bytes}, count)
 
 
@@ -156,7 +157,7 @@ def _memset_call(n: int, bits: int) -> KernelCall:
 def _matmul_call(
     m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int, count: int = 1
 ) -> KernelCall:
-    """Make a call of the product (m, k) x (k, n) of operands with the given bits."""
+    """Make a call of the product (m, k) x (k, n) with these widths, repeated `count` times."""
     bits = {"left_bits": left_bits, "right_bits": right_bits, "out_bits": out_bits}
     return KernelCall("matmul", {"m": m, "k": k, "n": n, **bits}, count)
 
@@ -169,7 +170,7 @@ def _transpose_call(rows: int, columns: int, bits: int) -> KernelCall:
 
 
 def _get_window_arguments(node: TimingNode, out_channels: int) -> dict[str, Any]:
-    """Return the arguments of a sliding-window kernel; 1-D inputs become maps of height 1.
+    """Return the arguments of a sliding-window kernel by name; 1-D inputs become maps of height 1.
 
     `kernel`, `stride` and `dilation` are (height, width), `pads` top, left, bottom, right. The
     kernel size is the attribute `kernel_shape`, otherwise the spatial shape of the weights.
@@ -197,7 +198,7 @@ def _get_window_arguments(node: TimingNode, out_channels: int) -> dict[str, Any]
 
 
 def _list_conv_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    """List one `conv2d`, or `depthwise` if each channel is a group; dilated ones are unmodeled.
+    """List one `conv2d` call, or `depthwise` if each channel is a group and has one output.
 
     A dilated convolution is unmodeled work bounded by that same call.
     """
@@ -214,13 +215,13 @@ def _list_conv_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]
 
 
 def _list_conv_transpose_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one `deconv` call; its pads are those of the ONNX (torch) node."""
+    """List one `deconv` call for a transposed convolution; its pads are those of the ONNX node."""
     arguments = _get_window_arguments(node, node.inputs[1].shape[1] * node.get("group", 1))
     return [KernelCall("deconv", {**arguments, "pads_are": "torch"})]
 
 
 def _list_linear_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List a transpose of the rows, the product with the weights and a transpose of the result.
+    """List the calls of a LinearInt: transpose of the rows, product, transpose of the result.
 
     Weights of 4 bits are stored with an even row length.
     """
@@ -236,7 +237,7 @@ def _list_linear_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_bmm_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one matrix product [rows, length] x [length, columns] per batch item."""
+    """List one matrix product [rows, length] x [length, columns], repeated for each batch item."""
     *batch, rows, length = node.inputs[0].shape
     columns = node.inputs[1].shape[-1]
     bits = node.inputs[0].bits, node.inputs[1].bits, node.outputs[0].bits
@@ -244,14 +245,14 @@ def _list_bmm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_max_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one `maxpool` call per batch item, with the channels in one call."""
+    """List one `maxpool` call on all channels, repeated for each batch item."""
     batch, channels = node.inputs[0].shape[:2]
     arguments = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
     return [KernelCall("maxpool", arguments, batch)]
 
 
 def _list_average_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the calls that sum the windows, divide if the area is no power of two, and rescale.
+    """List the calls of an AvgPool2dInt: sum the windows, divide unless the area is 2^n, rescale.
 
     A window over the whole input is summed by a matrix product with ones, others by `avgpool`
     calls.
@@ -292,10 +293,10 @@ def _list_average_window_calls(node: TimingNode) -> list[KernelCall]:
 
 
 def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    """Return the function that lists one call of `kernel` on all elements of a node's input."""
+    """Return a function that lists one call of `kernel` on all elements of a node's input."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
-        """List one call of `kernel` on all elements, from the input's to the output's bits."""
+        """List one call of the enclosing `kernel` on all elements of the input of `node`."""
         source = node.inputs[0]
         return [_vector_call(kernel, source.element_count, source.bits, node.outputs[0].bits)]
 
@@ -303,7 +304,7 @@ def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[Kern
 
 
 def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List a rescaling to 32 bits, another one of 32 bits, and the sigmoid, of all elements."""
+    """List the calls of an iqSigmoid: two rescalings to 32 bits and the sigmoid."""
     n, in_bits, out_bits = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
     return [
         _vector_call("scale", n, in_bits, 32),
@@ -313,10 +314,7 @@ def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the tanh of all elements, with a rescaling before unless scale is native.
-
-    The native scale is `_NATIVE_TANH_SCALE`.
-    """
+    """List the calls of an iqTanh: a rescaling, unless the scale is 2^27, and the tanh."""
     n = node.inputs[0].element_count
     calls = [_vector_call("tanh", n, 32, node.outputs[0].bits)]
     if node.scale("scale_x", node.inputs[0]) != _NATIVE_TANH_SCALE:
@@ -325,10 +323,10 @@ def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_softmax_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List two rescalings to 32 bits, a softmax per row, and a rescaling per row to 8 bits.
+    """List the calls of a SoftmaxInt: two rescalings to 32 bits, and a softmax per row.
 
-    The last is only for an 8-bit output. A row has the elements from the axis on; a nonnegative
-    `axis` is read as 1.
+    For an 8-bit output also a rescaling per row. A row has all elements from the axis on; a
+    nonnegative `axis` is read as 1.
     """
     shape, axis = node.inputs[0].shape, node.get("axis", -1)
     axis = len(shape) + axis if axis < 0 else 1
@@ -345,7 +343,7 @@ def _list_softmax_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
-    """List the vector calls of a layer normalization, most of them once per row.
+    """List the vector calls of a LayerNormInt, most of them once per row.
 
     The square roots run on the host and are unmodeled work without a bound.
     """
@@ -356,7 +354,7 @@ def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
     weight_bits = node.get("parameter_bits", 8)
 
     def row_call(kernel: str, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
-        """Make `count` calls of a vector kernel per row."""
+        """Make `count` calls per row of vector kernel `kernel` on a row's elements."""
         return _vector_call(kernel, length, in_bits, out_bits, count * rows)
 
     calls = [
@@ -377,7 +375,10 @@ def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List a rescaling to 32 bits and an addition of the offset per batch item and channel."""
+    """List the calls of a BatchNorm2dInt: a rescaling to 32 bits and an addition of the offset.
+
+    Both once per batch item and channel.
+    """
     batch, channels, *size = node.inputs[0].shape
     count, n = batch * channels, math.prod(size)
     in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
@@ -388,7 +389,7 @@ def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the calls of an LSTM on one sequence, those of a step once per time step.
+    """List the calls of an LSTMInt on one sequence, those of a step repeated for each time step.
 
     The four constants are copied from external memory first unless the node's constants are
     prefetched. The cell state has 32 bits if the third output has, otherwise 16.
@@ -405,7 +406,7 @@ def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
     def step_call(
         kernel: str, n: int, count: int, out_bits: int = 32, in_bits: int = 32
     ) -> KernelCall:
-        """Make `count` calls of a vector kernel on `n` elements per time step."""
+        """Make `count` calls per time step of vector kernel `kernel` on `n` elements."""
         return _vector_call(kernel, n, in_bits, out_bits, count * steps)
 
     return [
@@ -427,10 +428,10 @@ def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    """Return the function that lists the calls of an addition or a subtraction by `kernel`."""
+    """Return a function that lists the calls of an iqAdd or iqSub, whose kernel is `kernel`."""
 
     def list_calls(node: TimingNode) -> Sequence[KernelCall]:
-        """List a rescaling per operand of another scale than the output, and the kernel."""
+        """List a rescaling for each operand whose scale is not the output's, then the kernel."""
         output = node.outputs[0]
         n, out_scale = output.element_count, node.scale("scale_o", output)
         calls = [
@@ -444,7 +445,7 @@ def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]
 
 
 def _list_mul_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the calls of a product of 8-bit operands, by the size of the smaller one.
+    """List the calls of an iqMul of 8-bit operands, by the size of the smaller one.
 
     One element: a rescaling; equal sizes: one `mul`; otherwise (also [N, C, 1, 1]) the smaller one
     is first expanded by a matrix product with ones.
@@ -463,19 +464,20 @@ def _list_mul_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _get_axis(node: TimingNode, default: int = 1) -> int:
-    """Return the axis, counted from the front.
+    """Return the axis of `node`, counted from the front.
 
-    It is that of the node, otherwise the attribute `axis`, `dim` or `default`.
+    It is the field `axis`, otherwise the attribute `axis`, `dim` or `default`.
     """
     axis = node.axis if node.axis is not None else node.get("axis", node.get("dim", default))
     return int(axis) % len(node.inputs[0].shape)
 
 
 def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
-    """List the copies of the inputs; an input whose scale is not the output's is rescaled per row.
+    """List the copies of the inputs of an iqCat.
 
-    Rows are the positions before the axis. Several rows of equal scale are a strided copy:
-    unmodeled work bounded by one copy per row.
+    An input whose scale is not the output's is rescaled per row instead. Rows are the positions
+    before the axis; several rows of equal scale are a strided copy: unmodeled work bounded by one
+    copy per row.
     """
     axis, out_scale = _get_axis(node), node.scale("scale_o", node.outputs[0])
     calls, unmodeled = [], []
@@ -492,7 +494,10 @@ def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
 
 
 def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one copy per output and position before the axis, of the bytes from the axis on."""
+    """List the copies of a Slice or Split: per output, one per position before the axis.
+
+    Each copies the bytes from the axis on.
+    """
     axis = _get_axis(node)
     calls = []
     for output in node.outputs:
@@ -502,14 +507,18 @@ def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_gather_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one copy of a row per position before the axis and index."""
+    """List one copy of a row for each index and each position before the axis."""
     axis, shape = _get_axis(node, default=0), node.inputs[0].shape
     row_bytes = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
     return [_copy_call(row_bytes, math.prod(shape[:axis]) * node.inputs[1].element_count)]
 
 
 def _list_transpose_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    """List the transpose of a matrix; of more axes it is unmodeled, bounded by a copy per row."""
+    """List the transpose of a matrix.
+
+    A Transpose of three axes or more is unmodeled work bounded by a copy per row; any rank but 2
+    counts as such.
+    """
     source = node.inputs[0]
     if len(source.shape) == 2:
         return [_transpose_call(*source.shape, source.bits)]
@@ -522,7 +531,7 @@ def _list_transpose_calls(node: TimingNode) -> NodeKernelCalls | Sequence[Kernel
 
 
 def _list_pad_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List the calls that transpose to channels last, fill the output, copy, and transpose back."""
+    """List the calls of an iqPad: transpose to channels last, fill output, copy, transpose back."""
     channels, *size = node.inputs[0].shape[1:]
     n, padded_n = math.prod(size), math.prod(node.outputs[0].shape[2:])
     return [
@@ -534,14 +543,17 @@ def _list_pad_calls(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _list_argmax_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one `max` per row of the last axis."""
+    """List one `max` call, repeated for each row of the last axis."""
     shape = node.inputs[0].shape
     length = shape[-1]
     return [_vector_call("max", length, 8, 32, math.prod(shape) // length)]
 
 
 def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    """List one rescaling of 8-bit values; for other widths, unmodeled work on the host."""
+    """List one rescaling for a Requant from 8 to 8 bits.
+
+    Other widths are unmodeled work on the host, without a bound.
+    """
     source, output = node.inputs[0], node.outputs[0]
     if source.bits == output.bits == 8:
         return [_vector_call("scale", source.element_count, 8, 8)]
@@ -551,12 +563,12 @@ def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCa
 
 
 def _list_no_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List nothing, for operators without kernels."""
+    """Return no calls, for operators that only rename their data."""
     return []
 
 
 def _list_flatten_calls(node: TimingNode) -> Sequence[KernelCall]:
-    """List one copy of the whole input."""
+    """List one copy of the whole input, for a Flatten."""
     return [_copy_call(node.inputs[0].size_bytes)]
 
 

@@ -65,7 +65,7 @@ CopyEstimator = Callable[[KernelCosts, str, int], float]
 
 
 def _interpolate_copy_cycles(prices: KernelCosts, route: str, size: int) -> float:
-    """Estimate a copy of `size` bytes on `route` from the measured sizes."""
+    """Return the cycles of a copy of `size` bytes on `route`, by the chip's measured sizes."""
     return prices.copies[route].cycles(size)
 
 
@@ -76,8 +76,9 @@ def estimate_kernel_cycles(
 ) -> float | None:
     """Estimate the cycles of one call, or return None if its arguments have no cost model.
 
-    `call.count` is not applied. `estimate_copy` gives the cycles of a copy of n bytes; copies of
-    values that do not have 8 bits, or from shared memory, have no cost model.
+    `call.count` and corrections of a calibration are not applied. `estimate_copy` gives the cycles
+    of a copy of n bytes; copies of values that do not have 8 bits, or from shared memory, have no
+    cost model.
     """
     name, arguments = call.kernel, call.arguments
     if name in prices.vector_kernels:
@@ -93,10 +94,10 @@ def estimate_kernel_cycles(
 
 
 def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None:
-    """Estimate the cost of one call with the corrections of a calibration, start and rest apart.
+    """Estimate the start and element cycles of one call, corrected by the calibration in `prices`.
 
-    `call.count` is not applied. A kernel family without a correction keeps its estimate. Returns
-    None if its arguments have no cost model.
+    `call.count` is not applied. A kernel family without a correction keeps its estimate. None if
+    its arguments have no cost model.
     """
     cycles = estimate_kernel_cycles(call, prices)
     if cycles is None:
@@ -107,9 +108,9 @@ def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None
 
 
 def get_kernel_family(kernel: str) -> str:
-    """Return the family, a member of `FAMILIES`, whose kernels a calibration corrects together.
+    """Return the family of `kernel`, whose kernels a calibration corrects together.
 
-    Copies are "copy"; kernels without an entry are "vector".
+    It is a member of `FAMILIES`: "copy" for copies, "vector" for kernels without an entry.
     """
     if kernel.startswith("memcpy") or "_to_" in kernel:
         return "copy"
@@ -134,7 +135,7 @@ def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
     """Return the cycles before the first element of a call that has a cost model.
 
     They are the tabulated start of a vector or window kernel, the fit's value for a copy of 0
-    bytes, 0 for `fft`, otherwise the cost of the same call with empty sizes; of kernels that work
+    bytes, 0 for `fft`, otherwise the cost of the same call with empty sizes; for kernels that work
     in blocks, the start of each block is added.
     """
     name, arguments = call.kernel, call.arguments
@@ -158,7 +159,7 @@ def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
 
 
 def _make_window(arguments: Mapping[str, Any]) -> Window:
-    """Make the window of a call's arguments, `pads_are` left out."""
+    """Make the window of a call's arguments; `pads_are` is left out."""
     return Window(**{key: value for key, value in arguments.items() if key != "pads_are"})
 
 
@@ -170,7 +171,7 @@ def _estimate_vector_cycles(
     out_bits: int,
     in_bits_2: int | None = None,
 ) -> float | None:
-    """Estimate a vector kernel on `n` elements: start + the longer of reading and writing.
+    """Estimate the cycles of a vector kernel on `n` elements: start + max(reading, writing).
 
     It reads 64 bits per cycle, 32 in half-rate kernels from 8 to 8 bits, and writes 128. None if
     the start of (in_bits, out_bits) is unknown or if the second operand has other bits (only `mul`
@@ -187,19 +188,19 @@ def _estimate_vector_cycles(
 def _estimate_memset_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Return the cycles of filling `n` elements; None if no start cost is known for `in_bits`."""
+    """Estimate the cycles of filling `n` elements; None if no start is known for `in_bits`."""
     if in_bits not in prices.memset_start_cycles:
         return None
     return prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
 
 
 def _estimate_div_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    """Estimate `n` divisions, or return None unless both widths are 32 bits."""
+    """Estimate the cycles of `n` divisions; None unless both widths are 32 bits."""
     return 900 + 5 * n if in_bits == out_bits == 32 else None
 
 
 def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    """Return the cycles of `n` exponentials; None unless both widths are 8 or 32 bits."""
+    """Estimate the cycles of `n` exponentials; None unless both widths are 8 or 32 bits."""
     if in_bits not in (8, 32) or out_bits not in (8, 32):
         return None
     return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n
@@ -208,7 +209,7 @@ def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: in
 def _estimate_softmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Return the cycles of a softmax over `n` elements; None unless both widths are 32 bits."""
+    """Estimate the cycles of a softmax over `n` elements; None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
@@ -217,21 +218,21 @@ def _estimate_softmax_cycles(
 def _estimate_logsoftmax_cycles(
     prices: KernelCosts, n: int, in_bits: int, out_bits: int
 ) -> float | None:
-    """Return the cycles of a log-softmax over `n` elements; None unless both widths are 32 bits."""
+    """Estimate the cycles of a log-softmax of `n` elements; None unless both widths are 32 bits."""
     if not in_bits == out_bits == 32:
         return None
     return 1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
 
 
 def _estimate_fft_cycles(prices: KernelCosts, n: int) -> float | None:
-    """Return the cycles of an FFT of `n` points, or None if they were not measured."""
+    """Return the measured cycles of an FFT of `n` points; None if that size was not measured."""
     return prices.fft.get(n)
 
 
 def _estimate_matmul_cycles(
     prices: KernelCosts, m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int
 ) -> float | None:
-    """Estimate an (m, k) x (k, n) product, or return None for other bits than the kernel's.
+    """Estimate the cycles of an (m, k) x (k, n) product; None for widths the kernel lacks.
 
     Operands may have 4, 8 or 32 bits, the result 8 or 32. Sizes are rounded up to the array's
     blocks if both operands have 8 bits or both 32.
@@ -253,9 +254,9 @@ def _estimate_matmul_cycles(
 def _estimate_transpose_cycles(
     prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int
 ) -> float | None:
-    """Return the cycles of a transpose of [rows, columns]; None unless both widths are 8 or 32.
+    """Estimate the cycles of transposing [rows, columns] elements.
 
-    Input and output widths, in bits, must be equal.
+    None unless both widths, in bits, are equal and 8 or 32.
     """
     if bits != out_bits or bits not in (8, 32):
         return None

@@ -58,12 +58,12 @@ class Window:
 
     @property
     def width(self) -> int:
-        """The input width, rounded up to full steps of the array with four outputs each."""
+        """The input width, rounded up to full steps of the array: 4 outputs, so 4 strides, each."""
         return round_up(self.w, 4 * self.stride[1])
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the output, for an input width rounded to full steps."""
+        """(height, width) of the output, for the input width rounded up to full steps."""
         pad_top, pad_left, pad_bottom, pad_right = self.pads
         kernel_h, kernel_w = (
             d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)
@@ -125,9 +125,9 @@ def _estimate_row_cycles(
 
 
 def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, stride: int) -> int:
-    """Return how many of the `pad_end` elements the kernel reaches along an axis, at least 0.
+    """Return how many of the `pad_end` elements at the end of an axis the kernel reaches.
 
-    `size` is the unpadded size; all in elements.
+    At least 0; `size` is the unpadded size, all in elements. 0 if `pad_end` is 0.
     """
     if not pad_end:
         return 0
@@ -136,9 +136,10 @@ def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, s
 
 
 def _estimate_array_cycles(window: Window, out_channels: int, sums_over_inputs: bool) -> int:
-    """Return the estimated cycles of the array for `out_channels` channels.
+    """Estimate the cycles that the array computes `out_channels` channels, without loading.
 
-    `sums_over_inputs` says whether outputs sum over all input channels, as in a convolution.
+    `sums_over_inputs` says whether outputs sum over all input channels, as in a convolution; False
+    for depthwise ones and pools. Rows and columns in the padding cost less or more.
     """
     (kernel_h, kernel_w), (stride_h, stride_w) = window.kernel, window.stride
     pad_top, pad_left, pad_bottom, pad_right = window.pads
@@ -183,7 +184,7 @@ class _ConvSplit(NamedTuple):
 
 
 def _get_conv_split(window: Window) -> _ConvSplit | None:
-    """Return the split of a convolution, or None if weights or a row fill the array's memory.
+    """Return how a convolution is split by the array's memory; None if weights or a row fill it.
 
     The split says how many (an even number of) output channels a slice of weights has, and in how
     many blocks of rows the input is loaded.
@@ -202,9 +203,9 @@ def _get_conv_split(window: Window) -> _ConvSplit | None:
 
 
 def estimate_conv2d_cycles(window: Window) -> float | None:
-    """Estimate the cycles of a convolution.
+    """Estimate the cycles of a convolution over all slices of output channels.
 
-    Returns None without a cost model: if weights or a row fill the array's memory.
+    None without a cost model: if weights of two outputs or an input row fill the array's memory.
     """
     split = _get_conv_split(window)
     if split is None:
@@ -234,7 +235,7 @@ def get_start_cycles(kernel: str, window: Window) -> float:
     """Return the cycles before the first element of a call with a cost model, of all its slices.
 
     For `conv2d` they depend on the slices of output channels and the blocks of input rows; for
-    `deconv` and `depthwise` they are constant.
+    `deconv` and all other kernels they are constants.
     """
     if kernel != "conv2d":
         return _CONV_START_CYCLES if kernel == "deconv" else _DEPTHWISE_START_CYCLES
@@ -248,9 +249,9 @@ def get_start_cycles(kernel: str, window: Window) -> float:
 
 
 def estimate_depthwise_cycles(window: Window) -> float | None:
-    """Estimate the cycles of a depthwise convolution.
+    """Estimate the cycles of a depthwise convolution: those of a pool, and loading weights.
 
-    Returns None if the numbers of input and output channels differ.
+    None if the numbers of input and output channels differ.
     """
     if window.c_in != window.c_out:
         return None
@@ -258,9 +259,9 @@ def estimate_depthwise_cycles(window: Window) -> float | None:
 
 
 def estimate_pool_cycles(window: Window) -> float:
-    """Return the estimated cycles of max or average pooling.
+    """Estimate the cycles of max or average pooling.
 
-    Start, loading the input, and the longer of storing and computing.
+    They are start, loading the input, and the longer of storing and computing.
     """
     out_h, out_w = window.size
     load = round_up(window.c_in, 2) * window.h * window.width / 8
@@ -280,7 +281,7 @@ def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | N
     Returns
     -------
     float or None
-        None if the pads of an axis differ or are larger than the kernel.
+        None if the pads of an axis differ or, for "torch", are too large for kernel and stride.
     """
     (kernel_h, kernel_w), (stride_h, stride_w) = window.kernel, window.stride
     pad_top, pad_left, pad_bottom, pad_right = window.pads
@@ -314,7 +315,7 @@ def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | N
 def _count_deconv_rows(window: Window, pad_top: int, pad_bottom: int) -> int:
     """Count the kernel rows that meet an input row, over all input rows.
 
-    The input rows lie `stride` apart with `pad_top` and `pad_bottom` rows around them.
+    The input rows lie `stride` apart, with `pad_top` and `pad_bottom` rows around them.
     """
     kernel_h, stride_h = window.kernel[0], window.stride[0]
     stretched_h = (window.h - 1) * stride_h

@@ -30,16 +30,19 @@ __all__ = [
 
 
 def get_concat_axis(node: ir.Node, rank: int) -> int:
-    """Return the axis (0 or above) of an iqCat of tensors of `rank`: `axis`, `dim`, or 1."""
+    """Return the nonnegative axis of an iqCat of tensors of `rank`.
+
+    It is attribute `axis`, else `dim`, else 1.
+    """
     axis = ir.get_attr(node, "axis")
     return int(ir.get_attr(node, "dim", 1) if axis is None else axis) % rank
 
 
 def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to concatenate the rows of transposed matrices, for an iqCat of short rows.
+    """Propose to join rows of transposed matrices and transpose back, for an iqCat.
 
-    The cost is of the transposes of the inputs and the result and of the iqCat on axis 0; None for
-    other nodes and unknown shapes.
+    This is faster where rows are short, as the executor copies row by row. The cycles contain all
+    transposes; the caller decides whether they are fewer. None for other nodes and unknown shapes.
     """
     if node.op_type != CONCAT.name:
         return None
@@ -61,7 +64,7 @@ def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewritePr
     )
 
     def write() -> None:
-        """Insert transposed parts, their iqCat on axis 0 and its transpose in place of `node`."""
+        """Replace `node` by transposes of its inputs, an iqCat on axis 0 and a transpose back."""
         inputs = [
             editor.reshape(editor.transpose(part, node), part.shape[::-1], node) for part in parts
         ]
@@ -81,9 +84,9 @@ class _SliceRange(NamedTuple):
 
 
 def _match_slice(node: ir.Node) -> _SliceRange | None:
-    """Return the range (axis, start, end) of a Slice of one axis with step 1.
+    """Return (axis, start, end) of a Slice of one axis with step 1 and constant bounds.
 
-    None for other nodes and unknown shapes.
+    None for other nodes, without input 3 (axes), and for unknown shapes.
     """
     if node.op_type != SLICE.name or len(node.inputs) < 4:
         return None
@@ -100,9 +103,10 @@ def _match_slice(node: ir.Node) -> _SliceRange | None:
 
 
 def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to slice rows of the transposed matrix, for a Slice of short rows.
+    """Propose to slice whole rows of the transposed matrix and transpose back, for a Slice.
 
-    None for nodes that `_match_slice` does not match; the cost has both transposes.
+    This is faster where rows are short. The cycles contain both transposes; the caller decides.
+    None unless it is a Slice of one axis with step 1, constant bounds and known shapes.
     """
     match = _match_slice(node)
     if match is None:
@@ -119,7 +123,7 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
     )
 
     def write() -> None:
-        """Insert the transposed source, its slice by rows and the transpose of that for `node`."""
+        """Replace `node` by transpose, slice of whole rows, and transpose back, in place."""
         transposed = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
         sliced = editor.slice_rows(transposed, start * inner, end * inner, node, str(node.name))
         editor.replace_output(editor.transpose(Matrix(sliced, sliced_shape[0]), node), node)
@@ -129,9 +133,9 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
 
 
 def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose to use an input of an iqCat directly, for a Slice that selects it unchanged.
+    """Propose to read an input of an iqCat directly, for a Slice that selects just this input.
 
-    The Slice must have the iqCat's axis and select exactly one input, whose scale is the output's;
+    The Slice must have the iqCat's axis, and the input the output's scale; the form takes 0 cycles.
     None for other nodes.
     """
     match = _match_slice(node)
@@ -160,10 +164,11 @@ _MAX_AXES = 3
 
 
 def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose transposes of matrices, whose cost is known, for a Transpose of other than two axes.
+    """Propose transposes of matrices, whose cost is known, for a Transpose of not exactly two axes.
 
-    Axes that stay adjacent are merged. Then matrices are transposed as a whole or one by one, by
-    the cheapest moves. None with more than `_MAX_AXES` merged axes.
+    Axes that stay adjacent are merged, then matrices are transposed as a whole or one by one, by
+    the cheapest sequence. None for other nodes, unknown shapes, and with more than `_MAX_AXES`
+    merged axes.
     """
     if node.op_type != TRANSPOSE.name or not node.inputs:
         return None
@@ -179,7 +184,7 @@ def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewritePr
     cycles, moves = cheapest
 
     def write() -> None:
-        """Apply the moves one after the other to the input and replace the output of the node."""
+        """Apply the moves one by one to the input of `node` and replace the node by the result."""
         value = ir.require_input(node)
         for move in moves:
             value = move(value, node)
@@ -190,12 +195,12 @@ def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewritePr
 
 
 def _merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Merge axes that stay adjacent, and drop axes of length 1.
+    """Merge the axes of `shape` that `perm` leaves adjacent, and drop axes of length 1.
 
     Returns
     -------
     lengths : list of int
-        Lengths of the merged axes.
+        Lengths of the merged axes, in the original order.
     order : list of int
         Permutation of the merged axes.
     """
@@ -218,10 +223,10 @@ _Move = Callable[[ir.Value, ir.Node], ir.Value]
 def _find_cheapest_moves(
     editor: RewriteEditor, source: ir.Value, lengths: Sequence[int], order: Sequence[int]
 ) -> tuple[float, list[_Move]] | None:
-    """Find the cheapest moves that bring the axes of a tensor into `order`.
+    """Find the cheapest sequence of moves that brings merged axes of `lengths` into `order`.
 
-    Dijkstra's algorithm over all orders of the axes. Returns the cycles and the moves, or None if
-    no sequence of moves leads there.
+    Dijkstra's algorithm over all orders of the axes of `source`. Returns (cycles, moves), with no
+    moves if nothing is to be done; None if no sequence leads there.
     """
     counter = itertools.count()  # among equal costs, the first one is used
     heap: list[tuple[float, int, tuple[int, ...], list[_Move]]] = [
@@ -256,7 +261,10 @@ def _list_steps(
     axes: tuple[int, ...],
     has_moved: bool,
 ) -> list[_MoveOption]:
-    """List the moves that are possible from an order of the axes.
+    """List the moves that are possible from one order of the merged axes, with their cycles.
+
+    A move transposes the tensor as one matrix, split at any axis, or, for three axes, each matrix
+    of the last two on its own.
 
     Parameters
     ----------
@@ -296,20 +304,24 @@ def _list_steps(
 
 
 def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
-    """Return the move that transposes a tensor, viewed as a matrix with `rows` rows."""
+    """Return a function that transposes a tensor, viewed as a matrix of `rows` rows, before a node.
+
+    It takes (tensor, node) and returns the transposed tensor.
+    """
     return lambda value, node: editor.transpose(Matrix(value, rows), node)
 
 
 def _make_batched_transpose_move(
     editor: RewriteEditor, count: int, rows: int, scale: float
 ) -> _Move:
-    """Return the move that transposes `count` consecutive matrices with `rows` rows each.
+    """Return a function that transposes `count` consecutive matrices with `rows` rows each.
 
-    It slices them, transposes each and joins the results by an iqCat with `scale`.
+    It takes (tensor, node), slices out each matrix, transposes it, and joins the results by an
+    iqCat with `scale`, whose output it returns.
     """
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
-        """Insert, before `node`, a Slice and a transpose per matrix of `value` and an iqCat.
+        """Insert, before `node`, a Slice and a transpose per matrix of `value`, joined by an iqCat.
 
         Returns the output of the iqCat.
         """

@@ -27,7 +27,10 @@ __all__ = ["Matrix", "RewriteEditor", "element_count", "static_shape"]
 
 
 def static_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape with an open batch as 1; None if rank or another size is unknown."""
+    """Return the shape of `value` with an unknown batch as 1.
+
+    None if rank or another size is unknown.
+    """
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:]:
         return None
@@ -35,12 +38,15 @@ def static_shape(value: ir.Value | None) -> list[int] | None:
 
 
 def element_count(value: ir.Value) -> int:
-    """Return the number of elements of a tensor; 0 if its shape is unknown."""
+    """Return the number of elements of `value`.
+
+    An unknown batch counts as 1, an unknown shape as 0.
+    """
     return math.prod(static_shape(value) or [0])
 
 
 def _is_matrix_transpose(node: ir.Node) -> bool:
-    """Whether a node is a Transpose of two axes."""
+    """Whether `node` is a Transpose with perm [1, 0]."""
     return node.op_type == TRANSPOSE.name and list(ir.get_attr(node, "perm") or []) == [1, 0]
 
 
@@ -53,23 +59,27 @@ class Matrix:
 
     @property
     def columns(self) -> int:
-        """Number of elements of a row."""
+        """Number of elements of a row, elements // rows."""
         return element_count(self.value) // self.rows
 
     @property
     def shape(self) -> list[int]:
-        """Rows and columns."""
+        """[rows, columns]."""
         return [self.rows, self.columns]
 
 
 class RewriteEditor:
-    """Editor of a graph.
+    """Editor of a graph for cost rewrites.
 
-    New nodes are inserted before the node that they replace.
+    New nodes are inserted before the node that they replace; transposes and reshaped constants are
+    reused.
     """
 
     def __init__(self, graph: ir.Model, target: Target, costs: NodeCostModel) -> None:
-        """Prepare to rewrite `graph` in place; `costs` estimates cycles on `target`."""
+        """Prepare to rewrite `graph` in place; `costs` estimates cycles on `target`.
+
+        Nothing is changed yet.
+        """
         self.graph, self.target, self.costs = graph, target, costs
         self._support_cache: dict[str, bool] = {}
         self._used_tensor_names = ir.get_tensor_names(graph)
@@ -79,7 +89,10 @@ class RewriteEditor:
         self._reshaped_constants: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
     def for_graph(self, graph: ir.Model) -> RewriteEditor:
-        """Return an editor of another graph that shares the results of support checks."""
+        """Return an editor of `graph` with the same target and costs.
+
+        It shares this editor's cache of support checks, but no other state.
+        """
         editor = RewriteEditor(graph, self.target, self.costs)
         editor._support_cache = self._support_cache
         return editor
@@ -92,9 +105,10 @@ class RewriteEditor:
         output_shape: Sequence[int],
         attributes: Mapping[str, object],
     ) -> bool:
-        """Whether the chip computes a layer with these shapes correctly; cached for equal layers.
+        """Whether the chip computes a layer with these shapes and attributes correctly.
 
-        The operator must be correct and the layer within all limits.
+        Operator `op` must be computed correctly and the layer within all limits; results are
+        cached.
         """
         key = repr((op, input_shape, weight_shape, output_shape, sorted(attributes.items())))
         if key not in self._support_cache:
@@ -111,7 +125,11 @@ class RewriteEditor:
         output_shape: Sequence[int],
         attributes: Mapping[str, object],
     ) -> bool:
-        """Whether a layer with these shapes and zero weights meets all limits of the chip."""
+        """Whether a layer of operator `op` with these shapes meets the limits of the chip.
+
+        Limits that tiling satisfies do not count; the weights are zeros. The node is detached, so
+        the graph does not change.
+        """
         source = make_detached_value(input_shape, computed=True)
         weight = make_detached_value(weight_shape, constant=np.zeros(tuple(weight_shape), np.int8))
         node = make_detached_node(op, [source, weight], list(output_shape), attributes)
@@ -120,10 +138,11 @@ class RewriteEditor:
     # ---- existing tensors ------------------------------------------------------------------------
 
     def _find_transposed(self, matrix: Matrix) -> ir.Value | None:
-        """Return an existing tensor with the transposed matrix, or None.
+        """Return an existing tensor that holds the transposed `matrix`, or None.
 
-        Found are a matrix with one row or column itself, an earlier result of `transpose` on the
-        tensor or on one that it reshapes, and the input of a Transpose that made it.
+        That is the tensor itself for one row or column, an earlier transpose by this editor of the
+        tensor or one that it reshapes, or the input of the Transpose that produced it. Its shape
+        may differ.
         """
         if 1 in matrix.shape:
             return matrix.value
@@ -141,19 +160,19 @@ class RewriteEditor:
         return ir.require_input(producer) if static_shape(value) == matrix.shape else None
 
     def estimate_transpose_cycles(self, *matrices: Matrix) -> float:
-        """Estimate the cycles of transposing matrices.
+        """Estimate the total cycles of transposing `matrices`.
 
-        Existing transposes cost nothing; equal matrices count once.
+        One that exists already in transposed form costs nothing; equal matrices count once.
         """
         missing = {(m.value, m.rows): m for m in matrices if self._find_transposed(m) is None}
         return sum(self.costs.estimate_transpose_cycles(*m.shape) for m in missing.values())
 
     @staticmethod
     def find_scale(value: ir.Value) -> float | None:
-        """Return the scale of a tensor, or None if no upstream node declares it.
+        """Return the scale of `value`, or None if no upstream node declares it.
 
-        Nodes without one are followed to their first input; a Quant declares `scale_x`, others
-        `scale_o`.
+        A Quant declares `scale_x`, other nodes `scale_o`; nodes without one are followed to their
+        first input.
         """
         while (producer := ir.producer(value)) is not None:
             key = "scale_x" if producer.op_type == QUANT.name else "scale_o"
@@ -168,23 +187,23 @@ class RewriteEditor:
     # ---- new nodes -------------------------------------------------------------------------------
 
     def name(self, base_name: str) -> str:
-        """Return a unique tensor name."""
+        """Reserve and return a unique tensor name that begins with `base_name`."""
         return ir.reserve_name(base_name, self._used_tensor_names)
 
     def _make_node_name(self, base_name: str) -> str:
-        """Return a unique node name."""
+        """Reserve and return a unique node name that begins with `base_name`."""
         return ir.reserve_name(base_name, self._used_node_names)
 
     def add_constant(self, base_name: str, array: np.ndarray) -> ir.Value:
-        """Add a constant with a unique name and return it."""
+        """Add `array` to the graph as a constant with a unique name; return its value."""
         return ir.add_initializer(self.graph, self.name(base_name), array)
 
     def reshape_constant(
         self, constant: ir.Value, shape: Sequence[int], array: np.ndarray
     ) -> ir.Value:
-        """Return the constant in another shape, once for all nodes that share it.
+        """Return `constant` as a new constant of `shape`; equal requests give the same one.
 
-        `array` holds its elements in any shape.
+        `array` holds its elements, in any shape.
         """
         key = (constant, tuple(shape))
         if key not in self._reshaped_constants:
@@ -195,9 +214,9 @@ class RewriteEditor:
         return self._reshaped_constants[key]
 
     def remove_unused(self) -> None:
-        """Remove unused nodes and constants.
+        """Remove unused nodes and constants of the graph.
 
-        Reshaped constants get the names of originals that are removed.
+        A reshaped constant gets the name of its original if that is removed.
         """
         ir.remove_unused(self.graph)
         initializers = self.graph.graph.initializers
@@ -207,13 +226,19 @@ class RewriteEditor:
                 ir.rename_initializer(self.graph, reshaped, name)
 
     def reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
-        """Return `value` in another shape, by a Reshape before node `before` if it differs."""
+        """Return `value` in another shape, by a new Reshape before node `before`.
+
+        Returns `value` itself if it has that shape.
+        """
         if static_shape(value) == list(shape):
             return value
         return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
-        """Return a new Reshape of `value` to `shape`; it is not inserted, its constant is added."""
+        """Make a Reshape of `value` to `shape` without inserting it.
+
+        The constant with the shape is added to the graph; names become unique.
+        """
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         shape_constant = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
         node = ir.make_node(
@@ -229,8 +254,8 @@ class RewriteEditor:
     def transpose(self, matrix: Matrix, before: ir.Node) -> ir.Value:
         """Return the transposed matrix [columns, rows], reusing an existing one.
 
-        A new one is inserted before `before`; a producer of a reused tensor is moved before
-        `before` if it comes later.
+        A new Transpose is inserted before node `before`; the producer of a reused tensor is moved
+        before `before` if it comes later.
         """
         transposed = self._find_transposed(matrix)
         if transposed is not None:
@@ -256,9 +281,10 @@ class RewriteEditor:
     def slice_rows(
         self, value: ir.Value, start: int, end: int, before: ir.Node, node_name: str = ""
     ) -> ir.Value:
-        """Return the rows start .. end-1 of a matrix.
+        """Insert a Slice of rows `start` to `end` - 1 of `value` before `before`.
 
-        node_name : name of the node that the Slice replaces, if it replaces one.
+        Return its output. `node_name` is the name of the node that the Slice replaces; "" gives a
+        new unique name.
         """
         node = make_slice(
             self.graph, value, 0, start, end, f"{value.name}_from{start}", self._used_tensor_names
@@ -267,7 +293,7 @@ class RewriteEditor:
         return self.insert(node, before)
 
     def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
-        """Insert an iqCat of `values` on axis 0 before `before`; return its output.
+        """Insert an iqCat of `values` on axis 0 before node `before`; return its output.
 
         All have the same `scale`, which is also that of the output.
         """
@@ -286,9 +312,10 @@ class RewriteEditor:
         shape: Sequence[int],
         replaced: ir.Node,
     ) -> ir.Value:
-        """Insert an integer operator in place of the node `replaced` and return its output.
+        """Insert integer operator `op` before the node `replaced` that it replaces.
 
-        The first such operator takes over the node's name.
+        Return its output. The first operator for that node takes over its name, further ones get
+        unique names. The output has `shape` and the type of the first input.
         """
         output_name = self.name(f"{replaced.outputs[0].name}_as_{op}")
         node_name = str(replaced.name)
@@ -308,14 +335,14 @@ class RewriteEditor:
         return self.insert(node, replaced)
 
     def insert(self, node: ir.Node, before: ir.Node) -> ir.Value:
-        """Insert a node with one output before another node and return its output."""
+        """Insert `node`, with one output, before node `before`; return its output."""
         self.graph.graph.insert_before(before, node)
         return node.outputs[0]
 
     def _move_producer_before(self, value: ir.Value, before: ir.Node) -> None:
-        """Move the producers of `value` that come after node `before` to the place before it.
+        """Move the producer of `value`, if it comes after node `before`, to directly before it.
 
-        Follows first inputs upstream as long as their producer comes after.
+        Its own first inputs are followed upstream and moved too as long as they come after.
         """
         downstream = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
         while (producer := ir.producer(value)) is not None and producer in downstream:
@@ -324,9 +351,9 @@ class RewriteEditor:
             value, before = ir.require_input(producer), producer
 
     def replace_output(self, value: ir.Value, node: ir.Node) -> None:
-        """Replace `node` by `value`, reshaped and renamed to the node's output.
+        """Replace `node` by a Reshape of `value` that writes the node's output with its name.
 
-        Cached transposes of the old output are forgotten.
+        Transposes of the old output are no longer reused.
         """
         old_output = node.outputs[0]
         reshape = self._reshape(value, static_shape(old_output) or [], f"{node.name}_back")

@@ -48,17 +48,18 @@ class _PointwiseView:
 
     @property
     def channel_ranges(self) -> list[tuple[int, int]]:
-        """(first channel, end) of each part; the last one may be shorter."""
+        """(first channel, end) of each part, the end excluded; the last part may be shorter."""
         size = -(-self.channels // self.part_count)
         starts = range(0, self.channels, size)
         return [(start, min(start + size, self.channels)) for start in starts]
 
 
 def propose_depthwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose 1x1 depthwise convolutions over all or some channels, for a BatchNorm2dInt.
+    """Propose 1x1 depthwise convolutions for a BatchNorm2dInt, in the cheapest supported form.
 
-    The cheapest supported view of its channels is proposed. None unless it has batch 1, int8
-    factors and int32 offsets, all constant, and there is a supported view.
+    They cover all channels or a part each; if all channels have one factor and offset, any number
+    of channels may be used. None for other nodes, unless the batch is 1 and factors (int8) and
+    offsets (int32) are constant, and if the chip supports no form.
     """
     shape = static_shape(node.inputs[0]) if node.inputs else None
     if node.op_type != BATCH_NORM2D.name or shape is None or shape[0] != 1:
@@ -89,10 +90,10 @@ def _write_depthwise_convs(
     factor: np.ndarray,
     offset: np.ndarray,
 ) -> None:
-    """Replace a BatchNorm2dInt by the 1x1 depthwise convolutions of a view.
+    """Replace BatchNorm2dInt `node` by the 1x1 depthwise convolutions of `view`, in place.
 
-    `factor` and `offset` become its weights and bias. Several convolutions read Slices of the
-    channels and are joined by an iqCat.
+    `factor` and `offset` become weight and bias. Several convolutions read Slices of the channels
+    and are joined by an iqCat.
     """
     area = math.prod(view.image)
     # One element per channel of the view; a uniform array may have more or fewer.
@@ -129,8 +130,8 @@ def _find_cheapest_view(
 ) -> tuple[float, _PointwiseView] | None:
     """Return (cycles, view) of the cheapest view of a tensor whose convolutions the chip supports.
 
-    None if there is none. Views are also split into 2 to `MAX_CONCAT_INPUTS` parts. `is_uniform`
-    says that all channels have one factor and offset.
+    None if there is none. A view that is not supported is also split into 2 to `MAX_CONCAT_INPUTS`
+    parts. `is_uniform` says that all channels have one factor and offset.
     """
     best: tuple[float, _PointwiseView] | None = None
     views = _list_unsplit_views(shape, is_uniform)
@@ -151,9 +152,10 @@ def _find_cheapest_view(
 
 
 def _list_unsplit_views(shape: Sequence[int], is_uniform: bool) -> list[_PointwiseView]:
-    """List the views with one convolution; any number of channels may be used if `is_uniform`.
+    """List the views of a tensor of `shape` as an image for one convolution.
 
-    The numbers are that of `shape`, and those of `_CHANNEL_COUNTS` that divide its elements.
+    They have the channels of `shape` and, if `is_uniform`, each count of `_CHANNEL_COUNTS` that
+    divides the elements, with several image sizes each.
     """
     total = math.prod(shape)
     channel_counts = [shape[1]]
@@ -168,9 +170,9 @@ def _list_unsplit_views(shape: Sequence[int], is_uniform: bool) -> list[_Pointwi
 
 
 def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
-    """Yield (height, width) of images with this area, one for each of `_MAX_IMAGE_WIDTHS`.
+    """Yield (height, width) of images with `area` elements, by increasing width, each once.
 
-    The width is the largest divisor of the area up to that number; equal ones are yielded once.
+    The widths are the largest divisors of the area up to each of `_MAX_IMAGE_WIDTHS`.
     """
     widths = set()
     for max_width in _MAX_IMAGE_WIDTHS:
@@ -180,7 +182,7 @@ def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
 
 
 def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
-    """Return the estimated cycles of a view: convolutions, and Slices and iqCat if it is split."""
+    """Estimate the cycles of a view: its convolutions, and Slices and an iqCat if it has parts."""
     area = math.prod(view.image)
     cycles = 0.0
     for start, end in view.channel_ranges:
@@ -198,7 +200,7 @@ def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
 
 
 def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
-    """Whether the chip supports the convolution of the first and largest part of a view."""
+    """Whether the chip supports the convolution of the first, largest part of `view`."""
     start, end = view.channel_ranges[0]
     return _is_conv_supported(
         editor, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start
@@ -208,9 +210,9 @@ def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
 def _is_conv_supported(
     editor: RewriteEditor, image_shape: Sequence[int], weight_shape: Sequence[int], group: int
 ) -> bool:
-    """Whether the chip supports a 1x1 convolution with these shapes and `group`.
+    """Whether the chip computes a 1x1 Conv2dInt with these shapes and `group` correctly.
 
-    The output has the batch 1, the weight's outputs and the image's size.
+    The output has batch 1, the weight's outputs and the image's size.
     """
     return editor.is_layer_supported(
         CONV2D.name,
@@ -228,9 +230,9 @@ def _insert_pointwise_conv(
     constants: Sequence[ir.Value],
     group: int = 1,
 ) -> ir.Value:
-    """Insert a 1x1 convolution with the scales of `node` and return its output.
+    """Insert a 1x1 convolution of `image` with the scales of `node` before it; return its output.
 
-    constants : weight and, optionally, bias.
+    `constants` are the weight and, optionally, the bias.
     """
     attributes = {
         **POINTWISE_CONV_ATTRIBUTES,
@@ -245,10 +247,10 @@ def _insert_pointwise_conv(
 
 
 def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """Propose a convolution over a 1x1 image, for a LinearInt with one row.
+    """Propose a convolution over a 1x1 image for a LinearInt with one row.
 
-    A diagonal weight matrix becomes a depthwise convolution. None for other nodes and several rows,
-    unless all widths are 8 bits, and if the chip does not support it.
+    A diagonal weight matrix becomes a depthwise convolution. None for other nodes, several rows,
+    widths other than 8 bits, and if the chip does not support the convolution.
     """
     if node.op_type != LINEAR.name or len(node.inputs) < 2:
         return None
@@ -270,7 +272,7 @@ def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
-        """Insert the reshaped weight and image and the 1x1 convolution in place of `node`."""
+        """Replace `node` by a 1x1 convolution over its input, reshaped to an image, in place."""
         new_weight = editor.reshape_constant(ir.require_input(node, 1), weight_shape, kernel)
         image = editor.reshape(ir.require_input(node), image_shape, node)
         constants = [new_weight, *(value for value in node.inputs[2:] if value is not None)]

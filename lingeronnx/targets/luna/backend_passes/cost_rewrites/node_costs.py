@@ -21,19 +21,22 @@ class NodeCostModel:
     """Upper bounds of the cycles of nodes, under the kernel costs of a chip."""
 
     def __init__(self, prices: KernelCosts) -> None:
-        """Estimate with these kernel costs."""
+        """Estimate with the kernel costs `prices`."""
         self._prices = prices
 
     def estimate_cycles(
         self, op: str, inputs: Sequence[Sequence[int]], output: Sequence[int], **attributes: Any
     ) -> float:
-        """Estimate the cycles of an 8-bit node from its input and output shapes and attributes."""
+        """Estimate the upper bound of cycles of a node of operator `op` from shapes and attributes.
+
+        All operands have 8 bits; no node is created.
+        """
         return self._estimate_max_cycles(
             op, [Operand(tuple(shape)) for shape in inputs], [Operand(tuple(output))], attributes
         )
 
     def estimate_node_cycles(self, node: ir.Node) -> float:
-        """Estimate the cycles of an existing node; infinity if a shape or dtype is unknown."""
+        """Estimate the upper bound of cycles of `node`; infinity if a shape or type is unknown."""
         try:
             inputs = [_to_operand(value) for value in node.inputs if value is not None]
             outputs = [_to_operand(value) for value in node.outputs]
@@ -43,17 +46,20 @@ class NodeCostModel:
         return self._estimate_max_cycles(node.op_type, inputs, outputs, attributes)
 
     def estimate_transpose_cycles(self, rows: int, columns: int) -> float:
-        """Estimate the cycles of transposing a matrix; 0 for a vector, which needs no Transpose."""
+        """Estimate the cycles of transposing a matrix [rows, columns] of 8 bits.
+
+        0 for a single row or column, which needs no Transpose.
+        """
         if 1 in (rows, columns):
             return 0.0
         return self.estimate_cycles(TRANSPOSE.name, [(rows, columns)], (columns, rows))
 
     def estimate_slice_cycles(self, source_bytes: int, slice_bytes: int) -> float:
-        """Estimate the cycles of a Slice of `slice_bytes` contiguous bytes."""
+        """Estimate the cycles of slicing `slice_bytes` contiguous bytes from `source_bytes`."""
         return self.estimate_cycles(SLICE.name, [(source_bytes,)], (slice_bytes,))
 
     def estimate_concat_cycles(self, sizes: Sequence[int]) -> float:
-        """Estimate the cycles of an iqCat of 1-D tensors of these byte sizes at one scale."""
+        """Estimate the cycles of an iqCat of 8-bit vectors of these sizes, all of one scale."""
         scales = {f"scale_x_{i}": 1.0 for i in range(len(sizes))}
         return self.estimate_cycles(
             CONCAT.name, [(size,) for size in sizes], (sum(sizes),), dim=0, scale_o=1.0, **scales
@@ -68,7 +74,7 @@ class NodeCostModel:
     ) -> float:
         """Estimate the most cycles that a node with these operands may take.
 
-        The axis of a Slice is the last one whose size changes.
+        The axis of a Slice is the last one whose size changes, 0 if none does.
         """
         axis = None
         if op == SLICE.name:
@@ -82,7 +88,7 @@ class _UnsizedTensorError(Exception):
 
 
 def _to_operand(value: ir.Value) -> Operand:
-    """Return shape (batch 1 if unknown) and bits of `value`.
+    """Return shape (batch 1 if unknown) and bits of `value`; unlisted types count as 8 bits.
 
     Raises _UnsizedTensorError if type, rank or another size is unknown.
     """

@@ -71,10 +71,11 @@ class _GraphScore:
 
     @classmethod
     def evaluate(cls, view: PackerGraphView) -> _GraphScore | None:
-        """Evaluate the chip part of a graph; return None if it is incorrect or has no latency.
+        """Evaluate the chip part of `view` under its fastest arguments.
 
-        The score holds the verdict's rank, the latencies of the first and the fastest arguments,
-        cycles for comparison and the memory in bytes.
+        None if it is incorrect, or has no latency or memory plan. The score holds the verdict's
+        rank, the latencies of the first correct and the fastest arguments, cycles for comparison
+        and the bytes of shared memory.
         """
         arguments = view.fastest_arguments
         verdict, latency = arguments.verdict, arguments.verdict.comparison_latency
@@ -95,11 +96,11 @@ class _GraphScore:
         return sum(work.bytes for work in self.latency.unpriced)
 
     def is_better_than(self, reference: _GraphScore, objective: str) -> bool:
-        """Whether the graph takes clearly fewer cycles, and is as good as `reference` otherwise.
+        """Whether the graph takes clearly fewer cycles than `reference` and is as good otherwise.
 
-        It must save more than the fraction `_MIN_GRAPH_SAVING` of the cycles. Its rank and the
-        bytes moved by work without a cost model must not be larger, nor, with the objective
-        `MEMORY`, its shared memory.
+        It must save more than `_MIN_GRAPH_SAVING` of the cycles. Its rank and the bytes moved by
+        work without a cost model must not be larger, nor, with the objective `MEMORY`, its shared
+        memory.
         """
         if objective == MEMORY and self.shared_bytes > reference.shared_bytes:
             return False
@@ -115,7 +116,7 @@ def apply_cost_rewrites(
 
     All rewrites are applied together if the resulting graph is better, or else kind by kind. With
     the objective `PLAIN` nothing is done. With `ACCURACY`, the graph is not evaluated if rewrites
-    cannot save enough, and costs of another chip decide nothing. The graph of `view` is not
+    cannot save enough, nor if the kernel costs of the chip are unknown. The graph of `view` is not
     changed.
 
     Returns
@@ -151,9 +152,10 @@ def apply_cost_rewrites(
 def _apply_best_rewrites(
     view: PackerGraphView, editor: RewriteEditor, score: _GraphScore, objective: str
 ) -> tuple[ir.Model, list[AppliedRewrite], _GraphScore]:
-    """Apply all rewrites to a graph with this score if that is better, or else kind by kind.
+    """Apply all rewrites to a copy of the graph if that beats `score`, or else kind by kind.
 
-    Returns the graph, the descriptions of the changes, and its score.
+    A kind is kept only if it makes the graph better. Returns (graph, descriptions of the changes,
+    its score); the original graph and `score` if nothing helps.
     """
     graph = view.graph
     trial = ir.clone(graph)
@@ -179,10 +181,8 @@ def _apply_best_rewrites(
 def _can_save_enough(editor: RewriteEditor) -> bool:
     """Whether all rewrites together might save more than `_MIN_GRAPH_SAVING` of the cycles.
 
-    The estimate sums the costs of single nodes.
-
-    Nothing is rewritten. The producer of a Slice's input may disappear together with the Slice.
-    False for chips without known costs.
+    The estimate sums the costs of single nodes and changes nothing; the producer of a Slice's input
+    may disappear together with the Slice. False if the kernel costs of the chip are unknown.
     """
     if get_kernel_costs(editor.target) is None:
         return False
@@ -203,15 +203,16 @@ def _can_save_enough(editor: RewriteEditor) -> bool:
 
 
 def _sum_known_cycles(editor: RewriteEditor, nodes: Iterable[ir.Node]) -> float:
-    """Return the total cycles of those nodes whose shapes are known."""
+    """Sum up the estimated cycles of `nodes`; nodes of unknown shape or type count as 0."""
     cycles = (editor.costs.estimate_node_cycles(node) for node in nodes)
     return sum(value for value in cycles if value < math.inf)
 
 
 def _rewrite_nodes(editor: RewriteEditor, rewrites: Sequence[_Rewrite]) -> list[AppliedRewrite]:
-    """Apply every rewrite that saves cycles of its node, in place.
+    """Apply each of `rewrites` to each node where it saves cycles, in place.
 
-    It must save more than the fraction `_MIN_NODE_SAVING`.
+    It must save more than `_MIN_NODE_SAVING` of the node's cycles. Returns descriptions of the
+    changes, and removes unused nodes if there are any.
     """
     applied = []
     for rewrite in rewrites:

@@ -27,8 +27,9 @@ _MAX_CHANNELS = 8
 def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """Propose a transposed convolution for an iqCat that repeats one tensor by rows or elements.
 
-    Its weights are identities and its stride is the kernel size. None if the scale is unknown, the
-    chip does not support it, or the consumer repeats once more (both become one layer then).
+    Its weights are identities and its stride is the kernel size. None for other nodes, if the scale
+    is unknown, the chip does not support it, or the consumer repeats once more (both become one
+    layer then).
     """
     pattern = _match_repeating_concat(node)
     if pattern is None or _is_repeated_by_consumer(node):
@@ -58,7 +59,7 @@ def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewritePropo
     )
 
     def write() -> None:
-        """Insert a ConvTranspose2dInt with identity weights and zero biases in place of `node`.
+        """Replace `node` by a ConvTranspose2dInt with identity weights and zero biases, in place.
 
         The source is first reshaped to the image.
         """
@@ -80,10 +81,10 @@ def propose_conv_transpose(editor: RewriteEditor, node: ir.Node) -> RewritePropo
 
 
 def _find_upsampling(count: int, rows: Matrix) -> tuple[list[int], Matrix]:
-    """Return the kernel and the source of the upsampling whose last step repeats `rows`.
+    """Return (kernel [height, width], source) of an upsampling whose last step repeats `rows`.
 
     Rows of several elements are repeated `count` times by a kernel [count, 1]; single elements by
-    [1, count], or by [n, count] if they are rows repeated n times.
+    [1, count], or by [n, count] if they are themselves rows repeated n times.
     """
     if rows.columns > 1:
         return [count, 1], rows
@@ -97,7 +98,8 @@ def _find_upsampling(count: int, rows: Matrix) -> tuple[list[int], Matrix]:
 def _match_repeating_concat(node: ir.Node | None) -> tuple[int, Matrix] | None:
     """Match an iqCat that repeats one tensor at one scale.
 
-    Returns the number of repetitions and the rows that are repeated, or None for other nodes.
+    Returns the number of repetitions and the tensor as a matrix whose rows are repeated, or None
+    for other nodes, differing scales and unknown shapes.
     """
     if node is None or node.op_type != CONCAT.name or len(set(node.inputs)) != 1:
         return None
@@ -112,10 +114,7 @@ def _match_repeating_concat(node: ir.Node | None) -> tuple[int, Matrix] | None:
 
 
 def _is_repeated_by_consumer(node: ir.Node) -> bool:
-    """Whether the only consumer of `node`, Reshapes apart, is an iqCat that repeats each element.
-
-    Then both become one layer.
-    """
+    """Whether the only consumer of `node`, Reshapes apart, is an iqCat that repeats elements."""
     value, consumer = node.outputs[0], ir.sole_consumer(node.outputs[0])
     while consumer is not None and consumer.op_type == RESHAPE.name:
         value = consumer.outputs[0]
@@ -126,12 +125,12 @@ def _is_repeated_by_consumer(node: ir.Node) -> bool:
 
 
 def _strip_reshapes(value: ir.Value) -> ir.Value:
-    """Return the tensor before all Reshapes that lead to `value`; itself without any."""
+    """Return the tensor before all Reshapes that lead to `value`; `value` itself without any."""
     while (producer := ir.producer(value)) is not None and producer.op_type == RESHAPE.name:
         value = ir.require_input(producer)
     return value
 
 
 def _choose_row_length(elements: int) -> int:
-    """Return a row length that divides the number of elements, 64 at most."""
+    """Return the largest divisor of `elements` up to 64, as the width of an image."""
     return next(width for width in range(min(elements, 64), 0, -1) if elements % width == 0)

@@ -71,7 +71,7 @@ class Cascade:
 
     @property
     def result(self) -> ir.Value:
-        """The output of the last layer."""
+        """The output tensor of the last layer."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -85,10 +85,10 @@ class Cascade:
 
     @property
     def along_columns(self) -> Cascade | None:
-        """The same layers, to be tiled by columns (axis 3).
+        """The same layers, to be tiled by columns (axis 3), or None if that is not possible.
 
-        None if the result has fewer than two columns, or if an operator along an axis works on
-        another one than the channels.
+        It is not if the result has fewer than two columns, or if a Slice or iqCat works on another
+        axis than the channels.
         """
         if axis_length(self.result, 3) < 2:
             return None
@@ -98,9 +98,10 @@ class Cascade:
         return replace(self, axis=3)
 
     def tile(self, rows: RowRange) -> Tile | None:
-        """Return the tile that computes `rows` of the result.
+        """Return the tile that computes `rows` (start, end) of the result.
 
-        Returns None if a window would cover padding only.
+        It lists the rows that it needs of every tensor. Rows are columns for axis 3. None if a
+        window would cover padding only.
         """
         held_rows: dict[ir.Value, RowRange] = {self.result: rows}
         read_rows: dict[tuple[ir.Node, int], RowRange] = {}
@@ -136,13 +137,16 @@ class Tile:
     axis: int = 2
 
     def count_rows(self, value: ir.Value) -> int:
-        """Return the number of rows (columns for axis 3) of a tensor that the tile holds."""
+        """Return how many rows (columns for axis 3) of tensor `value` the tile holds."""
         start, end = self.held_rows[value]
         return end - start
 
 
 def sample_bytes(value: ir.Value | None) -> int:
-    """Return the bytes of one int8 sample of a tensor; 0 if its shape is unknown."""
+    """Return the bytes of one int8 sample of `value`: all sizes but the batch multiplied.
+
+    0 if its shape is unknown.
+    """
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:]:
         return 0
@@ -150,15 +154,15 @@ def sample_bytes(value: ir.Value | None) -> int:
 
 
 def axis_length(value: ir.Value, axis: int) -> int:
-    """Return the length of a tensor's axis, 2 for rows or 3 for columns; 1 if it is unknown."""
+    """Return the size of `value` on `axis`, 2 for rows or 3 for columns; 1 if it is unknown."""
     return int((ir.get_shape(value) or (1, 1, 1, 1))[axis] or 1)
 
 
 def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) -> list[Cascade]:
     """Return the cascades that begin with node `first` and contain `required_node`, shortest first.
 
-    A cascade grows by consumers of its tensors. It may end wherever only its last tensor is read
-    outside.
+    `nodes` are in graph order. A cascade grows by tileable consumers of its tensors, and ends
+    wherever only its last tensor is read outside and has more than one row.
     """
     cascades = []
     members: list[ir.Node] = []
@@ -178,9 +182,9 @@ def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) 
 
 
 def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
-    """Whether only the last of `nodes` writes a tensor that is read outside.
+    """Whether only the last of `nodes` writes a tensor that is read outside them.
 
-    The result must also have more than one row.
+    That tensor must also have more than one row.
     """
     members = set(nodes)
     for node in nodes[:-1]:
@@ -191,10 +195,11 @@ def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
 
 
 def is_tileable(node: ir.Node) -> bool:
-    """Whether rows of the output can be computed from rows of the inputs, which are known int8.
+    """Whether rows of the output of `node` can be computed from some rows of its inputs.
 
-    Elementwise nodes need equal shapes and constants of one element; joins an axis of channels or
-    columns and equal heights; windows must be 2-D. All tensors are 8-bit images.
+    The node must be an integer operator whose data are 8-bit images of known size: a 2-D window, an
+    elementwise operator with equal shapes and scalar constants, or a Slice or iqCat along channels
+    or columns with equal heights.
     """
     if find_integer_op(node) is None or len(node.outputs) != 1:
         return False
@@ -210,13 +215,13 @@ def is_tileable(node: ir.Node) -> bool:
 
 
 def _has_scalar_constants(node: ir.Node) -> bool:
-    """Whether the constants after the first input have at most one element (byte) each."""
+    """Whether the constants after the first input of `node` have at most one element per sample."""
     constants = [v for v in node.inputs[1:] if v is not None and ir.const_value(v) is not None]
     return all(sample_bytes(value) <= 1 for value in constants)
 
 
 def _is_2d_window(node: ir.Node) -> bool:
-    """Whether a sliding-window node has a 2-D kernel and no `ceil_mode`."""
+    """Whether a convolution or pool has a 2-D kernel and no `ceil_mode`."""
     if ir.get_attr(node, "ceil_mode", 0):
         return False
     if node.op_type == CONV2D.name:
@@ -225,7 +230,7 @@ def _is_2d_window(node: ir.Node) -> bool:
 
 
 def _is_8bit_image(value: ir.Value) -> bool:
-    """Whether a tensor has rank 4, known sizes besides the batch, and 8 bits if typed."""
+    """Whether `value` has rank 4, known sizes besides the batch, and an 8-bit or unknown type."""
     shape = ir.get_shape(value)
     if shape is None or len(shape) != 4 or None in shape[1:]:
         return False
@@ -233,7 +238,10 @@ def _is_8bit_image(value: ir.Value) -> bool:
 
 
 def _get_axis(node: ir.Node) -> int | None:
-    """Return the axis (0 to 3) of an iqCat or of a Slice; None for a Slice of several axes."""
+    """Return the axis (0 to 3) of an iqCat or a Slice.
+
+    None for a Slice of several axes or without constant axes.
+    """
     if node.op_type == CONCAT.name:
         return int(ir.get_attr(node, "dim", ir.get_attr(node, "axis", 1))) % 4
     axes = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None
@@ -241,16 +249,17 @@ def _get_axis(node: ir.Node) -> int | None:
 
 
 def _get_data_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of a node that are not constant."""
+    """Return the inputs of `node` that are not constant, in order."""
     return [v for v in node.inputs if v is not None and ir.const_value(v) is None]
 
 
 def _compute_input_rows(
     node: ir.Node, rows: RowRange, axis: int
 ) -> tuple[RowRange, tuple[int, int]]:
-    """Return the input rows that `rows` of the output need, and the padding at both ends.
+    """Return ((start, end) of the input rows that `rows` of the output need, (begin, end) padding).
 
-    `rows` are (start, end) on `axis` (2 or 3); nodes that are no windows need the same rows.
+    `rows` are (start, end) on `axis`, 2 or 3. Nodes that are no windows need the same rows and no
+    padding.
     """
     if node.op_type not in WINDOW_OPERATORS:
         return rows, (0, 0)

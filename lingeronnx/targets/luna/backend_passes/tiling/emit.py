@@ -17,7 +17,7 @@ _AXIS_NAMES = {2: ("rows", "tile"), 3: ("columns", "strip")}
 
 
 def emit_tiles(graph: ir.Model, run: Cascade, tiles: Sequence[Tile]) -> list[Cascade]:
-    """Replace a cascade by its tiles, in place.
+    """Replace cascade `run` by its tiles and an iqCat of their results, in place.
 
     The result keeps its name, and the tiles share the constants.
 
@@ -64,9 +64,10 @@ class _TileEmitter:
     tile_values: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def emit_layers(self, run: Cascade) -> ir.Value:
-        """Emit the layers of a cascade and return the tile's part of its result.
+        """Make the layers of cascade `run` for this tile and return the tile's part of its result.
 
-        Each layer reads the rows that the tile's plan says; constants are shared.
+        Each layer reads the rows that the tile needs; constants are shared. Slices and layers are
+        collected, not inserted into the graph.
         """
         for node in run.nodes:
             inputs: list[ir.Value | None] = []
@@ -83,7 +84,7 @@ class _TileEmitter:
         return self.tile_values[run.result]
 
     def _get_rows(self, value: ir.Value, rows: RowRange) -> ir.Value:
-        """Return `rows` of tensor `value`: the tile's rows of it, or a Slice of these.
+        """Return `rows` of tensor `value`, by a Slice if the tile holds more rows of it.
 
         A tensor from outside the cascade is first sliced to the rows that all consumers in the tile
         need.
@@ -111,7 +112,7 @@ class _TileEmitter:
         return slice_node.outputs[0]
 
     def _copy_layer(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
-        """Return a copy of `node` on the tile, with the tile's pads and shape.
+        """Make a copy of `node` on `inputs`, with the pads and the output shape of this tile.
 
         The copy of the first tile keeps the layer's name.
         """
@@ -139,17 +140,17 @@ class _TileEmitter:
 
 
 def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], used_names: set[str]) -> ir.Node:
-    """Return a new iqCat of `parts` along the cascade's axis, at the scale of its result."""
+    """Make the iqCat that joins `parts` along the axis of cascade `run`, at its result's scale."""
     scale, scale_node = _find_scale(run.result)
     name = f"{run.result.name}_joined"
     return make_concat(parts, run.axis, scale, scale_node, name, ir.reserve_name(name, used_names))
 
 
 def _find_scale(value: ir.Value) -> tuple[float, ir.Node]:
-    """Return the scale of a tensor and the node that declares it.
+    """Return (scale, declaring node) of tensor `value`.
 
-    The declaration is `scale_x` of a Quant or `scale_o` of another node; a node without it keeps
-    the scale of its first input. AssertionError if no node declares it.
+    A Quant declares `scale_x`, other nodes `scale_o`; a node without it keeps the scale of its
+    first input. Raises AssertionError if no node declares it.
     """
     node = value.producer()
     while node is not None:

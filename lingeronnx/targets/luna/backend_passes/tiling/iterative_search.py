@@ -77,7 +77,10 @@ class TilingState:
     def for_untiled_graph(
         cls, view: PackerGraphView, memory_fraction: float, budget: _SearchBudget
     ) -> TilingState | None:
-        """Evaluate a graph without tiles; return None if it cannot be planned."""
+        """Evaluate a graph without tiles; return its state, or None if it cannot be planned.
+
+        `memory_fraction` is the part of the shared memory that may be in use.
+        """
         verdict = _evaluate(view, budget)
         if verdict is None:
             return None
@@ -86,9 +89,9 @@ class TilingState:
         return cls(view, verdict, packer_names, names, memory_fraction, budget)
 
     def evaluate_with(self, schedule: TileSchedule) -> TilingState | None:
-        """Evaluate the graph with one more schedule; return None if it cannot be planned.
+        """Return the state of the graph with one more schedule; None if it cannot be planned.
 
-        Does not modify this state.
+        Does not modify this state, but uses its budget.
         """
         view = apply_schedule(self.view, schedule)
         verdict = _evaluate(view, self.budget)
@@ -99,9 +102,10 @@ class TilingState:
 
     @cached_property
     def incorrect_nodes(self) -> frozenset[str]:
-        """Nodes that are incorrect wherever their tensors are placed.
+        """Names of nodes that are incorrect wherever their tensors are placed.
 
-        Those of all findings but level "plan" and those on a memory.
+        They are those of all findings except overrun warnings (level "plan") and findings on the
+        size of a memory.
         """
         memories = ("shared memory", "psram")
         return frozenset(
@@ -112,16 +116,17 @@ class TilingState:
 
     @cached_property
     def live_bytes(self) -> list[int]:
-        """Bytes of shared memory in use at each step."""
+        """Bytes of shared memory in use at each step of the packer's graph."""
         assert self.verdict.graph is not None
         assert self.verdict.memory_plan is not None
         return self.verdict.memory_plan.compute_live_bytes(len(self.verdict.graph.steps))
 
     @cached_property
     def live_bytes_goal(self) -> int:
-        """Bytes that may be live at once.
+        """Bytes of shared memory that may be live at one step.
 
-        The fraction of the memory, or less if that is met but the plan still needs too much.
+        It is the fraction of the memory, or less if live bytes are within that and the plan still
+        needs too much.
         """
         plan = self.verdict.memory_plan
         assert plan is not None
@@ -133,9 +138,9 @@ class TilingState:
 
     @property
     def is_near_fit(self) -> bool:
-        """Whether no node is incorrect and the plan needs at most 1.5 times the memory.
+        """Whether no node is incorrect and the plan needs at most 1.5 times the shared memory.
 
-        False also if external memory is missing. The factor is `_NEAR_FIT_RATIO`.
+        False also if external memory is missing.
         """
         plan = self.verdict.memory_plan
         assert plan is not None
@@ -145,7 +150,10 @@ class TilingState:
 
     @cached_property
     def missing_external_bytes(self) -> int:
-        """Bytes by which the plan exceeds the external memory; 0 if it fits or has no limit."""
+        """Bytes by which the plan exceeds the external memory.
+
+        0 if it fits or there is no limit.
+        """
         plan, max_bytes = self.verdict.memory_plan, self.view.target.external_memory
         assert plan is not None
         return 0 if max_bytes is None else max(plan.external_bytes - max_bytes, 0)
@@ -157,7 +165,7 @@ class TilingState:
         -------
         tuple of int
             Number of incorrect nodes, missing bytes of external memory, live bytes above
-            `goal_bytes` summed over the layers, bytes of large work areas.
+            `goal_bytes` summed over the layers (negative if below), bytes of large work areas.
         """
         assert self.verdict.graph is not None
         assert self.verdict.memory_plan is not None
@@ -178,8 +186,8 @@ class TilingState:
     def iterate_candidates(self) -> Iterator[ir.Node]:
         """Yield untiled layers to tile: incorrect ones, large work areas, then most live bytes.
 
-        A work area counts from 1 / `_WORK_AREA_DIVISOR` of the goal on, live bytes above the goal,
-        large first. Each layer comes once; incorrect ones are sorted by name.
+        A work area counts if it exceeds 1 / `_WORK_AREA_DIVISOR` of the goal, live bytes above the
+        goal, large first. Each layer comes once; incorrect ones are sorted by name.
         """
         net, plan = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
@@ -201,7 +209,7 @@ class TilingState:
                 yield layer_by_packer_name[name]
 
     def _map_untiled_layers(self) -> dict[str, ir.Node]:
-        """Return packer's name -> node, for tileable nodes that no schedule has tiled."""
+        """Return packer's name -> node, for tileable nodes that no schedule has tiled yet."""
         names = self.view.node_names
         return {
             names.get(str(node.name), str(node.name)): node
@@ -213,10 +221,10 @@ class TilingState:
 def search_iteratively(
     view: PackerGraphView,
 ) -> tuple[PackerGraphView, list[TileSchedule], list[AppliedRewrite]] | None:
-    """Tile a graph iteratively until it is ready for the chip.
+    """Tile a graph, one cascade after the other, until it is ready for the chip.
 
-    If that fails, tries again with tiled windows merged, and with convolutions in place of Slices
-    of convolutions.
+    If that fails, tries again with windows that are tiled already merged, and with convolutions in
+    place of Slices of convolutions.
 
     Returns
     -------
@@ -226,7 +234,6 @@ def search_iteratively(
         The tilings.
     rewrites : list of AppliedRewrite
         Other changes.
-
     None is returned if the search fails.
     """
     result = _search_from(view)
@@ -242,10 +249,10 @@ def search_iteratively(
 
 
 def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
-    """Return the tiled graph and its schedules, or None if no tiling makes it ready for the chip.
+    """Return (tiled graph, schedules), or None if no tiling makes the graph ready for the chip.
 
-    Tries one memory fraction after the other, until the graph is far from fitting. None at once if
-    a node that is no window is incorrect wherever its tensors are placed.
+    Tries one fraction of the shared memory after the other, until the graph is far from fitting.
+    None at once if a node that is no window is incorrect wherever its tensors are placed.
     """
     budget = _SearchBudget(SEARCH_BUDGET_NODES)
     untiled_state = TilingState.for_untiled_graph(view, _MEMORY_FRACTIONS[0], budget)
@@ -263,8 +270,9 @@ def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSched
 def _tile_until_fit(state: TilingState) -> tuple[TilingState, list[TileSchedule]]:
     """Tile one layer after the other until the graph is ready, or no further schedule helps.
 
-    Ends also after `_MAX_ROUNDS` schedules, `_MAX_FAILED_LAYERS` failures or the node budget.
-    Returns the last state and the applied schedules, also if the graph is not ready then.
+    Ends also after `_MAX_ROUNDS` schedules, `_MAX_FAILED_LAYERS` layers without a schedule, or the
+    node budget. Returns the last state and the applied schedules, also if the graph is not ready
+    then.
     """
     schedules: list[TileSchedule] = []
     failed_layers: set[str] = set()
@@ -287,7 +295,7 @@ def _tile_until_fit(state: TilingState) -> tuple[TilingState, list[TileSchedule]
 
 
 def _get_window_names(view: PackerGraphView) -> set[str]:
-    """Return the packer's names of the sliding-window nodes."""
+    """Return the packer's names of the convolutions and pools of a graph."""
     names = [str(node.name) for node in view.graph.graph if node.op_type in WINDOW_OPERATORS]
     return {view.node_names.get(name, name) for name in names}
 
@@ -295,8 +303,8 @@ def _get_window_names(view: PackerGraphView) -> set[str]:
 def _evaluate(view: PackerGraphView, budget: _SearchBudget) -> DetailedVerdict | None:
     """Evaluate a graph with all possible tensors in external memory and without prefetch.
 
-    These arguments need the least memory. Returns None if the graph cannot be planned or the budget
-    is used up.
+    These arguments need the least memory. Reduces `budget` by the number of steps; None if the
+    graph cannot be planned or the budget is used up.
     """
     if budget.remaining_nodes < 0 or view.prepared.net is None:
         return None
@@ -307,8 +315,8 @@ def _evaluate(view: PackerGraphView, budget: _SearchBudget) -> DetailedVerdict |
 def _find_schedule(state: TilingState, layer: ir.Node) -> tuple[TilingState, TileSchedule] | None:
     """Return (state, schedule) of the schedule around `layer` that reduces the overload most.
 
-    Of `_TRIALS` schedules; ends with the first that begins with a convolution and meets the goal.
-    None if no schedule reduces the overload without making more nodes incorrect.
+    At most `_TRIALS` schedules are tried; ends with the first that begins with a convolution and
+    meets the goal. None if no schedule reduces the overload without making more nodes incorrect.
     """
     goal_bytes = state.live_bytes_goal
     overload, best = state.measure_overload(goal_bytes), None
@@ -330,9 +338,9 @@ def _find_schedule(state: TilingState, layer: ir.Node) -> tuple[TilingState, Til
 
 
 def _iterate_trials(state: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
-    """Yield schedules that contain `layer` and only untiled layers.
+    """Yield schedules that contain `layer` and tile only layers not tiled before.
 
-    Starts are at most `_MAX_LOOKBACK_NODES` nodes before it, convolutions first, because their
+    They start up to `_MAX_LOOKBACK_NODES` nodes before it, at convolutions first, because their
     output is large; at most `_MAX_SCHEDULES_PER_START` from each.
     """
     nodes = list(state.view.graph.graph)
@@ -348,11 +356,11 @@ def _iterate_trials(state: TilingState, layer: ir.Node) -> Iterator[TileSchedule
 
 
 def _is_within_goal(state: TilingState, layers: Collection[str], goal_bytes: int) -> bool:
-    """Whether the first tiles of `layers` are not in `incorrect_nodes` and are within `goal_bytes`.
+    """Whether the first tiles of `layers` are correct and use at most `goal_bytes`.
 
-    The live bytes at each of their steps must not exceed it, nor their largest work area times
-    `_WORK_AREA_DIVISOR`. The first tile keeps its layer's name, so findings and plan entries are
-    looked up by it.
+    That holds for the live bytes at each of their steps, and for their largest work area times
+    `_WORK_AREA_DIVISOR`. The first tile keeps its layer's name, by which findings and plan entries
+    are looked up.
     """
     graph, plan = state.verdict.graph, state.verdict.memory_plan
     assert graph is not None

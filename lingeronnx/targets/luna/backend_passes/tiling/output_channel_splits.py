@@ -24,9 +24,10 @@ __all__ = ["replace_slices_by_convs", "split_oversized_convs"]
 
 
 def split_oversized_convs(graph: ir.Model, run: Cascade, view: PackerGraphView) -> Cascade:
-    """Split the convolutions of a cascade that the packer would split, in place.
+    """Split the convolutions of cascade `run` that the packer would split, by outputs, in place.
 
-    A Relu after such a convolution is split as well, so that the packer still fuses them.
+    A Relu after such a convolution is split as well, so that the packer still fuses them. The parts
+    are joined by an iqCat.
 
     Returns
     -------
@@ -48,15 +49,15 @@ def split_oversized_convs(graph: ir.Model, run: Cascade, view: PackerGraphView) 
 
 
 def _is_relu_of(node: ir.Node, conv: ir.Node) -> bool:
-    """Whether `node` is a Relu of the output of `conv`."""
+    """Whether `node` is a Relu whose input is the output of `conv`."""
     return node.op_type == "Relu" and node.inputs[0] is conv.outputs[0]
 
 
 def _get_part_count(node: ir.Node, profile: PackerProfile, options: PackerOptions) -> int:
-    """Return the number of parts into which the packer splits a node's weights.
+    """Return into how many parts the packer splits the weights of `node`.
 
     As many as the limit of weight bytes requires, at most the outputs; 1 for all but a Conv2dInt
-    with one group.
+    with one group and a known 4-D weight.
     """
     if node.op_type != CONV2D.name or ir.get_attr(node, "group", 1) != 1:
         return 1
@@ -72,9 +73,10 @@ def _get_part_count(node: ir.Node, profile: PackerProfile, options: PackerOption
 
 
 def replace_slices_by_convs(graph: ir.Model) -> list[AppliedRewrite]:
-    """Replace convolutions that only Slices of their channels read by one convolution per Slice.
+    """Replace each Conv2dInt that only Slices of channels read by a convolution per Slice.
 
-    The output of a Slice must be in shared memory; that of a convolution need not.
+    In place. The output of a Slice must be in shared memory; that of a convolution need not.
+    Returns one description per replaced convolution.
     """
     rewrites = []
     for conv in list(graph.graph):
@@ -97,10 +99,10 @@ def replace_slices_by_convs(graph: ir.Model) -> list[AppliedRewrite]:
 
 
 def _get_sliced_channels(conv: ir.Node, consumers: list[ir.Node]) -> list[tuple[int, int]]:
-    """Return the channel ranges that the consumers of a convolution select.
+    """Return the (start, end) of the output channels that each of `consumers` of `conv` selects.
 
-    Empty if not all consumers are Slices of channels, or if ranges overlap, so that products would
-    be computed twice.
+    Empty if a consumer is no Slice of channels with step 1, if together they select more channels
+    than there are, and for a grouped convolution or a graph output.
     """
     if conv.outputs[0].is_graph_output() or ir.get_attr(conv, "group", 1) != 1:
         return []
@@ -117,7 +119,7 @@ def _get_sliced_channels(conv: ir.Node, consumers: list[ir.Node]) -> list[tuple[
 def _split_conv(graph: ir.Model, layer: list[ir.Node], count: int) -> list[ir.Node]:
     """Replace a convolution, and its Relu if `layer` has one, by `count` parts and an iqCat.
 
-    Returns the new nodes.
+    In place; the outputs are divided evenly. Returns the new nodes in graph order.
     """
     outputs = len(ir.require_const_value(layer[0].inputs[1]))
     bounds = [outputs * i // count for i in range(count + 1)]
@@ -139,9 +141,10 @@ def _split_conv(graph: ir.Model, layer: list[ir.Node], count: int) -> list[ir.No
 def _make_conv_parts(
     graph: ir.Model, layer: list[ir.Node], ranges: list[tuple[int, int]]
 ) -> list[list[ir.Node]]:
-    """Create a convolution, and its Relu if `layer` has one, for each range of output channels.
+    """Make a convolution, and its Relu if `layer` has one, per (start, end) of output channels.
 
-    The nodes are not inserted into the graph; their constants are.
+    The nodes are not inserted into the graph; their sliced constants are. Returns the nodes of each
+    part.
     """
     used_names = ir.get_tensor_names(graph)
     parts: list[list[ir.Node]] = []

@@ -41,7 +41,7 @@ class TileSchedule:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """The most bytes that the inputs and outputs of one layer need in its largest tile.
+        """The most bytes that inputs and outputs of one layer need together in its largest tile.
 
         Tensors that are not tiled, and results of other tiles, are not counted.
         """
@@ -57,12 +57,15 @@ class TileSchedule:
 
     @cached_property
     def recomputed_elements(self) -> int:
-        """Number of elements computed beyond one time each, over all layers and tiles."""
+        """Number of elements that overlapping tiles compute again, over all layers."""
         results = [node.outputs[0] for node in self.run.nodes]
         return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
 
     def describe(self) -> AppliedRewrite:
-        """Describe layers, tiles and, from 0.5 % on, the recomputed fraction, for the report."""
+        """Describe layers, tiles and strips for the report.
+
+        From 0.5 % on, the recomputed fraction is part of the cost; otherwise the cost is "exact".
+        """
         names = [str(node.name) for node in self.run.nodes]
         layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
         max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
@@ -81,7 +84,10 @@ class TileSchedule:
         )
 
     def _measure_bytes(self, value: ir.Value, combine: Callable[[Iterable[int]], int]) -> int:
-        """Return the bytes of a tensor in its largest tile (`combine` = max) or all tiles (sum)."""
+        """Return the bytes of `value` in its largest tile (`combine` = max) or in all tiles (sum).
+
+        With strips, tile rows times strip columns.
+        """
         row_bytes = sample_bytes(value) // axis_length(value, 2)
         tile_bytes = row_bytes * combine(tile.count_rows(value) for tile in self.tiles)
         if not self.strips:
@@ -91,9 +97,10 @@ class TileSchedule:
 
 
 def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraphView:
-    """Return a view of a copy of the graph in which the tiles replace the cascade.
+    """Return a view of a copy of the graph in which tiles replace the schedule's cascade.
 
-    With strips, the cascade is split by columns first, then each strip by rows.
+    With strips, convolutions that the packer would split are split by outputs, then the cascade by
+    columns and each strip by rows.
     """
     graph = ir.clone(view.graph)
     clones = dict(zip(view.graph.graph, graph.graph, strict=True))
@@ -119,9 +126,9 @@ def iterate_schedules(
     """Yield the schedules worth trying that begin with node `start` and contain `required_node`.
 
     The cascade that ends at a small result comes first, then long ones; of each, few tiles first,
-    if a layer of a tile needs `limit_bytes` at most. Cascades that need more with any number of
-    tiles come last, in tiles of rows and columns, if the result and its tiles fit in
-    `external_bytes` of external memory; those come first that recompute and copy least.
+    if a layer of a tile needs `limit_bytes` at most. Cascades that need more with any number of row
+    tiles come last, in tiles of rows and columns, if twice the result fits in `external_bytes`;
+    those come first that recompute and copy least.
     """
     runs = find_cascades(list(graph.graph), start, required_node)
     runs_with_small_result = [run for run in runs if 3 * sample_bytes(run.result) <= limit_bytes]
@@ -143,9 +150,9 @@ def iterate_schedules(
 
 
 def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
-    """Yield the schedules of a cascade in tiles of rows, for each of `_TILE_COUNTS`.
+    """Yield the schedules of cascade `run` in tiles of rows, for each of `_TILE_COUNTS`.
 
-    Counts for which the tiles are not possible or too thin are omitted.
+    Counts for which a tile would have no rows or only padding are left out.
     """
     for count in _TILE_COUNTS:
         tiles = _make_tiles(run, count)
@@ -156,7 +163,8 @@ def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
 def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
     """Return the schedules in rows and columns that recompute least, for fractions of the limit.
 
-    One per fraction of `limit_bytes` that any fits; none if the cascade cannot be split by columns.
+    One per fraction of `limit_bytes` that any meets, without repeats; empty if the cascade cannot
+    be split by columns.
     """
     columns_run = run.along_columns
     if columns_run is None:
@@ -176,9 +184,9 @@ def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
 
 
 def _make_tiles(run: Cascade, count: int) -> tuple[Tile, ...] | None:
-    """Split the result of a cascade into `count` tiles; return None if they would be too thin.
+    """Split the result of cascade `run` into `count` tiles that differ by one row at most.
 
-    They are too thin if a tile has no rows or the cascade cannot compute it.
+    None if a tile would have no rows, or a window in it only padding.
     """
     length = axis_length(run.result, run.axis)
     if length < count:

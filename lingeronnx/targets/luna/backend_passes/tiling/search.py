@@ -42,7 +42,10 @@ class _TiledGraph(NamedTuple):
 
 
 def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
-    """Tile cascades of layers until the graph fits in the chip's memory.
+    """Tile cascades of layers until the graph fits in the chip's shared memory.
+
+    At most `_MAX_TILED_CASCADES` are tiled one by one; then an iterative search is tried. A graph
+    that still does not fit is returned tiled only if its tiles have no findings.
 
     Returns
     -------
@@ -79,7 +82,10 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
 def _tile_iteratively(
     view: PackerGraphView,
 ) -> tuple[PackerGraphView, list[AppliedRewrite]] | None:
-    """Return (graph, descriptions of all changes) of the iterative search, or None if it fails."""
+    """Return (tiled graph, descriptions of all changes) of the iterative search.
+
+    None if it fails.
+    """
     result = search_iteratively(view)
     if result is None:
         return None
@@ -88,7 +94,7 @@ def _tile_iteratively(
 
 
 def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _TiledGraph | None:
-    """Return the graph tiled around the first of `layers` that has a schedule; None without any."""
+    """Return the graph tiled around the first of `layers` that has a schedule; None if none has."""
     for layer in layers:
         tiled = _find_schedule(view, layer)
         if tiled is not None:
@@ -99,8 +105,9 @@ def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _Tiled
 def _select_layers_to_tile(
     view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return the next layers to tile: the first oversized one, or else a few crowded ones.
+    """Return the next layers to try to tile: the first oversized one, or else a few crowded ones.
 
+    `untiled` are the names outside tiles; empty if the oversized layer is tiled already.
     `arguments` are those of the graph tiled so far, or None for the original graph.
     """
     oversized = _find_oversized_layer(view.graph, view.target)
@@ -110,7 +117,7 @@ def _select_layers_to_tile(
 
 
 def _has_unfittable_node(view: PackerGraphView) -> bool:
-    """Whether a node of an operator that cannot be tiled exceeds shared memory in any placement.
+    """Whether a node that cannot be tiled exceeds shared memory in any placement.
 
     False if the graph could not be read.
     """
@@ -132,7 +139,7 @@ def _has_unfittable_node(view: PackerGraphView) -> bool:
 def _has_improved(arguments: EvaluatedArguments, untiled: Collection[str | None]) -> bool:
     """Whether the tiled graph is ready, or fits and its tiles have no findings of their own.
 
-    `untiled` are the names of the nodes outside the tiles.
+    `untiled` are the names of the nodes outside the tiles; overrun warnings do not count.
     """
     verdict = arguments.verdict
     if verdict.is_chip_ready:
@@ -143,9 +150,9 @@ def _has_improved(arguments: EvaluatedArguments, untiled: Collection[str | None]
 
 
 def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
-    """Return the first layer whose data exceed the shared memory or the limits of its operator.
+    """Return the first layer whose data exceed the shared memory or a limit that tiling satisfies.
 
-    Only operators with images are checked; the limits are those of a Conv2dInt. None without one.
+    Only operators on images are checked, the limits for a Conv2dInt only. None if there is none.
     """
     shared_bytes = target.shared_memory or 0
     for node in graph.graph:
@@ -159,7 +166,10 @@ def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
 
 
 def _measure_activation_bytes(node: ir.Node) -> int:
-    """Return the bytes per sample of the distinct variable inputs and outputs of `node`."""
+    """Return the int8 bytes per sample of the distinct non-constant operands of `node`.
+
+    Operands are inputs and outputs.
+    """
     activations = {
         value
         for value in (*node.inputs, *node.outputs)
@@ -171,11 +181,11 @@ def _measure_activation_bytes(node: ir.Node) -> int:
 def _find_crowded_layers(
     view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return a few untiled layers to tile if the memory plan exceeds the shared memory.
+    """Return up to four untiled layers to tile if the default plan exceeds the shared memory.
 
-    Layers with findings under `arguments` come first, then those with the most live bytes. Returns
-    no layers if the graph packs without tiles or with tensors in psram, which is known not to be
-    the case if `arguments` are given, or if it does not pack for another reason.
+    Layers with findings under `arguments` come first, then those with the most live bytes. Empty if
+    the plan fits, if there is none, or if the original graph (`arguments` None) is correct with
+    other arguments.
     """
     names = view.node_names
     verdict = evaluate_plan(view.prepared, view.target, view.base_options)
@@ -211,10 +221,10 @@ def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
 
 
 def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph | None:
-    """Tile a cascade around `required_node`; None if there is no valid schedule.
+    """Tile a cascade around `required_node`; None if no schedule can fit.
 
     Cascades start at the node or up to `_MAX_LOOKBACK_NODES` before it. Returns the first schedule
-    that makes the graph ready for the chip, or else the first valid one, which may be one of
+    that makes the graph ready for the chip, or else the first whose tiles fit, which may be one of
     several that are needed.
     """
     first_valid: _TiledGraph | None = None
@@ -231,11 +241,10 @@ def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph
 def _find_schedule_from(
     view: PackerGraphView, start: int, required_node: ir.Node, max_evaluations: int
 ) -> _TiledGraph | None:
-    """Return the tiled graph of the first chip-ready schedule of a cascade from node `start`.
+    """Return the graph tiled by the first chip-ready schedule of a cascade from node `start`.
 
-    Of at most `_MAX_TRIALS` schedules with `required_node`, of which `max_evaluations` that can fit
-    are evaluated under all arguments. Without a chip-ready one, the first evaluated; None without
-    any.
+    Of at most `_MAX_TRIALS` schedules with `required_node`, `max_evaluations` whose tiles can fit
+    are evaluated under all arguments. If none is chip-ready, the first evaluated; None without any.
     """
     first_valid: _TiledGraph | None = None
     evaluations = 0
@@ -259,11 +268,10 @@ def _find_schedule_from(
 
 
 def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
-    """Whether the tiles fit without findings under arguments that were measured to be correct.
+    """Whether the tiles of a graph fit without findings, for one of several PSRAM placements.
 
-    Tries several sets of tensors in psram. Only nodes in `untiled` may have findings other than of
-    level "plan" and on shared memory, and the plan must fit, or else the node with the most live
-    bytes must be in `untiled`.
+    Findings on overruns and on the size of shared memory apart, only nodes in `untiled` may have
+    some; and the plan must fit, or the node with the most live bytes must be in `untiled`.
     """
     net = view.prepared.net
     if net is None:
@@ -285,9 +293,10 @@ def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
 
 
 def _list_psram_candidates(view: PackerGraphView, net: PackerGraph) -> list[set[str]]:
-    """Return the sets of tensors to try in PSRAM: those around the tiles, also the tiles, none.
+    """Return three sets of tensors to try in PSRAM: around the tiles, with tile results, and none.
 
-    Around are the graph inputs, the inputs of Slices and the outputs of the graph's iqCats.
+    Around are the graph inputs, the inputs of Slices and the outputs of the graph's iqCats, without
+    outputs of Slices.
     """
     concat_names = {
         view.node_names.get(str(node.name), node.name)

@@ -20,7 +20,7 @@ __all__ = ["merge_tiled_windows"]
 def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
     """Return a copy of an integer graph with tiled windows merged, or None if it has none.
 
-    A merged window replaces an iqCat and the tiles that it joins.
+    A merged convolution or pool replaces an iqCat and the tiles that it joins.
     """
     copy = ir.clone(graph)
     concats = [node for node in copy.graph if node.op_type == CONCAT.name]
@@ -34,7 +34,8 @@ def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
 def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
     """Replace an iqCat and its inputs by one window if they are tiles of it; return whether.
 
-    They are joined along rows or columns, are equal windows and read adjacent parts of one tensor.
+    They must be equal windows (convolutions or pools) on adjacent parts of one tensor, joined along
+    rows or columns. In place.
     """
     axis = ir.get_attr(concat, "dim")
     tiles = [ir.producer(value) for value in concat.inputs]
@@ -57,7 +58,7 @@ def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
 def _are_similar_windows(nodes: Sequence[ir.Node | None], axis: int) -> bool:
     """Whether all nodes are windows over parts of one tensor that differ along `axis` only.
 
-    None is no window.
+    False if one is None.
     """
     first = nodes[0]
     if first is None or first.op_type not in WINDOW_OPERATORS:
@@ -72,7 +73,7 @@ def _are_similar_windows(nodes: Sequence[ir.Node | None], axis: int) -> bool:
 
 
 def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: ir.Value) -> ir.Node:
-    """Return a new window like `like` over all of `source`, in place of the iqCat `concat`.
+    """Make a window like `like` over all of `source`, to replace the iqCat `concat`.
 
     It has the name of `concat`; it is not inserted.
     """
@@ -89,7 +90,7 @@ def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: i
 
 
 def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
-    """Whether `tiles` read the rows that tiles of `merged` of these sizes would, with their pads.
+    """Whether `tiles` read the rows, with the pads, that tiles of window `merged` would.
 
     `tiles` are in order along `axis`; their outputs give the sizes.
     """
@@ -106,14 +107,14 @@ def _are_tiles_of(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
 
 
 def _get_pads(window: ir.Node) -> list[int]:
-    """Return the pads (top, left, bottom, right) of a window, 0 by default."""
+    """Return the pads (top, left, bottom, right) of a window as a new list, 0 by default."""
     return list(ir.get_attr(window, "pads") or [0] * 4)
 
 
 def _differ_only_in_position(tile: ir.Node, first: ir.Node, axis: int) -> bool:
     """Whether two windows differ only in their position and their padding along `axis`.
 
-    `tile` must have one consumer.
+    Their constants must be the same tensors, and `tile` must have one consumer.
     """
     if (tile.op_type, tile.domain) != (first.op_type, first.domain):
         return False
@@ -125,14 +126,15 @@ def _differ_only_in_position(tile: ir.Node, first: ir.Node, axis: int) -> bool:
 
 
 def _get_other_attributes(window: ir.Node) -> dict[str, object]:
-    """Return the attributes of a window without its pads."""
+    """Return the attributes of a window by name, without its pads."""
     return {name: ir.get_attr(window, name) for name in window.attributes if name != "pads"}
 
 
 def _get_read_range(tile: ir.Node, axis: int) -> tuple[ir.Value, RowRange]:
-    """Return (tensor, (start, end)) that a window reads along `axis`, of the tensor before a Slice.
+    """Return (tensor, (start, end)) that window `tile` reads along `axis`.
 
-    Without a Slice of step 1 along `axis`, that is the complete input.
+    If its input is a Slice of step 1 along `axis`, the tensor is the Slice's input; otherwise it is
+    the complete input.
     """
     source = ir.require_input(tile)
     producer = source.producer()

@@ -43,7 +43,10 @@ Arrays = Mapping[str, np.ndarray]
 def infer_outputs(
     step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arrays
 ) -> list[PackerTensor]:
-    """Infer the output tensors of a step: shape, element size and scale.
+    """Infer the output tensors of a step: name, shape, element size in bytes and scale.
+
+    The scale is `scale_o`, else that of input 0. The third output of an LSTMInt, the cell, has 4
+    bytes per element.
 
     Parameters
     ----------
@@ -86,10 +89,10 @@ _VARIABLE_WIDTH_OPERATORS = (
 
 
 def _get_element_bytes(step: PackerStep, inputs: Sequence[PackerTensor]) -> int:
-    """Return the bytes of an output element.
+    """Return the bytes of one output element of `step`.
 
-    They come from `o_bits` for operators of variable width, `data_bits` of a Quant; a Dequant has
-    4, tables and operators without inputs 1, others the width of the first input.
+    `o_bits` / 8 (default 1) for operators with that attribute, `data_bits` / 8 for a Quant, 4 for a
+    Dequant, 1 for iqTanh, iqSigmoid and steps without inputs, otherwise the width of input 0.
     """
     if step.op in _VARIABLE_WIDTH_OPERATORS:
         return int(step.get("o_bits", 8)) // 8 or 1
@@ -103,15 +106,15 @@ def _get_element_bytes(step: PackerStep, inputs: Sequence[PackerTensor]) -> int:
 
 
 def _infer_same(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Return the shape of the first input."""
+    """Return a list with the shape of input 0, the rule for operators without one of their own."""
     return [shapes[0]]
 
 
 def _get_int_list(step: PackerStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
-    """Return constant input `index`, or else attribute `name`, as integers.
+    """Return constant input `index` of `step`, or else attribute `name`, as a list of integers.
 
-    Returns None if the step has neither, and raises UnknownShapeError if the constant does not
-    contain integers.
+    The constant is flattened, a single number becomes a list of one; None if the step has neither.
+    Raises UnknownShapeError if the constant is not of an integer type.
     """
     if len(step.inputs) > index and step.inputs[index] in arrays:
         array = np.asarray(arrays[step.inputs[index]])
@@ -127,9 +130,10 @@ def _get_int_list(step: PackerStep, arrays: Arrays, index: int, name: str) -> li
 
 
 def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) -> Shape:
-    """Infer the spatial output sizes of a convolution or pool over an input of shape `source`.
+    """Infer the spatial output sizes of a convolution or pool over an input of shape [N, C, ...].
 
-    `kernel` has the sizes of the spatial axes. Raises an UnknownShapeError for an empty output.
+    `kernel` has the sizes of the spatial axes. Rounds down, also with ceil_mode. Raises
+    UnknownShapeError if an output size is below 1.
     """
     rank = len(source) - 2
     strides = step.get("strides") or [1] * rank
@@ -146,7 +150,7 @@ def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) 
 
 
 def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, O, ...] of a 1-D or 2-D convolution.
+    """Infer the shape [N, O, ...] of a 1-D or 2-D convolution with weight [O, I / group, ...].
 
     Raises UnknownShapeError if ranks or channels of input and weight do not match.
     """
@@ -165,7 +169,10 @@ def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, O, ...] of a transposed convolution; dilations are ignored, as by the packer."""
+    """Infer the shape [N, O, ...] of a transposed convolution with weight [I, O / group, ...].
+
+    Dilations are ignored, because the packer ignores them.
+    """
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
@@ -179,15 +186,18 @@ def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arr
 
 
 def _infer_pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, C, ...] of a pool."""
+    """Infer the shape [N, C, ...] of a pool; sizes are rounded down, whatever ceil_mode says.
+
+    Raises UnknownShapeError if the kernel is larger than the padded input.
+    """
     return [(*shapes[0][:2], *_infer_window_sizes(step, shapes[0], step.get("kernel_shape")))]
 
 
 def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [..., O] of a LinearInt with weights [O, I].
+    """Infer the shape [..., O] of a LinearInt with weights [O, I].
 
-    As in the packer, the last size for four axes or more is I. UnknownShapeError with fewer than
-    two axes, or (below four) if the last size is not I.
+    With four axes or more the last size is I, an error of the packer that is reproduced. Raises
+    UnknownShapeError for fewer than two axes, or for two or three if the last size is not I.
     """
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
@@ -200,7 +210,10 @@ def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [..., M, L] of [..., M, N] x [..., N, L]; UnknownShapeError if N differs."""
+    """Infer the shape [..., M, L] of a product [..., M, N] x [..., N, L].
+
+    The leading axes are those of the left operand. Raises UnknownShapeError if N differs.
+    """
     left, right = shapes[:2]
     if left[-1] != right[-2]:
         raise UnknownShapeError(f"the left rows have {left[-1]} elements, the right {right[-2]}")
@@ -208,17 +221,20 @@ def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 
 
 def _infer_concat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of an iqCat: that of input 0, with the sum of the sizes along its axis."""
+    """Infer the shape of an iqCat: that of input 0, with all sizes along the axis summed.
+
+    The axis is `dim`, else `axis`, else 1; other axes are not compared.
+    """
     axis = step.get("dim", step.get("axis", 1)) % len(shapes[0])
     total = sum(s[axis] for s in shapes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
 def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of a Reshape, whose target may contain 0 and -1.
+    """Infer the shape of a Reshape from its constant target (input 1 or attribute `shape`).
 
-    0 keeps the size of the axis, -1 is the rest. Raises an UnknownShapeError if the target is not
-    constant or has another number of elements.
+    In the target, 0 keeps the size of that axis and -1 takes all other elements. Raises
+    UnknownShapeError if the target is not constant or has another number of elements.
     """
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
@@ -235,7 +251,7 @@ def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_flatten(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer [N, elements] of a Flatten."""
+    """Infer the shape [N, elements per sample] of a Flatten; its attribute `axis` is ignored."""
     return [(shapes[0][0], math.prod(shapes[0][1:]))]
 
 
@@ -245,9 +261,9 @@ def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Return the shape without the given axes (attribute or input 1), or all axes of size 1.
+    """Return the shape of input 0 without the given axes, or else without all axes of size 1.
 
-    Given axes are removed whatever their size.
+    The axes are constant input 1 or attribute `axes`, and are removed whatever their size.
     """
     axes = _get_int_list(step, arrays, 1, "axes")
     shape = shapes[0]
@@ -259,7 +275,11 @@ def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) ->
 
 
 def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape with axes of size 1 inserted; `axes` count in the result."""
+    """Infer the shape of input 0 with axes of size 1 inserted.
+
+    The axes (constant input 1 or attribute `axes`) are positions in the result; without any the
+    shape is unchanged.
+    """
     axes = _get_int_list(step, arrays, 1, "axes") or []
     rank, sizes = len(shapes[0]) + len(axes), iter(shapes[0])
     new_axes = {axis % rank for axis in axes}
@@ -267,9 +287,10 @@ def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) 
 
 
 def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape of a Slice with constant bounds, otherwise raise an UnknownShapeError.
+    """Infer the shape of a Slice with constant starts and ends.
 
-    Axes are 0, 1, ... by default, steps 1.
+    Axes default to 0, 1, ..., steps to 1. Raises UnknownShapeError if starts or ends are not
+    constants.
     """
     starts, ends = _get_int_list(step, arrays, 1, "starts"), _get_int_list(step, arrays, 2, "ends")
     if starts is None or ends is None:
@@ -283,9 +304,9 @@ def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer one shape per output of a Split along `axis` (default 0): the sizes in `dims`.
+    """Infer one shape per output of a Split: the sizes in `dims` along `axis` (default 0).
 
-    Without `dims`, size // number of outputs each.
+    Without `dims`, each has the size of the axis divided by the number of outputs, rounded down.
     """
     shape = shapes[0]
     axis = step.get("axis", 0) % len(shape)
@@ -295,13 +316,17 @@ def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> l
 
 
 def _infer_gather(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Replace the gathered axis by the shape of the indices."""
+    """Infer the shape of a Gather: the shape of the indices replaces axis `axis` (default 0)."""
     axis = step.get("axis", 0) % len(shapes[0])
     return [(*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])]
 
 
 def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Add the pads (begins of all axes, then ends) to each axis; no pads without constant ones."""
+    """Infer the shape of a Pad: each axis plus its two pads.
+
+    Pads, from constant input 1 or the attribute, are the begins of all axes, then the ends; the
+    shape is unchanged if they are not constant.
+    """
     pads = _get_int_list(step, arrays, 1, "pads") or [0] * 2 * len(shapes[0])
     rank = len(shapes[0])
     return [tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(shapes[0]))]
@@ -310,8 +335,8 @@ def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     """Infer the shape of a Resize from its constant scales or sizes.
 
-    The last nonempty constant input counts: scales if it is float, otherwise sizes. Raises an
-    UnknownShapeError without one.
+    The last nonempty constant input counts: floats are factors (results are rounded down), integers
+    are sizes. Raises UnknownShapeError if there is none.
     """
     constants = (arrays[name] for name in reversed(step.inputs[1:]) if name in arrays)
     factors: Any = next((array for array in constants if array.size), None)
@@ -323,9 +348,9 @@ def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shapes of the sequence [1, T, H], the last state and the last cell [1, 1, H].
+    """Infer the shapes of an LSTMInt or GRUInt: [1, T, H], and twice [1, 1, H] for state and cell.
 
-    With batch_first 1 an input [1, T, I] is read as if its features were the steps.
+    With batch_first=1 the packer takes T from the last axis of the input instead of axis 1. Raises
     UnknownShapeError unless inputs 1 and 2, the weights, have two axes.
     """
     if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
@@ -337,13 +362,16 @@ def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _infer_glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Infer the shape with the gated axis (`dim`, default -1) halved."""
+    """Infer the shape of a GluInt: that of input 0 with axis `dim` (default -1) halved.
+
+    An odd size is rounded down.
+    """
     axis = step.get("dim", -1) % len(shapes[0])
     return [(*shapes[0][:axis], shapes[0][axis] // 2, *shapes[0][axis + 1 :])]
 
 
 def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Broadcast the input shape with the target shape (input 1).
+    """Infer the shape of an Expand: input shape and constant target (input 1) broadcast together.
 
     Raises UnknownShapeError if the target is not constant.
     """
@@ -354,7 +382,10 @@ def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> 
 
 
 def _infer_tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    """Multiply each axis by its repeats (input 1); UnknownShapeError if they are not constant."""
+    """Infer the shape of a Tile: each axis multiplied by its constant repeats (input 1).
+
+    Raises UnknownShapeError if they are not constant.
+    """
     times = _get_int_list(step, arrays, 1, "repeats")
     if times is None:
         raise UnknownShapeError("the repeats of a Tile must be constants")

@@ -32,10 +32,10 @@ _SUPPORTED_ATTRIBUTE_TYPES = [
 
 
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
-    """Return the nodes in file order, without Constant nodes and without absent inputs.
+    """Convert the nodes of `graph` to steps in file order, without Constants and absent inputs.
 
-    Operators and attributes in `V3_ALIASES` get their v1 names; a node without a name is named by
-    its operator and first output.
+    Operators and attributes of the v3 format get their v1 names; an unnamed node is named by
+    operator and first output. Attributes of types that the packer does not read are dropped.
     """
     steps = []
     for node in graph.node:
@@ -54,7 +54,10 @@ def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
 
 
 def _decode_attribute(value: Any) -> Any:  # noqa: ANN401 - of any attribute
-    """Return an attribute value with bytes decoded as UTF-8, also in lists; tuples become lists."""
+    """Return an attribute value with bytes decoded as UTF-8, also inside lists.
+
+    Tuples become lists; undecodable bytes are replaced; other values are returned unchanged.
+    """
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, list | tuple):
@@ -63,9 +66,10 @@ def _decode_attribute(value: Any) -> Any:  # noqa: ANN401 - of any attribute
 
 
 def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield a finding for each attribute of a wrong type and each node that lacks operands.
+    """Yield a finding of level "packs" for each attribute of a wrong type and each incomplete step.
 
-    Such nodes cannot be checked any further.
+    A step needs an output and the minimum inputs of its integer operator. The caller stops at such
+    findings, since these steps cannot be checked any further.
     """
     for step in steps:
         op = find_integer_op_by_name(step.op)
@@ -90,7 +94,10 @@ def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFindin
 
 
 def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Return tensor name -> array, for the initializers and the outputs of Constant nodes."""
+    """Return tensor name -> array for the initializers and Constant outputs of `graph`.
+
+    Raises ModelError if the data of a constant do not match its type and shape.
+    """
     arrays = {tensor.name: _decode_array(tensor, tensor.name) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.output:
@@ -102,7 +109,10 @@ def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
-    """Return the array of `tensor`; ModelError if its data do not match its type and shape."""
+    """Convert `tensor` to an array; `name` is for the message.
+
+    Raises ModelError, whatever onnx raised, if its data do not match its type and shape.
+    """
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises several kinds
@@ -114,9 +124,11 @@ def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
 def read_packer_graph(
     proto: onnx.ModelProto, target: Target, options: PackerOptions
 ) -> tuple[PackerGraph | None, list[VerdictFinding]]:
-    """Read the packer's view of a graph: (graph, no findings), or (None, findings) if impossible.
+    """Convert an integer model to the graph that the packer plans, or list why it cannot.
 
-    Activations are fused, Quant and Dequant nodes folded, steps sorted by need and shapes inferred.
+    Activations are fused into convolutions, Quant and Dequant at the borders removed, unused nodes
+    dropped, steps sorted depth first from the outputs, and shapes inferred. Returns (graph, []), or
+    (None, findings of level "packs"). Raises ModelError for damaged constants.
     """
     graph, arrays = proto.graph, _read_constants(proto.graph)
     steps = parse_nodes(graph)
@@ -151,10 +163,10 @@ def read_packer_graph(
 def _make_input_tensor(
     value: onnx.ValueInfoProto, options: PackerOptions, findings: list[VerdictFinding]
 ) -> PackerTensor:
-    """Return a graph input with its declared shape and the symbol sizes of option -c.
+    """Convert graph input `value` to a tensor with its declared shape and element size.
 
-    A dimension without a size becomes 1 and is appended to `findings`. Without an element type it
-    has one byte per element.
+    A symbolic dimension takes its size from option -c; one without a size becomes 1 and appends a
+    finding to `findings` in place. Without an element type there is one byte per element.
     """
     tensor_type = value.type.tensor_type
     shape = []
@@ -180,10 +192,11 @@ def _make_input_tensor(
 
 
 def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[PackerStep]:
-    """Fuse a Relu, Prelu or Clip into a preceding 2-D convolution of which it is the only consumer.
+    """Fuse each Relu, Prelu or Clip into the Conv2dInt or ConvTranspose2dInt before it.
 
-    The convolution then writes the activation's output. `outputs` are the graph outputs, which
-    stay. Activations after a 1-D convolution are not fused.
+    The activation must be the convolution's only consumer. Returns new steps, in which the
+    convolution writes the activation's output. A convolution whose output is in `outputs`, the
+    graph outputs, is not fused; neither is a 1-D convolution.
     """
     consumers: dict[str, list[PackerStep]] = {}
     for step in steps:
@@ -225,9 +238,10 @@ def _fold_quant_nodes(
     tensors: dict[str, PackerTensor],
     findings: list[VerdictFinding],
 ) -> tuple[list[PackerStep], dict[str, str]]:
-    """Remove Quant and Dequant nodes at graph inputs and outputs.
+    """Remove the Quant nodes on graph inputs and the Dequant nodes on results from `steps`.
 
-    Graph inputs in `tensors` become integers, and findings are appended to `findings`, in place.
+    Graph inputs in `tensors` get width and scale of their Quant, and findings are appended to
+    `findings`, both in place.
 
     Returns
     -------
@@ -269,9 +283,11 @@ def _fold_quant_nodes(
 def _trace_to_root(
     name: str, producers: Mapping[str, PackerStep], aliases: Mapping[str, str]
 ) -> str:
-    """Trace a tensor back through data movement to a graph input or a computed tensor.
+    """Follow tensor `name` upstream through data movement to a graph input or a computed tensor.
 
-    `aliases` maps tensors of removed Quant and Dequant nodes to those that replace them.
+    Steps such as Reshape, Transpose and Slice are followed by their first input; `aliases` maps
+    outputs of removed Quant and Dequant nodes to the tensors that replace them. Returns that
+    tensor's name.
     """
     while name in producers and producers[name].op in _TRANSPARENT_FLOAT_OPERATORS:
         source = producers[name].inputs[0]
@@ -285,10 +301,10 @@ def _quantize_graph_input(
     tensors: dict[str, PackerTensor],
     findings: list[VerdictFinding],
 ) -> None:
-    """Give graph input `name` the width and scale of its Quant, in place.
+    """Give graph input `name` in `tensors` the width and scale of `quant`, in place.
 
-    Appends a finding if another Quant has given it another scale. Constants and a Quant without a
-    scale are ignored.
+    Appends a finding to `findings` if another Quant has given it another scale. Does nothing for a
+    constant, a tensor that is no graph input, or a Quant without a scale.
     """
     scale = quant.get("scale_x")
     if name not in tensors or tensors[name].is_constant or scale is None:
@@ -309,7 +325,7 @@ def _quantize_graph_input(
 
 
 def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding:
-    """Return the finding that a step uses graph input `name` as two operands."""
+    """Make the finding of level "packs" that `step` reads quantized graph input `name` twice."""
     return VerdictFinding(
         "packs",
         step.name,
@@ -320,9 +336,10 @@ def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding
 
 
 def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
-    """Sort the steps of `net` in place, drop dead steps, and report tensors without a producer.
+    """Sort the steps of `net` depth first from the outputs and drop unused ones, in place.
 
-    The order is depth first from the first output, inputs from left to right.
+    Returns a finding of level "packs" for each tensor that is used but neither produced, a constant
+    nor a graph input.
     """
     producers = map_producers(net.steps)
     missing = [n for n in net.outputs if n not in producers and n not in net.tensors]
@@ -344,9 +361,10 @@ def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
 
 
 def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[PackerStep]:
-    """Return the steps that `outputs` depend on, depth first, inputs from left to right.
+    """Return the steps that `outputs` depend on, each after its producers.
 
-    Every step comes after its producers; steps that no output needs are left out.
+    Depth first from the first output on, inputs from left to right; steps that no output needs are
+    left out.
     """
     producers = map_producers(steps)
     order: list[PackerStep] = []
@@ -369,9 +387,10 @@ def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[Pack
 
 
 def infer_tensors(net: PackerGraph) -> list[VerdictFinding]:
-    """Add the output tensors of all steps to `net`; return a finding if a shape is invalid.
+    """Infer the output tensors of all steps of `net` and add them to `net.tensors`, in place.
 
-    It stops at the first such step; the list is empty if all shapes are valid.
+    Returns a list with one finding of level "packs" for the first step whose shapes do not match,
+    where it stops, or an empty list.
     """
     for step in net.steps:
         try:

@@ -25,11 +25,11 @@ __all__ = ["apply_packer_transforms"]
 def apply_packer_transforms(
     net: PackerGraph, target: Target, options: PackerOptions
 ) -> PackerGraph:
-    """Return a transformed copy of a graph, as the packer plans it.
+    """Return a copy of `net` after the transforms that the packer makes before it plans memory.
 
-    Slices of a whole tensor and repeated reshapes are removed, groups split, padding hoisted (if
-    the chip's packer does) and large layers split. `PackerStep.origin` of every step names the node
-    of the user's graph that it comes from.
+    Slices of a whole tensor and repeated reshapes are removed, groups split, padding of small maps
+    hoisted (if this chip's packer does it), and layers with many weights split. `origin` of each
+    step still names the node of the user's graph.
     """
     result = PackerGraph(
         list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays)
@@ -44,9 +44,9 @@ def apply_packer_transforms(
 
 
 def _bypass_step(net: PackerGraph, step: PackerStep) -> None:
-    """Remove a step and connect the consumers of its first output to its first input, in place.
+    """Remove `step` from `net` and connect the consumers of its first output to its first input.
 
-    Does nothing if that output is a graph output.
+    In place; does nothing if that output is a graph output.
     """
     source, name = step.inputs[0], step.outputs[0]
     if name in net.outputs:
@@ -62,7 +62,7 @@ def _replace_input(step: PackerStep, old_name: str, new_name: str) -> PackerStep
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
-    """Remove each Slice whose output has the shape of its input, in place.
+    """Remove each Slice of `net` whose output shape equals its input shape, in place.
 
     One whose output is a graph output stays.
     """
@@ -75,14 +75,18 @@ def _remove_noop_slices(net: PackerGraph) -> None:
 
 
 def _find_step(net: PackerGraph, outputs: tuple[str, ...]) -> PackerStep:
-    """Return the current step with these outputs; an earlier transform may have replaced it."""
+    """Return the step of `net` with exactly these outputs, which a transform may have replaced.
+
+    Raises StopIteration if there is none.
+    """
     return next(step for step in net.steps if step.outputs == outputs)
 
 
 def _simplify_reshapes(net: PackerGraph) -> None:
-    """Replace each Transpose that keeps the order of axes of size > 1 by a Reshape, in place.
+    """Turn each Transpose of `net` that moves only axes of size 1 into a Reshape, in place.
 
-    Then removes each Reshape whose only consumer is another Reshape.
+    Then removes each Reshape whose only consumer is another Reshape, unless its output is a graph
+    output.
     """
     for index, step in enumerate(net.steps):
         if step.op != "Transpose":
@@ -99,9 +103,9 @@ def _simplify_reshapes(net: PackerGraph) -> None:
 
 
 def _split_groups(net: PackerGraph) -> None:
-    """Replace each grouped convolution by a Split, one convolution per group, and an iqCat.
+    """Replace each grouped Conv2dInt of `net` by Split, a convolution per group, and iqCat.
 
-    In place. Depthwise convolutions (as many groups as outputs) are left unchanged.
+    In place. Depthwise convolutions (as many groups as outputs) stay.
     """
     for step in list(net.steps):
         group = step.get("group", 1)
@@ -140,7 +144,10 @@ def _split_groups(net: PackerGraph) -> None:
 
 
 def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerStep:
-    """Return the iqCat along `axis` of the parts of a split layer, with the output of `step`."""
+    """Make the iqCat along `axis` that joins tensors `inputs`, the parts of split layer `step`.
+
+    It has the outputs, `scale_o` and `origin` of `step`.
+    """
     attributes = {"dim": axis, "scale_o": step.get("scale_o")}
     return PackerStep(
         CONCAT.name, f"{step.name}#cat", tuple(inputs), step.outputs, attributes, step.origin
@@ -148,14 +155,20 @@ def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerSt
 
 
 def _replace_step(net: PackerGraph, step: PackerStep, new_steps: list[PackerStep]) -> None:
-    """Replace a step by several, in place, and infer their output tensors."""
+    """Replace `step` of `net` by `new_steps` and add their inferred output tensors, in place.
+
+    Findings of the shape inference are ignored.
+    """
     index = net.steps.index(step)
     net.steps[index : index + 1] = new_steps
     infer_tensors(PackerGraph(new_steps, [], [], net.tensors, net.arrays))
 
 
 def _slice_constant(net: PackerGraph, name: str, start: int, count: int, new_name: str) -> str:
-    """Add `count` outputs of a constant, from `start` on, as a new constant; return `new_name`."""
+    """Add rows `start` to `start + count` of constant `name` to `net` as `new_name`, in place.
+
+    Axis 0 has the outputs of a layer. Returns `new_name`.
+    """
     array = net.arrays[name][start : start + count]
     net.arrays[new_name] = array
     net.tensors[new_name] = PackerTensor(new_name, tuple(array.shape), array.dtype.itemsize, True)
@@ -163,11 +176,12 @@ def _slice_constant(net: PackerGraph, name: str, start: int, count: int, new_nam
 
 
 def _hoist_padding(net: PackerGraph) -> None:
-    """Pad the input of a convolution over a map smaller than its kernel in a separate node.
+    """Move padding of each Conv2dInt over a map smaller than its kernel into an iqPad, in place.
 
-    With fewer channels than kernel rows the padding of the rows is hoisted; with fewer map rows
-    than kernel columns that of the columns. All consumers of the input get the padded tensor and
-    the remaining padding. The pass ends at the first such convolution on a graph input.
+    The pads of the rows move if there are fewer channels (per group, depthwise: of the input) than
+    kernel rows, those of the columns if there are fewer map rows than kernel columns. All consumers
+    of the input get the padded tensor. The pass ends at the first such convolution on a graph
+    input.
     """
     for outputs in [step.outputs for step in net.steps if step.op == CONV2D.name]:
         step = _find_step(net, outputs)
@@ -190,10 +204,10 @@ def _hoist_padding(net: PackerGraph) -> None:
 def _insert_pad(
     net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]
 ) -> None:
-    """Insert an iqPad before a convolution and all other consumers of its input, in place.
+    """Insert an iqPad for input 0 of `step` and redirect all consumers of that input to it.
 
-    `hoisted_pads` (top, left, bottom, right) are those of the iqPad; every consumer with `pads`,
-    not only the convolution, gets `remaining_pads`.
+    In place. `hoisted_pads` and `remaining_pads` are top, left, bottom, right; every consumer that
+    has `pads`, not only `step`, gets `remaining_pads`.
     """
     source = step.inputs[0]
     padded, amounts = f"{source}#pad", f"{source}#pad#amounts"
@@ -214,9 +228,10 @@ def _insert_pad(
 
 
 def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions) -> None:
-    """Split layers with many weights by output channels into several layers and an iqCat, in place.
+    """Split each large Conv2dInt with one group and LinearInt of `net` by outputs, in place.
 
-    Layers are Conv2dInt with one group and LinearInt.
+    A layer becomes several layers with slices of its constants, and an iqCat that joins their
+    outputs.
     """
     for step in list(net.steps):
         sizes = None
@@ -248,17 +263,18 @@ def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions
 
 
 def _split_evenly(total: int, size: int) -> list[int]:
-    """Return the sizes of the parts of `total` items: `size` each, the last one smaller."""
+    """Return the sizes of the parts of `total` items: `size` each, the last one the remainder."""
     return [min(size, total - start) for start in range(0, total, size)]
 
 
 def _get_conv_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the output channels of the parts of a convolution, or None if it is not split.
+    """Return the output channels of each part of Conv2dInt `step`, or None if it is not split.
 
-    It is split if its padded weights or its output exceed their limits, which combine the profile's
-    with the first and the second threshold.
+    It is split if its padded weights or its output bytes (of one row for a large map) exceed limits
+    that combine the chip's profile with --threshold1 and --threshold2. Sizes are multiples of the
+    profile's alignment, except the last.
     """
     limits = get_packer_profile(target).layer_split
     align = get_packer_profile(target).conv.weight_slice_outputs
@@ -290,10 +306,10 @@ def _get_conv_split(
 def _get_linear_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the outputs of the parts of a LinearInt, or None if it is not split.
+    """Return the outputs of each part of LinearInt `step`, or None if it is not split.
 
     It is split into the fewest parts whose padded weights fit in the larger of the profile's limit
-    and the third threshold.
+    and --threshold3. None also for weights that are not 2-D.
     """
     limits = get_packer_profile(target).layer_split
     shape = net.tensors[step.inputs[1]].shape
@@ -304,7 +320,7 @@ def _get_linear_split(
     padded_inputs = round_up(inputs, 8)
 
     def fits(count: int) -> bool:
-        """Whether the weights of each of `count` parts are within the limit."""
+        """Whether the padded weights of each of `count` equal parts are within the limit."""
         padded_outputs = round_up(math.ceil(outputs / count), limits.linear_output_align)
         return padded_inputs * padded_outputs <= max_weight_bytes
 

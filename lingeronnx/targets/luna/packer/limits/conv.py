@@ -235,7 +235,10 @@ def conv_line_buffer(node: ir.Node, target: Target) -> str | None:
 
 
 def _get_line_buffer_limit(window: PackerWindow, limits: ConvPackerLimits) -> int:
-    """Return the bytes of the line buffer for a convolution."""
+    """Return the bytes of the line buffer for a convolution.
+
+    Depthwise ones have a limit of their own.
+    """
     return limits.depthwise_line_buffer_bytes if window.depthwise else limits.line_buffer_bytes
 
 
@@ -357,7 +360,7 @@ def input_smaller_than_kernel(node: ir.Node, target: Target) -> str | None:
 
 
 def _reads_graph_input(node: ir.Node) -> bool:
-    """Whether input 0 of `node` has no producer, or is the output of a Quant."""
+    """Whether input 0 of `node` has no producer, or a Quant as producer: an integer graph input."""
     producer = ir.producer(node.inputs[0])
     return producer is None or producer.op_type == QUANT.name
 

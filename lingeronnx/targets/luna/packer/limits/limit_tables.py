@@ -149,9 +149,11 @@ _WINDOW_AND_LINEAR_OPERATORS = (
 
 @functools.cache
 def get_layer_limits(operator: str) -> tuple[LimitCheck, ...]:
-    """Return the limits of an integer operator that constrain the float layer lowered to it.
+    """Return the limits of integer operator `operator` that keep a float layer from becoming one.
 
-    Limits that tiling satisfies are left out.
+    Empty except for convolutions, pools and LinearInt. Limits that tiling satisfies and that of
+    global average pools are left out; a Conv2dInt also has the limit on grouped convolutions with
+    hoisted padding.
     """
     if operator not in _WINDOW_AND_LINEAR_OPERATORS:
         return ()
@@ -193,7 +195,10 @@ _LIFTED_BY: Mapping[LimitCheck, Callable[[PackerProfile], bool]] = MappingProxyT
 
 
 def has_limit(limit: LimitCheck, target: Target) -> bool:
-    """Whether the limit applies to the chip: its number is set and no feature lifts it."""
+    """Whether `limit` applies to the chip.
+
+    It does not if a feature of the chip's profile lifts it, or if a number in its rule is None.
+    """
     is_lifted = _LIFTED_BY.get(limit)
     if is_lifted is not None and is_lifted(get_packer_profile(target)):
         return False

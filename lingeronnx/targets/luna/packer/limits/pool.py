@@ -79,7 +79,7 @@ def max_pool_side(node: ir.Node, target: Target) -> str | None:
 
 
 def _has_platform_attribute(node: ir.Node) -> bool:
-    """Whether the node has the attribute `platform`, which changes the packer's limits."""
+    """Whether the node has the attribute `platform`, for which the packer has other pool limits."""
     return ir.get_attr(node, "platform") is not None
 
 
@@ -106,9 +106,9 @@ def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> str | None:
 
 
 def _find_line_buffer_excess(window: PackerWindow, target: Target) -> str | None:
-    """Return the line buffer size, "N bytes", if it exceeds the limit along both axes, else None.
+    """Return "N bytes" if the line buffer of a pool exceeds the chip's limit along both axes.
 
-    N is the smaller of both.
+    N is the smaller of both sizes; None if it is within the limit along an axis.
     """
     limits = get_packer_profile(target).pool
     required_bytes = min(
@@ -144,9 +144,10 @@ def pool_line_buffer_max(node: ir.Node, target: Target) -> str | None:
 
 
 def _find_padded_line_buffer_excess(node: ir.Node, limit_bytes: int | None) -> str | None:
-    """Return the line buffer size, "N bytes", if it exceeds `limit_bytes`, else None.
+    """Return "N bytes" if the line buffer under the window of `node` exceeds `limit_bytes`.
 
-    Channels are rounded up to 8. None also without a limit or a known window.
+    Channels are rounded up to 8. None if it does not, without a limit, or if the sizes of the node
+    are not static.
     """
     window = PackerWindow.from_node(node)
     if window is None or limit_bytes is None:
@@ -173,9 +174,9 @@ def average_pool_input_bytes(node: ir.Node, target: Target) -> str | None:
 
 
 def _find_map_excess(window: PackerWindow | None, limit_bytes: int | None) -> str | None:
-    """Return the bytes of the map as text if they exceed the limit, else None.
+    """Return "N bytes" if the padded input map of `window` exceeds `limit_bytes`.
 
-    None also without a window or a limit.
+    None if it does not, or without a window or a limit.
     """
     if window is None or limit_bytes is None or window.get_map_bytes() <= limit_bytes:
         return None

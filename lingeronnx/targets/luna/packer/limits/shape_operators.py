@@ -92,7 +92,7 @@ def softmax_axis(node: ir.Node, target: Target) -> str | None:
 
 
 def _get_softmax_axis(node: ir.Node) -> int:
-    """Return the attribute axis, or else dim, or else -1."""
+    """Return the attribute `axis` of a softmax, or else `dim`, or else -1; it may be negative."""
     axis = ir.get_attr(node, "axis")
     return int(ir.get_attr(node, "dim", -1) if axis is None else axis)
 
@@ -137,7 +137,10 @@ def slice_step(node: ir.Node, target: Target) -> str | None:
 
 
 def _get_int_list(node: ir.Node, name: str, index: int) -> list[int] | None:
-    """Return attribute `name`, or else constant input `index`, as integers; None without both."""
+    """Return attribute `name`, or else constant input `index`, as a flat list of integers.
+
+    None if the node has neither.
+    """
     values = ir.get_attr(node, name)
     if values is None and len(node.inputs) > index:
         values = ir.const_value(node.inputs[index])

@@ -30,28 +30,36 @@ class StoredSize(NamedTuple):
 
     @property
     def planned_bytes(self) -> int:
-        """The distance to the next constant that the executor assumes; the package may differ."""
+        """The distance in bytes to the next constant that the executor assumes.
+
+        It is the 8-bit size rounded up to 16, and half of that for 4-bit weights; the bytes in the
+        package may differ.
+        """
         unpacked = round_up(self.unpacked_bytes, 16)
         return unpacked if self.packed_bytes == self.unpacked_bytes else unpacked // 2
 
     @property
     def written_bytes(self) -> int:
-        """The bytes that the constant takes in the package."""
+        """The bytes that the constant takes in the package, a multiple of 16."""
         return round_up(self.packed_bytes, 16)
 
     @property
     def fetched_bytes(self) -> int:
-        """The bytes that are planned for the constant in a DMA buffer, whatever its width."""
+        """The bytes planned for the constant in a DMA buffer: its 8-bit size rounded up to 16.
+
+        They are the same for 4-bit weights.
+        """
         return round_up(self.unpacked_bytes, 16)
 
 
 def compute_stored_size(
     step: PackerStep, index: int, tensor: PackerTensor, target: Target
 ) -> StoredSize:
-    """Compute the stored size of `tensor`, the constant input `index` of a step.
+    """Compute the size of `tensor`, constant input `index` of `step`, as the packer stores it.
 
-    `packed_bytes` are the padded 8-bit bytes, but for 4-bit weights that the packer packs: half of
-    them for a Conv2dInt, otherwise two elements per byte, each row on its own.
+    Weights of convolutions are padded. `packed_bytes` differs from `unpacked_bytes` only for 4-bit
+    weights that this chip packs: half of it for a Conv2dInt, otherwise two elements per byte, each
+    row on its own.
     """
     unpacked_bytes = _get_unpacked_bytes(step, index, tensor, target)
     if (
@@ -71,9 +79,10 @@ _INT4_INPUT = {CONV2D.name: 1, LINEAR.name: 1, LAYER_NORM.name: 1, "Gather": 0}
 
 
 def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> int:
-    """Return the bytes of a constant with 8 bits per element, padded if it is a conv weight.
+    """Return the bytes of constant input `index` of `step`, padded if it is a convolution's weight.
 
-    Conv weights are input 1 of the convolutions; other constants have their own size.
+    A weight is input 1 of a Conv1dInt, Conv2dInt or ConvTranspose2dInt; other constants, and 1-D
+    kernels above the chip's limit, have the size of the tensor.
     """
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.size_bytes
@@ -95,9 +104,10 @@ def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, targ
 
 
 def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    """Return the padded bytes of Conv2dInt weights [O, I, kh, kw], stored in equal slices of O.
+    """Return the padded bytes of Conv2dInt weights [O, I, kh, kw].
 
-    Slices are made if the padded weights exceed `weight_slice_bytes`.
+    I is rounded up to 8 and O to the chip's alignment; weights above `weight_slice_bytes` are
+    stored in equal slices of O, each rounded up on its own.
     """
     limits = get_packer_profile(target).conv
     align = limits.weight_slice_outputs
@@ -114,7 +124,10 @@ def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    """Return the bytes of depthwise Conv2dInt weights [O, 1, kh, kw], with O and kh rounded up."""
+    """Return the bytes of depthwise Conv2dInt weights [O, 1, kh, kw].
+
+    O and kh are rounded up to the alignments of the chip.
+    """
     limits = get_packer_profile(target).conv
     outputs, _, kh, kw = tensor.shape
     return (
@@ -125,7 +138,10 @@ def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSize]:
-    """Return constant name -> stored size, in storage order, that of first use."""
+    """Return constant name -> stored size for all constants of `net` that take memory.
+
+    In storage order, which is that of first use.
+    """
     stored_sizes: dict[str, StoredSize] = {}
     for step in net.steps:
         constants = {t.name for t in net.get_constants(step)}

@@ -38,17 +38,23 @@ class PlannedGraph:
     placements: Mapping[str, str]
 
     def get_placed_step(self, step: PackerStep) -> PlacedStep:
-        """Return a step together with its tensors and their memories."""
+        """Return `step` together with its tensors and the planned memory of each tensor."""
         return PlacedStep.from_step(self.graph, step, self.placements)
 
 
 def make_wrong_result_finding(
     step: PackerStep, rule: str, value: object, remedy: str
 ) -> VerdictFinding:
-    """Make a finding on a step that packs but computes a wrong result."""
+    """Make a finding of level "right": `step` packs, but the chip computes a wrong result.
+
+    It names the node of the user's graph that the step comes from.
+    """
     return VerdictFinding("right", step.origin, rule, str(value), remedy)
 
 
 def make_refusal_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:
-    """Make a finding on a step that the packer refuses."""
+    """Make a finding of level "packs": the packer refuses `step`.
+
+    It names the node of the user's graph that the step comes from.
+    """
     return VerdictFinding("packs", step.origin, rule, str(value), remedy)

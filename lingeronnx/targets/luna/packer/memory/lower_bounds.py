@@ -18,10 +18,11 @@ _MAX_PLACED_TENSORS = 4
 
 
 def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]:
-    """Compute a lower bound of the shared memory that each node of the user's graph needs.
+    """Return node name -> bytes of shared memory below which no plan of `net` can go.
 
-    For each node the placement of its tensors is taken for which the work area and the tensors in
-    shared memory are smallest; no plan of `net` with less shared memory exists.
+    For each step the placement of its tensors is taken for which work area and tensors in shared
+    memory are smallest. A node of the user's graph that became several steps has the largest of
+    them; 0 where no bound was determined.
 
     Returns
     -------
@@ -37,9 +38,11 @@ def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]
 
 
 def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int:
-    """Return the smallest shared memory of a step over all placements; 0 if not determined.
+    """Return the smallest bytes of shared memory of `step` over all placements of its tensors.
 
-    It is not for more than `_MAX_PLACED_TENSORS` activations and for operators that run in place.
+    Counted are activations in shared memory and the work area there; all constants are in one
+    memory. `table` is the chip's `work_area_table`. 0 for more than `_MAX_PLACED_TENSORS`
+    activations and for operators that may run in place.
     """
     names = list(dict.fromkeys((*step.inputs, *step.outputs)))
     activations = [name for name in names if not net.tensors[name].is_constant]

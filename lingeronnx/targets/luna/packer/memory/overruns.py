@@ -36,12 +36,15 @@ OverrunRule = Callable[[PlacedStep], tuple[Span, ...]]
 
 
 def _from_start(written_bytes: int) -> tuple[Span, ...]:
-    """Return the range of the first `written_bytes` of the work area; no range for 0."""
+    """Return the byte range (0, `written_bytes`) from the start of a work area; () for 0 bytes."""
     return ((0, written_bytes),) if written_bytes else ()
 
 
 def _get_average_pool_spans(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a global average over a power of two of elements; else none."""
+    """Return the bytes that a global AvgPool2dInt writes: area + 4 per channel, from the start.
+
+    Empty unless the kernel is the whole map and its area a power of two.
+    """
     area = math.prod(node.step.get("kernel_shape"))
     is_global = list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
     is_power_of_two = area & (area - 1) == 0
@@ -49,16 +52,16 @@ def _get_average_pool_spans(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_layer_norm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a LayerNormInt on venus: 8 bytes per element of a row."""
+    """Return the bytes of its work area that a LayerNormInt writes on venus: 8 per row element."""
     return _from_start(8 * node.inputs[1].elements)
 
 
 def _get_layer_norm_spans(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the ranges of a LayerNormInt with rows of T elements on arcs and venusA.
+    """Return the byte ranges, from the start of its work area, that a LayerNormInt writes.
 
-    The scratch of a row, copies of the factor (T bytes) and of the bias (4 T), and 16 T after the
-    start of the bias copy the row itself. If the constants are in shared memory they are not
-    copied: the row is then written 16 T after the bias constant (`_check_layer_norm_constants`).
+    For arcs and venusA, with rows of T elements: 8 T + 8 bytes of scratch, then copies of the
+    factor (T bytes) and the bias (4 T), and 2 T that begin 16 T after the start of the bias copy.
+    With constants in shared memory nothing is copied and only the scratch is written.
     """
     row_length = node.inputs[1].elements
     if node.placements[node.inputs[1].name] == SHARE:
@@ -67,14 +70,15 @@ def _get_layer_norm_spans(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _get_lstm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of an LSTMInt on venus: 40 bytes per hidden unit."""
+    """Return the bytes of its work area that an LSTMInt writes on venus: 40 per hidden unit."""
     return _from_start(40 * int(node.step.get("hidden_size")))
 
 
 def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the byte range that a LinearInt with several rows that writes to PSRAM writes.
+    """Return the bytes of its work area that a LinearInt writes on venusA, from the start.
 
-    On venusA; empty for one row and for an output in shared memory.
+    Per row they are outputs + max(outputs, inputs). Empty for a single row or an output in shared
+    memory.
     """
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
@@ -87,9 +91,10 @@ def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
     "a LinearInt with one output writes twice the planned bytes; 96 bytes were seen past one plan"
 )
 def _get_possible_linear_bytes(node: PlacedStep) -> int:
-    """Return the bytes that a LinearInt may write beyond the confirmed ranges.
+    """Return the bytes from the start of its work area that a LinearInt on venusA may write.
 
-    They are twice the input's elements for one output and several rows in PSRAM, otherwise 0.
+    Twice the input elements for a single output, several rows and a result in PSRAM, otherwise 0;
+    not confirmed.
     """
     rows = node.x.elements // node.x.shape[-1]
     may_overrun = node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1
@@ -97,25 +102,28 @@ def _get_possible_linear_bytes(node: PlacedStep) -> int:
 
 
 def _get_glu_spans(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range that a GluInt writes on venusA, from the start of its work area.
+    """Return the bytes of its work area that a GluInt writes on venusA, from the start.
 
-    It has 7 bytes per element of each gated row.
+    They are 7 per input element in the last axis, times the sizes of all axes before the gated one.
     """
     rows = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
     return _from_start(7 * rows * node.x.shape[-1])
 
 
 def _get_softmax_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a SoftmaxInt on venusA: 16 to 22 bytes per element.
+    """Return the byte range that a SoftmaxInt on venusA writes beyond its work area.
 
-    Tensors between the planned area and 16 bytes per element were measured to be unharmed, even if
-    they were read later.
+    It is from 16 to 22 bytes per input element; tensors below 16 bytes per element were measured to
+    be unharmed.
     """
     return ((16 * node.x.elements, 22 * node.x.elements),)
 
 
 def _get_relu_spans(node: PlacedStep) -> tuple[Span, ...]:
-    """Return the range of a Relu with an operand in PSRAM: the bytes of its input."""
+    """Return the bytes of its work area that a Relu writes: those of the input.
+
+    Empty if both input and output are in shared memory.
+    """
     uses_psram = node.is_input_in_psram() or node.is_output_in_psram
     return _from_start(node.x.size_bytes if uses_psram else 0)
 
@@ -162,9 +170,9 @@ _REMEDY = (
 
 
 def find_work_area(memory: MemoryPlan) -> Allocation | None:
-    """Return the work area that all nodes use: that of the first step that needs one.
+    """Return the work area that all nodes use: the one in `memory` whose lifetime starts first.
 
-    None if no step does.
+    None if no node needs a work area.
     """
     work_areas = [
         allocation for allocation in memory.allocations.values() if allocation.kind == "area"
@@ -193,9 +201,11 @@ class Overrun:
 def find_overruns(
     net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
 ) -> Iterator[Overrun]:
-    """Yield every node that writes past the work area.
+    """Yield an `Overrun` for each step that writes past the end of the common work area.
 
-    `table` is the chip's `PackerProfile.work_area_table`, `placements` the memory of each tensor.
+    Each lists the live tensors and buffers in the excess. `table` is the chip's `work_area_table`,
+    `placements` the memory of each tensor. Yields nothing without a work area; overruns need not do
+    harm.
     """
     work_area = find_work_area(memory)
     if work_area is None:
@@ -229,11 +239,11 @@ def find_overruns(
 def check_overruns(
     net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each node that writes past its work area, if that does or may do harm.
+    """Yield a finding for each step that writes past its work area, if that does or may do harm.
 
-    The level is "right" if a live tensor is overwritten or the operator is in
-    `_ALWAYS_HARMFUL_OPERATORS`, else "plan" if bytes past the end of the planned memory are
-    written; other overruns have no finding.
+    Level "right" if a live tensor is overwritten or the operator always fails then (Relu); level
+    "plan" if only bytes past the end of the planned memory are written, with basis "read" if that
+    was not measured. Other overruns have no finding.
     """
     work_area = find_work_area(memory)
     if work_area is None:
@@ -257,7 +267,7 @@ def check_overruns(
 
 
 def _get_region_end(memory: MemoryPlan, allocation: Allocation) -> int:
-    """Return the end of the planned bytes in the memory of `allocation`, rounded up to 64."""
+    """Return the number of bytes planned in the memory of `allocation`, rounded up to 64."""
     planned_bytes = memory.shared if allocation.memory == SHARE else memory.psram_bytes
     return round_up(planned_bytes, 64)
 
@@ -270,11 +280,11 @@ def _find_live_overlaps(
     step_index: int,
     exposed: Mapping[str, Span] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the tensors and buffers that are live at a step and overlap a byte range of a memory.
+    """Return the tensors and buffers in `memory_name` that are live at a step and overlap `span`.
 
-    `span` is (first, one past the last byte). `exposed` limits the bytes of a tensor or buffer that
-    count, by name; all bytes of others count. A buffer is live if this or a later step uses it, a
-    tensor if it has a consumer or is a graph output; work areas do not count.
+    `span` is (first byte, one past the last). `exposed` limits the bytes that count, by name; all
+    bytes of others count. A DMA buffer is live if this or a later step uses it, a tensor if it has
+    a consumer or is a graph output; work areas do not count.
     """
     start, end = span
     overlapping = []
@@ -305,24 +315,27 @@ _NOTHING = (0, 0)
 def _find_exposed_default(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return no limits: the overrun can harm every byte."""
+    """Return {}: no restriction on which bytes of which tensor an overrun can harm."""
     return {}
 
 
 def _find_exposed_by_linear(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Exclude the input, which has been read completely before the sums are written."""
+    """Return {input name: no bytes}: a LinearInt has read its input before it writes sums.
+
+    Returns {} if a later step reads the input too, so that all its bytes count.
+    """
     return {} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}
 
 
 def _find_exposed_by_softmax(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return tensor -> nothing exposed, for output and, if not used later, input.
+    """Return {tensor name: no bytes} for the tensors that the overrun of a SoftmaxInt cannot harm.
 
-    The input is read before the overrun, the output written after it; other tensors are not in the
-    result.
+    These are the output, written after the overrun, and the input unless a later step reads it; all
+    bytes of others count.
     """
     exposed = {node.y.name: _NOTHING}
     if not _is_input_live_later(node, memory):
@@ -333,9 +346,10 @@ def _find_exposed_by_softmax(
 def _find_exposed_by_average_pool(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return {output: no bytes} unless it starts after the row of ones, where sums are written.
+    """Return {output name: no bytes} if an average pool writes its output after the overrun.
 
-    Otherwise nothing is excluded: an empty dict.
+    That is so unless the output starts after the row of ones in the work area, where sums are
+    written; then {}.
     """
     output = memory.allocations[node.y.name]
     sums_offset = work_area.offset + math.prod(node.x.shape[2:])
@@ -345,13 +359,12 @@ def _find_exposed_by_average_pool(
 def _find_exposed_by_layer_norm(
     node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Return {name: exposed bytes} of the output, the input and the DMA buffer of a LayerNormInt.
+    """Return tensor or buffer name -> range of bytes that the overrun of a LayerNormInt can harm.
 
-    Rows are computed one after the other: the scratch of one row overwrites the results of earlier
-    rows and the inputs of later rows. Constants are copied from their DMA buffer before the first
-    row, so only the copies can overwrite bytes that are still to be copied. What is not in the
-    result is exposed in full: an input that is read later, and on venus, where neither this nor the
-    input was measured, all but the output.
+    Rows are computed one after the other: scratch of one row harms results of earlier rows (all but
+    the last) and inputs of later rows (all but the first), and copied constants only those bytes of
+    the DMA buffer that are still to be copied. Names that are missing are exposed in full: an input
+    that is read later, and on venus all but the output.
     """
     row_length = node.inputs[1].elements
     source, result = memory.allocations[node.x.name], memory.allocations[node.y.name]
@@ -372,7 +385,7 @@ def _find_exposed_by_layer_norm(
 
 
 def _is_input_live_later(node: PlacedStep, memory: MemoryPlan) -> bool:
-    """Whether the input is read again by a later step."""
+    """Whether input 0 of `node` is still planned after the step that writes the first output."""
     return memory.allocations[node.x.name].last_step > memory.allocations[node.y.name].first_step
 
 
@@ -387,10 +400,11 @@ _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
 def check_output_overruns(
     net: PackerGraph, memory: MemoryPlan, profile: PackerProfile
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for each output that is written past its planned size, if that does harm.
+    """Yield a finding for each output that `net` writes past its planned size, if that does harm.
 
-    The level is "right" if it overwrites a live tensor, a cell or the executor's memory, and "plan"
-    if it is only written past the end of the region.
+    Level "right" if it overwrites a live tensor, the cell of an LSTMInt (basis "read") or, past the
+    plan in PSRAM, the executor's own memory; level "plan" if it only passes the end of the plan in
+    shared memory.
     """
     for step_index, step in enumerate(net.steps):
         overrun = _get_output_overrun(net, step, profile)
@@ -419,9 +433,10 @@ def check_output_overruns(
 def _find_cell_overlap(
     step: PackerStep, memory: MemoryPlan, memory_name: str, span: Span
 ) -> list[str]:
-    """Return the last cell of an LSTMInt if it overlaps the byte range `span` of a memory.
+    """Return the name of the last cell of an LSTMInt in a list if it overlaps `span`, else [].
 
-    None of the measured graphs had it there.
+    `span` is a byte range of memory `memory_name`. Unmeasured: no measured graph had the cell
+    there.
     """
     if step.op != LSTM.name:
         return []
@@ -445,10 +460,11 @@ class _OutputOverrun(NamedTuple):
 def _get_output_overrun(
     net: PackerGraph, step: PackerStep, profile: PackerProfile
 ) -> _OutputOverrun | None:
-    """Return the output that a step writes past its size, or None.
+    """Return the output of `step` that the executor writes larger than declared, or None.
 
-    The last state of an LSTMInt is written with 32 bits, and a LayerNormInt with two axes writes
-    two rows even if it has one.
+    These are the last state of an LSTMInt, written with 32 bits, and the result of a LayerNormInt
+    over two axes, written as two rows, each only on chips that do so. The bytes may still fit in
+    the allocation.
     """
     if step.op == LSTM.name and profile.has_32bit_lstm_state and len(step.outputs) > 1:
         state = step.outputs[1]

@@ -40,7 +40,7 @@ PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[Verdic
 def _check_slice_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the output of a Slice is in PSRAM."""
+    """Yield a finding of level "right" if the output of a Slice is in PSRAM."""
     if node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -53,7 +53,7 @@ def _check_slice_output(
 def _check_max_pool_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if input or output of a MaxPool is in PSRAM."""
+    """Yield a finding of level "right" if input or output of a MaxPool is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -66,10 +66,10 @@ def _check_max_pool_placement(
 def _check_large_conv(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if input or output of a convolution over a large map is in PSRAM.
+    """Yield a finding of level "right" if a Conv2dInt over a large map uses PSRAM.
 
-    A map is large if its bytes, with channels padded to a multiple of 8 and the width to one of 8
-    strides, exceed `MAX_COPY_BYTES`.
+    That is so if its input or output is there and the map, with channels rounded up to 8 and the
+    width to 8 strides, has more than 65536 bytes.
     """
     _, channels, height, width = node.x.shape
     map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
@@ -85,7 +85,10 @@ def _check_large_conv(
 def _check_concat_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the output of an iqCat with rescaled inputs is in PSRAM."""
+    """Yield a finding of level "right" if an iqCat with rescaled inputs writes to PSRAM.
+
+    An input is rescaled if its scale differs from `scale_o`.
+    """
     scale = step.get("scale_o")
     has_rescaled_input = any(
         step.get(f"scale_x_{i}", scale) != scale for i in range(len(step.inputs))
@@ -102,9 +105,10 @@ def _check_concat_output(
 def _check_crashing_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the permutation crashes with this placement and size.
+    """Yield a finding of level "right" if a Transpose has a perm with which the chip crashes.
 
-    A crashing permutation is accepted from PSRAM to PSRAM up to the profile's number of bytes.
+    Such a perm is accepted if input and output are in PSRAM and the input has at most the profile's
+    `max_crashing_perm_bytes`.
     """
     limits = get_packer_profile(plan.target).transpose
     if tuple(step.get("perm")) not in limits.crashing_perms:
@@ -127,9 +131,10 @@ def _check_crashing_transpose(
 def _check_transpose_between_convolutions(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a Transpose between two Conv2dInt has a perm that the chip gets wrong.
+    """Yield a finding of level "right" if a Transpose between two Conv2dInt has a wrong perm.
 
-    These are the target's ``wrong_between_convolutions``.
+    Wrong are the perms in the profile's `wrong_between_convolutions`; one consumer that is a
+    Conv2dInt suffices.
     """
     limits = get_packer_profile(plan.target).transpose
     producer = plan.graph.find_producer(step.inputs[0])
@@ -152,9 +157,9 @@ def _check_transpose_between_convolutions(
 def _check_multirow_linear(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if rows and outputs of a LinearInt would be exchanged.
+    """Yield a finding of level "right" if rows and outputs of a LinearInt would be exchanged.
 
-    A single output cannot be exchanged; it is an assumption (`find_assumptions`).
+    That is so with several rows, several outputs and the result in shared memory.
     """
     rows = node.x.elements // node.x.shape[-1]
     if rows > 1 and node.y.shape[-1] > 1 and not node.is_output_in_psram:
@@ -169,9 +174,9 @@ def _check_multirow_linear(
 def _check_transpose_to_psram(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a Transpose uses a work area although none is planned for it.
+    """Yield a finding of level "right" if a Transpose uses a work area that is not planned.
 
-    That is so from shared memory to PSRAM for less than `MAX_COPY_BYTES`.
+    That is so from shared memory to PSRAM for an input of less than 65536 bytes.
     """
     if (
         node.is_output_in_psram
@@ -185,7 +190,7 @@ def _check_transpose_to_psram(
 def _check_last_axes_transpose(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a swap of the last two of four axes reads from PSRAM."""
+    """Yield a finding of level "right" if a Transpose with perm (0, 1, 3, 2) reads from PSRAM."""
     if tuple(step.get("perm")) == (0, 1, 3, 2) and node.is_input_in_psram():
         yield make_wrong_result_finding(
             step,
@@ -198,9 +203,10 @@ def _check_last_axes_transpose(
 def _check_add_single_psram_operand(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if an iqAdd would never end.
+    """Yield a finding of level "right" if an iqAdd would never end.
 
-    It copies the operand in psram in blocks of its planned work area, which has 0 bytes.
+    That is so if exactly one operand is in PSRAM, the output is not, and both operands have the
+    output's scale: the copy then goes in blocks of a work area of 0 bytes.
     """
     psram_operands = node.is_input_in_psram() + node.is_input_in_psram(1)
     if (
@@ -221,7 +227,7 @@ def _check_add_single_psram_operand(
 def _check_add_shift(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the second operand would be shifted by the wrong amount.
+    """Yield a finding of level "right" if an iqAdd shifts its second operand by a wrong amount.
 
     That is so if the output is in PSRAM, the first operand is not, and only the second is rescaled.
     """
@@ -238,7 +244,10 @@ def _check_add_shift(
 
 
 def _are_operands_rescaled(step: PackerStep) -> tuple[bool, bool]:
-    """Return for both operands of a sum whether their scale differs from that of the result."""
+    """Return for both operands of a sum whether their scale differs from `scale_o`.
+
+    A missing scale counts as different.
+    """
     scale = step.get("scale_o")
     return step.get("scale_x") != scale, step.get("scale_y") != scale
 
@@ -246,7 +255,7 @@ def _are_operands_rescaled(step: PackerStep) -> tuple[bool, bool]:
 def _check_batch_norm_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if input or output of a BatchNorm2dInt is in PSRAM."""
+    """Yield a finding of level "right" if input or output of a BatchNorm2dInt is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -259,10 +268,10 @@ def _check_batch_norm_placement(
 def _check_layer_norm_constants(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a LayerNormInt overwrites constants in shared memory.
+    """Yield a finding of level "right" if a LayerNormInt overwrites constants in shared memory.
 
-    Constants in shared memory are not copied, but rows are still written after the bias, where its
-    copy would be: 16 to 18 bytes per element after its start.
+    The constants are not copied from there, but rows are still written where the copy would be: 16
+    to 18 bytes per row element after the start of the bias. No finding with constants in PSRAM.
     """
     if plan.options.constant_memory != SHARE:
         return
@@ -288,7 +297,11 @@ def _check_layer_norm_constants(
 
 
 def _get_used_bytes(plan: PlannedGraph, name: str) -> int:
-    """Return the stored bytes of a constant without its padding to a multiple of 16."""
+    """Return the bytes of a constant that hold data.
+
+    The padding to a multiple of 16 does not count; a constant that is stored in another layout
+    counts with all stored bytes.
+    """
     tensor, stored = plan.graph.tensors[name], plan.memory_plan.stored_bytes[name]
     return tensor.size_bytes if tensor.planned_bytes == stored else stored
 
@@ -296,9 +309,9 @@ def _get_used_bytes(plan: PlannedGraph, name: str) -> int:
 def _check_add_second_operand(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the second operand of an iqAdd of 65,536 bytes or more is in PSRAM.
+    """Yield a finding of level "right" if a large iqAdd reads its second operand from PSRAM.
 
-    The bytes are those of the first operand.
+    Large means that the first operand has 65536 bytes or more.
     """
     if node.x.size_bytes >= MAX_COPY_BYTES and node.is_input_in_psram(1):
         yield make_wrong_result_finding(
@@ -316,9 +329,10 @@ def _check_add_second_operand(
 def _check_add_psram_result(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the first operand and the result of a large iqAdd are in psram.
+    """Yield a finding of level "right" if only the second operand of a large iqAdd is not in PSRAM.
 
-    Measured: correct with the result in shared memory, wrong with all three tensors in psram.
+    Large means that the first operand has 65536 bytes or more. Measured: correct with the result in
+    shared memory, wrong with all three tensors in PSRAM.
     """
     if (
         node.x.size_bytes >= MAX_COPY_BYTES
@@ -338,7 +352,7 @@ def _check_add_psram_result(
 def _check_sub_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding unless all tensors of an iqSub are in PSRAM."""
+    """Yield a finding of level "right" unless operands and output of an iqSub are all in PSRAM."""
     if not (node.is_input_in_psram() and node.is_input_in_psram(1) and node.is_output_in_psram):
         yield make_wrong_result_finding(
             step,
@@ -352,7 +366,7 @@ def _check_sub_placement(
 def _check_squeeze_move(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if a Squeeze or Unsqueeze has its input in PSRAM, but not its output."""
+    """Yield a finding of level "right" if a Squeeze or Unsqueeze moves data out of PSRAM."""
     if node.is_input_in_psram() and not node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -365,9 +379,10 @@ def _check_squeeze_move(
 def _check_lstm_layout(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield findings on batch_first and the input shape of an LSTMInt.
+    """Yield findings of level "right" on `batch_first` and the input shape of an LSTMInt.
 
-    `batch_first` must be that of the chip; if it is 1, the steps must equal the features.
+    `batch_first` must be that of the chip; where it must be 1, axes 1 and 2 of the input must have
+    one size.
     """
     needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
     if bool(step.get("batch_first")) != needs_batch_first:
@@ -389,7 +404,7 @@ def _check_lstm_layout(
 def _check_lstm_prefetch(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if any constants are prefetched in a graph with an LSTMInt."""
+    """Yield a finding of level "right" on an LSTMInt if the plan prefetches any constants."""
     if plan.memory_plan.prefetched_bytes:
         yield make_wrong_result_finding(
             step,
@@ -406,9 +421,10 @@ def _check_lstm_prefetch(
 def _check_lstm_common_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the input of a used LSTMInt is in PSRAM but a state output is not.
+    """Yield a finding of level "right" if an LSTMInt reads from PSRAM but writes a state elsewhere.
 
-    Used means that its sequence output has consumers or is a graph output.
+    States are its outputs after the first; nothing is reported if the first output has no consumer
+    and is no graph output.
     """
     shared_states = [n for n in step.outputs[1:] if plan.placements[n] != PSRAM]
     has_consumers = (
@@ -430,9 +446,9 @@ def _check_lstm_common_placement(
 def _check_lstm_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the sequence output of an LSTMInt is used and in shared memory.
+    """Yield a finding of level "right" if the first output of an LSTMInt is consumed outside PSRAM.
 
-    Used means that a step consumes it.
+    Without a consumer the output may be in shared memory.
     """
     if not node.is_output_in_psram and plan.graph.find_consumers(step.outputs[0]):
         yield make_wrong_result_finding(
@@ -447,7 +463,7 @@ def _check_lstm_output(
 def _check_softmax_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if input or output of a SoftmaxInt is in PSRAM."""
+    """Yield a finding of level "right" if input or output of a SoftmaxInt is in PSRAM."""
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
@@ -460,7 +476,10 @@ def _check_softmax_placement(
 def _check_transposed_conv_weight(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if constants are in shared memory, but input or output is in PSRAM."""
+    """Yield a finding of level "right" if a ConvTranspose2dInt mixes memories.
+
+    That is so if constants are in shared memory, but its input or output is in PSRAM.
+    """
     if plan.options.constant_memory == SHARE and (
         node.is_input_in_psram() or node.is_output_in_psram
     ):
@@ -475,9 +494,9 @@ def _check_transposed_conv_weight(
 def _check_first_pad(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding if the first node with a work area is an iqPad whose input is in PSRAM.
+    """Yield a finding of level "right" if the first step with a work area is an iqPad from PSRAM.
 
-    The common work area would then be in PSRAM.
+    The work area, which all steps share, would then be in PSRAM. `step` is that iqPad.
     """
     first_step = next((s for s in plan.graph.steps if s.name in plan.memory_plan.work_areas), None)
     if node.is_input_in_psram() and first_step is not None and first_step.name == step.name:

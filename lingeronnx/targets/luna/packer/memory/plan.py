@@ -93,16 +93,23 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the plan is within the limit of the shared memory."""
+        """Whether the bytes of shared memory, constants there included, are within the limit."""
         return self.required_bytes <= self.limit_bytes
 
     @property
     def external_bytes(self) -> int:
-        """The bytes of external memory, with the constants unless they are in shared memory."""
+        """The planned bytes of external memory.
+
+        Constants count unless they are in shared memory.
+        """
         return self.psram_bytes + (0 if self.constant_memory == SHARE else self.constant_bytes)
 
     def compute_live_bytes(self, step_count: int) -> list[int]:
-        """Return the bytes of shared memory in use at each of the `step_count` steps."""
+        """Return the bytes of shared memory in use at each of the `step_count` steps.
+
+        Counted are tensors, work areas and DMA buffers; resident constants are not, and tensors
+        made in place count again.
+        """
         lifetimes = [
             (allocation.size, allocation.first_step, allocation.last_step)
             for allocation in self.allocations.values()
@@ -125,10 +132,10 @@ class _PlanItem:
 
 
 def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
-    """Return the memory (SHARE or PSRAM) by name of every tensor of a run and stored constant.
+    """Return name -> memory (SHARE or PSRAM) of every activation and stored constant of `net`.
 
-    A tensor larger than the fourth threshold is in PSRAM unless its placement is given; flash
-    counts as shared memory. Constants are in `options.constant_memory`.
+    An activation has the memory that `options` name for it, otherwise PSRAM if it has more bytes
+    than --threshold4. Flash counts as shared memory. Constants are in `options.constant_memory`.
     """
     placements = {}
     for tensor in net.iterate_tensors():
@@ -155,7 +162,7 @@ def plan_memory(
 def plan_memory(
     net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
 ) -> MemoryPlan | None:
-    """Plan the memory of a prepared graph.
+    """Plan the memory of a transformed graph as the packer does, with the best of three orders.
 
     Parameters
     ----------
@@ -166,12 +173,13 @@ def plan_memory(
     Returns
     -------
     MemoryPlan or None
-        The plan; None if `max_bytes` is given and the plan needs that much.
+        The plan, which may exceed the chip's limit; None if `max_bytes` is given and the plan needs
+        that much.
 
     Raises
     ------
     ValueError
-        The graph is empty.
+        If the graph is empty.
     """
     stored_sizes = compute_stored_sizes(net, target)
     stored_bytes = {name: size.written_bytes for name, size in stored_sizes.items()}
@@ -214,7 +222,10 @@ def plan_memory(
 
 
 def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
-    """Return the bytes of shared memory that a plan may use: the chip's, or less if -r says so."""
+    """Return the bytes of shared memory that a plan may use.
+
+    These are the chip's, or the size given by option -r if that is smaller.
+    """
     assert target.shared_memory is not None
     if options.shared_memory_limit is None:
         return target.shared_memory
@@ -222,7 +233,10 @@ def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
 
 
 def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
-    """Return the maximum bytes of shared memory live at one step, without tensors made in place."""
+    """Return the maximum bytes of shared memory live at one step, a lower bound of any plan.
+
+    Tensors made in place are not counted.
+    """
     lifetimes = [
         (item.size, item.first_step, item.last_step)
         for item in items
@@ -232,9 +246,9 @@ def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
 
 
 def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return for each step the sum of the sizes that are live there.
+    """Return, for each of `step_count` steps, the sum of the sizes that are live there.
 
-    `lifetimes` are (bytes, first step, last step).
+    `lifetimes` are (bytes, first step, last step), both steps included.
     """
     changes = [0] * (step_count + 1)
     for size, first_step, last_step in lifetimes:
@@ -244,10 +258,11 @@ def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -
 
 
 def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_PlanItem]:
-    """Collect the tensors of a run (not constants) in the packer's order, with sizes and lifetimes.
+    """Collect the activations of `net` in the packer's order, with sizes, lifetimes and memories.
 
-    Graph inputs first, then the outputs of each step, then the parts of split layers. Graph outputs
-    live to the end; an output made in place has its input's `root`.
+    Graph inputs come first, then the outputs of each step, then the parts of split layers. Graph
+    outputs live to the last step; an output made in place has the `root` of its input. A tensor
+    named like a DMA buffer lives for the whole run.
     """
     final_step = len(net.steps) - 1
     last_use: dict[str, int] = {}
@@ -278,10 +293,10 @@ def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_P
 def _collect_work_areas(
     net: PackerGraph, target: Target, placements: Mapping[str, str]
 ) -> tuple[dict[str, int], list[_PlanItem]]:
-    """Return the work area bytes of every node that needs some, and one block per memory.
+    """Return step name -> bytes of its work area (if any), and one block to be placed per memory.
 
-    A block is as large as the largest work area there, and all blocks live from the first to the
-    last node with a work area.
+    A block is as large as the largest work area in that memory, rounded up to 16; all blocks live
+    from the first to the last step with a work area.
     """
     table = get_packer_profile(target).work_area_table
     bytes_by_node: dict[str, int] = {}
@@ -313,10 +328,11 @@ class _PrefetchPlan(NamedTuple):
 def _plan_prefetch(
     net: PackerGraph, stored_sizes: Mapping[str, StoredSize], options: PackerOptions
 ) -> _PrefetchPlan:
-    """Assign the two DMA buffers alternately to the nodes whose constants are prefetched.
+    """Assign two DMA buffers in turn to the steps whose constants are prefetched.
 
-    No buffers without prefetch or with constants in shared memory. A buffer is as large as the most
-    bytes that one of its nodes fetches, and lives for the whole run.
+    A buffer is as large as the most bytes that one of its steps fetches, and lives for the whole
+    run in shared memory. Returns an empty plan if prefetch is off or constants are in shared
+    memory.
     """
     if not options.prefetch or options.constant_memory == SHARE:
         return _PrefetchPlan([], {}, 0)
@@ -343,7 +359,7 @@ def _plan_prefetch(
 
 
 class _BlockPool:
-    """The blocks of one memory, laid end to end."""
+    """Blocks of one memory, laid end to end, each with the lifetimes that use it."""
 
     def __init__(self) -> None:
         """Make a pool without blocks."""
@@ -352,9 +368,10 @@ class _BlockPool:
         self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
 
     def allocate(self, size: int, first_step: int, last_step: int) -> int:
-        """Reserve the smallest free block that is large enough, or a new one; return its index.
+        """Reserve the smallest free block of at least `size` bytes, or a new one; return its index.
 
-        Free is a block none of whose lifetimes overlaps first_step .. last_step, both included.
+        A block is free if none of its lifetimes overlaps `first_step` to `last_step`, both
+        included.
         """
         start = bisect.bisect_left(self._by_size, (size, 0))
         for position in range(start, len(self._by_size)):
@@ -370,14 +387,14 @@ class _BlockPool:
         return index
 
     def add(self, size: int) -> int:
-        """Append a new block and return its index."""
+        """Append a block of `size` bytes without lifetimes and return its index."""
         bisect.insort(self._by_size, (size, len(self.sizes)))
         self.sizes.append(size)
         self.lifetimes.append([])
         return len(self.sizes) - 1
 
     def get_offsets(self) -> list[int]:
-        """Return the start of each block, and the end of the last one."""
+        """Return the start of each block in bytes, and as the last element the end of all."""
         return list(itertools.accumulate(self.sizes, initial=0))
 
 
@@ -390,21 +407,27 @@ class _BlockLayout:
         self.block_indices: dict[str, int] = {}
 
     def get_pool(self, memory: str) -> _BlockPool:
-        """Return the blocks of a memory, creating an empty pool at first use."""
+        """Return the pool of blocks of `memory`; an empty one is created at first use."""
         return self.pools.setdefault(memory, _BlockPool())
 
     def allocate(self, item: _PlanItem, lifetime: _PlanItem) -> None:
-        """Reserve a block for `item` during the steps of `lifetime`."""
+        """Reserve a block of the size of `item` in its memory for the steps of `lifetime`.
+
+        Stores the block's index under the item's name.
+        """
         self.block_indices[item.name] = self.get_pool(item.memory).allocate(
             item.size, lifetime.first_step, lifetime.last_step
         )
 
     def get_bytes(self, memory: str) -> int:
-        """Return the total bytes of the blocks of a memory."""
+        """Return the total bytes of the blocks of `memory`, 0 if it has none."""
         return sum(self.pools[memory].sizes) if memory in self.pools else 0
 
     def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
-        """Return item name -> allocation; an item made in place has the offset of its root."""
+        """Return item name -> allocation with the offset of its block.
+
+        An item made in place has the offset of its root.
+        """
         offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
         return {
             item.name: Allocation(
@@ -420,7 +443,10 @@ class _BlockLayout:
 
 
 def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
-    """Return name -> item, for items not made in place, with lifetimes that cover their aliases."""
+    """Return name -> item for the items that are not made in place.
+
+    Each is a copy whose lifetime covers those of the items made in place of it.
+    """
     roots = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
@@ -434,9 +460,9 @@ def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
 
 
 def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) -> _BlockLayout:
-    """Allocate items by decreasing size.
+    """Allocate `items` by decreasing size, each during the lifetime of its root in `roots`.
 
-    An item made in place reserves a block for the lifetime of its root, but does not use it.
+    An item made in place reserves a block as well, as in the packer, although it does not use it.
     """
     layout = _BlockLayout()
     for item in sorted(items, key=lambda item: -item.size):
@@ -447,7 +473,7 @@ def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) 
 def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
     """Allocate `roots` step by step, the step with the most live bytes first.
 
-    Within a step, larger items come first.
+    Within a step, larger items come first; both memories count together.
     """
     live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
     for item in sorted(roots, key=lambda item: -item.size):
@@ -455,7 +481,7 @@ def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _Block
             items.append(item)
 
     def get_live_bytes(index: int) -> int:
-        """Return the bytes of all items that are live at a step."""
+        """Return the bytes of all items that are live at step `index`."""
         return sum(item.size for item in live_items[index])
 
     layout = _BlockLayout()
@@ -467,9 +493,10 @@ def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _Block
 
 
 def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
-    """Allocate in execution order, reusing the smallest freed block that is large enough.
+    """Allocate `roots` in execution order, each in the smallest freed block that is large enough.
 
-    A block is freed after the last step of its item; blocks are not reused across memories.
+    A block is freed after the last step of its item and reused only within its memory; otherwise a
+    new block is added.
     """
     layout = _BlockLayout()
     free_blocks: dict[str, list[tuple[int, int]]] = {}

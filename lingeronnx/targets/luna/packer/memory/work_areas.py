@@ -48,7 +48,7 @@ class PlacedStep(NamedTuple):
     def from_step(
         cls, net: PackerGraph, step: PackerStep, placements: Mapping[str, str]
     ) -> PlacedStep:
-        """Return `step` with its tensors of `net`; `placements` maps tensor names to memories."""
+        """Combine `step` with its tensors of `net`; `placements` maps tensor names to memories."""
         tensors = net.tensors
         return cls(
             step,
@@ -59,21 +59,21 @@ class PlacedStep(NamedTuple):
 
     @property
     def x(self) -> PackerTensor:
-        """The first input."""
+        """The tensor of the first input."""
         return self.inputs[0]
 
     @property
     def y(self) -> PackerTensor:
-        """The first output."""
+        """The tensor of the first output."""
         return self.outputs[0]
 
     def is_input_in_psram(self, index: int = 0) -> bool:
-        """Whether input `index` is in PSRAM."""
+        """Whether input `index` is in PSRAM; a tensor without a placement is not."""
         return self.placements.get(self.inputs[index].name, SHARE) == PSRAM
 
     @property
     def is_output_in_psram(self) -> bool:
-        """Whether the first output is in PSRAM."""
+        """Whether the first output is in PSRAM; a tensor without a placement is not."""
         return self.placements.get(self.y.name, SHARE) == PSRAM
 
 
@@ -88,23 +88,29 @@ _MAX_CHUNK_BYTES = 65536
 
 
 def _get_padded_row_bytes(node: PlacedStep, align: int) -> int:
-    """Return the bytes of an input row: channels rounded up to `align`, width to 8 x stride."""
+    """Return the bytes of one row of a convolution's input [N, C, H, W].
+
+    C is rounded up to `align`, W to 8 times the stride.
+    """
     _, channels, _, width = node.x.shape
     return round_up(channels, align) * round_up(width, 8 * node.step.get("strides", [1, 1])[1])
 
 
 def _is_depthwise(node: PlacedStep) -> bool:
-    """Whether a convolution has several groups; all but depthwise ones were split before."""
+    """Whether a convolution has several groups.
+
+    Only depthwise ones have, since the packer splits all others before.
+    """
     return int(node.step.get("group", 1)) > 1
 
 
 def _get_conv_area_arcs(node: PlacedStep) -> int:
-    """Return the bytes of an output in PSRAM."""
+    """Return the work area of a Conv2dInt on arcs: the bytes of an output in PSRAM, else 0."""
     return node.y.planned_bytes if node.is_output_in_psram else 0
 
 
 def _get_conv_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of the largest output tile of a convolution that writes to PSRAM, else 0.
+    """Return the work area of a Conv2dInt on venusA: its largest output tile for PSRAM, else 0.
 
     The tile is the whole output unless the padded input exceeds `_MAX_CHUNK_BYTES`.
     """
@@ -128,11 +134,12 @@ def _get_conv_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_conv_area_venus(node: PlacedStep) -> int:
-    """Return the bytes of the staged input and output, or of the tiles of a large map.
+    """Return the work area in bytes of a Conv2dInt on venus.
 
-    Up to `_MAX_CHUNK_BYTES` of padded input, the tensors in PSRAM are staged. Larger maps have the
-    fewest equal tiles of rows that do not exceed it, and need the larger of tile and output
-    (depthwise: their sum). Those with fewer than `_MAX_CHUNK_BYTES` pixels need 0 unless depthwise.
+    Up to `_MAX_CHUNK_BYTES` of padded input it holds the input and output that are in PSRAM. A
+    larger map is cut into the fewest equal tiles of rows within that size, and needs the larger of
+    input tile and output, depthwise their sum; 0 if it has fewer than `_MAX_CHUNK_BYTES` pixels and
+    is not depthwise.
     """
     _, channels, height, width = node.x.shape
     input_bytes, output_bytes = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
@@ -157,7 +164,10 @@ def _get_conv_area_venus(node: PlacedStep) -> int:
 
 
 def _get_conv_transpose_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of the output, chunked, if the weight is in PSRAM."""
+    """Return the work area of a ConvTranspose2dInt on venusA.
+
+    It has the output's elements, at most 65536 bytes, if the weight is in PSRAM, else 0 bytes.
+    """
     return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_input_in_psram(1) else 0
 
 
@@ -165,20 +175,24 @@ def _get_conv_transpose_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_matmul_shape(node: PlacedStep) -> tuple[int, int, int]:
-    """Return (M, N, L) of the product [M, N] x [N, L]."""
+    """Return (M, N, L) of the product [M, N] x [N, L] that a LinearInt computes.
+
+    M is the product of all axes of the input but the last.
+    """
     columns = node.x.shape[-1]
     return node.x.elements // columns, columns, node.y.shape[-1]
 
 
 def _get_linear_area_arcs(node: PlacedStep) -> int:
-    """Return the bytes of input and output."""
+    """Return the work area of a LinearInt on arcs: the planned bytes of input and output."""
     return node.x.planned_bytes + node.y.planned_bytes
 
 
 def _get_linear_area_venusa(node: PlacedStep) -> int:
-    """Return the planned bytes of the input; of a large one, max(input, output).
+    """Return the work area of a LinearInt on venusA: the planned bytes of the input.
 
-    Large means more than `_MAX_CHUNK_BYTES` with rows rounded up to 4 and columns to 8.
+    It is the larger of input and output if the input, with rows rounded up to 4 and columns to 8,
+    exceeds `_MAX_CHUNK_BYTES`.
     """
     m, n, _ = _get_matmul_shape(node)
     if round_up(m, 4) * round_up(n, 8) > _MAX_CHUNK_BYTES:
@@ -187,10 +201,10 @@ def _get_linear_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_rows_per_pass(m: int, n: int) -> int:
-    """Return the rows of the left operand [m, n] that are processed at once, in equal passes.
+    """Return how many rows of a left operand [m, n] the chip processes at once.
 
-    As few passes as possible for at most `_MAX_CHUNK_BYTES`, with rows rounded up to 4 and n to 8;
-    at least one row.
+    Rows are divided into as few passes as possible such that one has at most `_MAX_CHUNK_BYTES`,
+    with rows rounded up to 4 and n to 8; at least one row.
     """
     pass_count = 1
     while (
@@ -202,9 +216,10 @@ def _get_rows_per_pass(m: int, n: int) -> int:
 
 
 def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
-    """Return the bytes that stage the operands of a product [m, n] x [n, columns] in PSRAM.
+    """Return the bytes that stage rows of a product [m, n] x [n, columns] with data in PSRAM.
 
-    They are those of the rows of one pass, of input or output in PSRAM; with both also 32-bit sums.
+    For the rows of one pass: those of the input or the output that is in PSRAM; if both are, the
+    larger of both and 32-bit sums; 0 if neither is.
     """
     rows = _get_rows_per_pass(m, n)
     if node.is_input_in_psram() and node.is_output_in_psram:
@@ -215,7 +230,11 @@ def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
 
 
 def _get_linear_area_venus(node: PlacedStep) -> int:
-    """Return the bytes of 32-bit sums for a bias, and of operands staged from PSRAM."""
+    """Return the work area of a LinearInt on venus, in bytes.
+
+    It holds 4 bytes per output byte if there is a bias, and the staged rows of an input or output
+    in PSRAM.
+    """
     m, n, columns = _get_matmul_shape(node)
     has_bias = len(node.inputs) > 2
     accumulator_bytes = 4 * node.y.planned_bytes if has_bias else 0
@@ -223,7 +242,11 @@ def _get_linear_area_venus(node: PlacedStep) -> int:
 
 
 def _get_bmm_area_venus(node: PlacedStep) -> int:
-    """Return the bytes of operands staged from PSRAM."""
+    """Return the work area of a BmmInt on venus, in bytes.
+
+    It holds the staged rows of input 0 or the output in PSRAM, and the right operand if that is in
+    PSRAM.
+    """
     m, n, columns = node.x.shape[-2], node.x.shape[-1], node.y.shape[-1]
     right_operand_bytes = n * columns if node.is_input_in_psram(1) else 0
     return _get_staging_bytes(node, m, n, columns) + right_operand_bytes
@@ -233,7 +256,10 @@ def _get_bmm_area_venus(node: PlacedStep) -> int:
 
 
 def _get_padded_map_bytes(node: PlacedStep) -> int:
-    """Return the bytes of the input map with channels rounded up to 8, width to 8 * stride."""
+    """Return the bytes of a pool's input [N, C, H, W].
+
+    C is rounded up to 8, W to 8 times the stride.
+    """
     _, channels, height, width = node.x.shape
     return (
         round_up(channels, 8)
@@ -243,9 +269,9 @@ def _get_padded_map_bytes(node: PlacedStep) -> int:
 
 
 def _get_max_pool_area_venus(node: PlacedStep) -> int:
-    """Return the planned bytes of an output in PSRAM, else 0; for a large map at least 61440.
+    """Return the work area of a MaxPool on venus: the bytes of an output in PSRAM, else 0.
 
-    For a large map, the output counts wherever it is.
+    If the padded input exceeds `_MAX_CHUNK_BYTES`: the output wherever it is, at least 61440.
     """
     if _get_padded_map_bytes(node) > _MAX_CHUNK_BYTES:
         return max(61440, node.y.planned_bytes)
@@ -253,19 +279,22 @@ def _get_max_pool_area_venus(node: PlacedStep) -> int:
 
 
 def _get_max_pool_area(node: PlacedStep) -> int:
-    """Return the bytes of an output in PSRAM, at most 65536."""
+    """Return the work area of a MaxPool on arcs and venusA.
+
+    It has the bytes of an output in PSRAM, at most 65536, else 0.
+    """
     return min(node.y.planned_bytes, _MAX_CHUNK_BYTES) if node.is_output_in_psram else 0
 
 
 def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
-    """Make the rule of AvgPool2dInt.
+    """Make the function that computes the work area of AvgPool2dInt on a chip.
 
     `bytes_per_sum` is the size of an intermediate sum if the window area is a power of two; other
     areas take 8 bytes.
     """
 
     def get_average_pool_area(node: PlacedStep) -> int:
-        """Return the bytes of the intermediate sums, and of the ones of a global average.
+        """Return the work area of an AvgPool2dInt in bytes.
 
         A global average of C channels needs max(H * W, 4 * C), and 4 * C more unless H * W is a
         power of two. Another window needs its output elements (of 8 channels for a padded map above
@@ -289,45 +318,54 @@ def _make_average_pool_rule(bytes_per_sum: int) -> WorkAreaRule:
 
 
 def _get_layer_norm_area(node: PlacedStep) -> int:
-    """Return the scratch bytes of one row of n elements: max(4 n, 2 n + 8)."""
+    """Return the work area of a LayerNormInt with rows of n elements: max(4 n, 2 n + 8) bytes."""
     row_length = node.inputs[1].elements
     return max(4 * row_length, 2 * row_length + 8)
 
 
 def _get_batch_norm_area(node: PlacedStep) -> int:
-    """Return 4 bytes per position of the map."""
+    """Return the work area of a BatchNorm2dInt: 4 bytes per position of the map."""
     return 4 * math.prod(node.x.shape[2:])
 
 
 def _get_lstm_area_venus(node: PlacedStep) -> int:
-    """Return 32 bytes per hidden unit."""
+    """Return the work area of an LSTMInt on venus: 32 bytes per hidden unit."""
     return 32 * int(node.step.get("hidden_size"))
 
 
 def _get_lstm_area(node: PlacedStep) -> int:
-    """Return 32 bytes per hidden unit, and the bytes of all constants."""
+    """Return the work area of an LSTMInt on arcs and venusA.
+
+    It has 32 bytes per hidden unit, and the planned bytes of all constants.
+    """
     return _get_lstm_area_venus(node) + sum(t.planned_bytes for t in node.inputs if t.is_constant)
 
 
 def _get_glu_area(node: PlacedStep) -> int:
-    """Return 7 bytes per element of the gated axis, and for an axis >= 0 per outer index."""
+    """Return the work area of a GluInt: 7 bytes per element of the gated axis `dim`.
+
+    For `dim` >= 0 this is multiplied by the sizes of all axes before it.
+    """
     axis, shape = int(node.step.get("dim", -1)), node.x.shape
     return 7 * shape[axis] * (math.prod(shape[:axis]) if axis >= 0 else 1)
 
 
 def _get_softmax_axis(node: PlacedStep) -> int:
-    """Return the axis as a nonnegative index."""
+    """Return the axis of a SoftmaxInt (`axis`, else `dim`, else -1) as a nonnegative index."""
     axis = node.step.get("axis", node.step.get("dim", -1))
     return int(axis) % len(node.x.shape)
 
 
 def _get_softmax_area_venus(node: PlacedStep) -> int:
-    """Return 2 bytes per element of a row, at most 65536."""
+    """Return the work area of a SoftmaxInt on venus: 2 bytes per row element, at most 65536."""
     return min(2 * node.x.shape[_get_softmax_axis(node)], _MAX_CHUNK_BYTES)
 
 
 def _get_softmax_area_arcs(node: PlacedStep) -> int:
-    """Return 4 bytes per input byte and per element from the axis on, at most 65536."""
+    """Return the work area of a SoftmaxInt on arcs, at most 65536 bytes.
+
+    It has 4 bytes per planned input byte and 4 per element from the softmax axis on.
+    """
     return min(
         4 * node.x.planned_bytes + 4 * math.prod(node.x.shape[_get_softmax_axis(node) :]),
         _MAX_CHUNK_BYTES,
@@ -335,7 +373,10 @@ def _get_softmax_area_arcs(node: PlacedStep) -> int:
 
 
 def _get_softmax_area_venusa(node: PlacedStep) -> int:
-    """Return 6 bytes per element and 4 per element from the axis on, at most 65536."""
+    """Return the work area of a SoftmaxInt on venusA, at most 65536 bytes.
+
+    It has 6 bytes per input element and 4 per element from the softmax axis on.
+    """
     return min(
         6 * node.x.elements + 4 * math.prod(node.x.shape[_get_softmax_axis(node) :]),
         _MAX_CHUNK_BYTES,
@@ -343,14 +384,21 @@ def _get_softmax_area_venusa(node: PlacedStep) -> int:
 
 
 def _get_relu_area(node: PlacedStep) -> int:
-    """Return the bytes of the operands in PSRAM, at most 65536."""
+    """Return the work area of a Relu or Prelu, at most 65536 bytes.
+
+    It has the planned bytes of input and output, each only if in PSRAM.
+    """
     input_bytes = node.x.planned_bytes if node.is_input_in_psram() else 0
     output_bytes = node.y.planned_bytes if node.is_output_in_psram else 0
     return min(input_bytes + output_bytes, _MAX_CHUNK_BYTES)
 
 
 def _get_transpose_area(node: PlacedStep) -> int:
-    """Return the bytes of an input in PSRAM and of a large output in PSRAM, at most 65536."""
+    """Return the work area of a Transpose, at most 65536 bytes.
+
+    It has the planned bytes of an input in PSRAM, and of an output in PSRAM if the input has 65536
+    bytes or more.
+    """
     input_bytes = node.x.planned_bytes if node.is_input_in_psram() else 0
     stages_output = node.is_output_in_psram and node.x.planned_bytes >= _MAX_CHUNK_BYTES
     output_bytes = node.y.planned_bytes if stages_output else 0
@@ -358,7 +406,10 @@ def _get_transpose_area(node: PlacedStep) -> int:
 
 
 def _get_operand_copy_flags(node: PlacedStep) -> list[bool]:
-    """Return for both operands whether they are copied: in PSRAM, or not at the output scale."""
+    """Return for both operands of a sum or difference whether the executor copies them.
+
+    It does if the operand is in PSRAM or its scale differs from `scale_o`.
+    """
     scales = [node.step.get("scale_x"), node.step.get("scale_y")]
     return [
         scale != node.step.get("scale_o") or node.is_input_in_psram(i)
@@ -367,9 +418,10 @@ def _get_operand_copy_flags(node: PlacedStep) -> list[bool]:
 
 
 def _get_add_area(node: PlacedStep) -> int:
-    """Return the bytes of operand copies, each as large as the input.
+    """Return the work area of an iqAdd: copies of its operands, each as large as input 0.
 
-    With the output in PSRAM at least one; else only if both operands are copied, and then one.
+    An operand is copied if it is in PSRAM or not at the output's scale. With the output in PSRAM
+    there is room for all copies and at least one; else for one, and only if both are copied.
     """
     copy_flags = _get_operand_copy_flags(node)
     if node.is_output_in_psram:
@@ -378,17 +430,23 @@ def _get_add_area(node: PlacedStep) -> int:
 
 
 def _get_add_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of an iqAdd, at most 65536."""
+    """Return the work area of an iqAdd on venusA: copies of operands, at most 65536 bytes."""
     return min(_get_add_area(node), _MAX_CHUNK_BYTES)
 
 
 def _get_sub_area(node: PlacedStep) -> int:
-    """Return the bytes of the copied operands."""
+    """Return the work area of an iqSub: the planned bytes of input 0 for each copied operand.
+
+    An operand is copied if it is in PSRAM or not at the output's scale.
+    """
     return sum(_get_operand_copy_flags(node)) * node.x.planned_bytes
 
 
 def _get_mul_area(node: PlacedStep) -> int:
-    """Return the bytes of the input and one more channel if the second operand is per channel."""
+    """Return the work area of an iqMul whose second operand is per channel, [1, C, 1, 1].
+
+    It has the bytes of the input [1, C, H, W] and one more channel; 0 for other shapes.
+    """
     left, right = node.x.shape, node.inputs[1].shape
     if len(left) == 4 and len(right) == 4 and right[2:] == (1, 1) and left != right:
         return left[2] * left[3] * (left[1] + 1)
@@ -396,22 +454,25 @@ def _get_mul_area(node: PlacedStep) -> int:
 
 
 def _get_copy_area(node: PlacedStep) -> int:
-    """Return the bytes of the input."""
+    """Return the work area of an iqPad: the planned bytes of its input."""
     return node.x.planned_bytes
 
 
 def _make_scaled_input_rule(factor: int) -> WorkAreaRule:
-    """Make the rule of an operator that needs `factor` times the bytes of its input."""
+    """Make the function that returns `factor` times the planned bytes of input 0 as work area."""
     return lambda node: factor * node.x.planned_bytes
 
 
 def _get_concat_area_venusa(node: PlacedStep) -> int:
-    """Return the bytes of an output in PSRAM, at most 65536."""
+    """Return the work area of an iqCat on venusA: the elements of an output in PSRAM, else 0.
+
+    At most 65536 bytes.
+    """
     return min(_MAX_CHUNK_BYTES, node.y.elements) if node.is_output_in_psram else 0
 
 
 def _get_concat_area(node: PlacedStep) -> int:
-    """Return the bytes of the output's axes from the concatenated one on, or 0.
+    """Return the work area of an iqCat: the product of its output's sizes from the joined axis on.
 
     It is 0 unless an input is rescaled and an input or the output is in PSRAM.
     """
@@ -486,9 +547,10 @@ INPUT_PLACED_OPERATORS = (AVG_POOL2D.name, PAD.name, MUL.name)
 
 
 def get_work_area(node: PlacedStep, table: str) -> tuple[str, int]:
-    """Return memory and bytes of the work area of a node; 0 bytes if it needs none.
+    """Return (memory, bytes) of the work area of `node`; 0 bytes if it needs none.
 
-    `table` is the chip's `PackerProfile.work_area_table`.
+    The memory is PSRAM only for AvgPool2dInt, iqPad and iqMul with their input there, else shared
+    memory. `table` is the chip's `PackerProfile.work_area_table`.
     """
     rule = WORK_AREA_RULES[table].get(node.step.op)
     follows_input = node.step.op in INPUT_PLACED_OPERATORS and node.is_input_in_psram()
