@@ -23,17 +23,22 @@ _NOT_INDICES = (*REALS, TensorProto.INT8, TensorProto.UNDEFINED)
 
 
 def _type_name(element_type: int) -> str:
-    """Return the lower-case name of an ONNX element type."""
+    """Return the lower-case name of the ONNX `element_type`, such as "int8".
+
+    "type N" if it is unknown.
+    """
     if element_type in TensorProto.DataType.values():
         return TensorProto.DataType.Name(element_type).lower()
     return f"type {element_type}"
 
 
 def _correct_type(kind: TensorKind, declared: int) -> int:
-    """Return the element type to declare for a tensor of `kind`; `declared` if it is plausible.
+    """Return the ONNX element type that a tensor of `kind` should be declared with.
 
-    Integers get the type of their width, unless their scale is unknown and an integer is declared;
-    real numbers declared otherwise get float, and indices their own type.
+    `declared` is the present type, and is returned if it is plausible. Integers get the type of
+    their width, unless their scale is unknown and an integer is declared; real numbers declared as
+    integers or undefined get float, and indices their own type if they are declared as reals, int8
+    or undefined.
     """
     if kind.is_integer:
         return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
@@ -59,9 +64,10 @@ class _WrongType(NamedTuple):
 
 
 def _iter_wrong_types(view: GraphView) -> Iterator[_WrongType]:
-    """Yield each graph input, graph output and If branch output whose declared type is wrong.
+    """Yield inputs, outputs and If branch outputs of `view` whose declared type is wrong.
 
-    Wrong means other than the kind of the tensor implies. Inputs come first.
+    It is wrong if it is not what the tensor holds (integers of a width, real numbers or indices) by
+    its producer and consumers. Inputs come first.
     """
     analysis = KindAnalysis.for_view(view)
     for value in view.main.graph.input:
@@ -77,9 +83,10 @@ def _iter_wrong_types(view: GraphView) -> Iterator[_WrongType]:
 
 
 def _iter_wrong_output_types(scope: Scope, kinds: TensorKinds, role: str) -> Iterator[_WrongType]:
-    """Yield the outputs of `scope` whose declared element type differs from that of their kind.
+    """Yield the outputs of `scope`, a graph or branch, whose declared element type is wrong.
 
-    `role` is the label of the output in messages. Undefined outputs are omitted.
+    `kinds` says what the tensors hold, and so which type is right; `role` is the label of the
+    outputs in messages. Outputs that refer to no tensor are omitted.
     """
     for value in scope.graph.output:
         tensor = scope.find(value.name)
@@ -93,9 +100,9 @@ def _iter_wrong_output_types(scope: Scope, kinds: TensorKinds, role: str) -> Ite
 
 
 def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each graph input or output with a wrong declared type.
+    """Return a finding for each graph input and output of `view` with a wrong declared type.
 
-    Outputs of If branches count too. The edit sets the correct type.
+    Outputs of If branches count too. Each finding has an edit that sets the correct type.
     """
     findings = []
     for role, value, correct_type in _iter_wrong_types(view):
@@ -123,7 +130,7 @@ def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
 
 
 def _set_type(value: ValueInfoProto, element_type: int) -> None:
-    """Set the declared element type of a tensor."""
+    """Set the declared element type of the tensor `value` to `element_type`, in place."""
     value.type.tensor_type.elem_type = element_type
 
 
@@ -131,7 +138,10 @@ def _set_type(value: ValueInfoProto, element_type: int) -> None:
 
 
 class _StaleValueInfo(NamedTuple):
-    """A wrong value_info entry; `correct_type` is 0 if the entry has to be dropped."""
+    """A value_info entry that contradicts the graph, with the scope it stands in and the reason.
+
+    `correct_type` is the element type to declare, or 0 if the entry has to be dropped.
+    """
 
     scope: Scope
     value: ValueInfoProto
@@ -140,7 +150,7 @@ class _StaleValueInfo(NamedTuple):
 
 
 def _iter_stale_value_info(view: GraphView) -> Iterator[_StaleValueInfo]:
-    """Yield the value_info entries of unknown tensors, and those with a wrong shape or type.
+    """Yield the value_info entries of `view` for unknown tensors, or with a wrong shape or type.
 
     Shapes are compared only for tensors that nodes of the main graph compute.
     """
@@ -165,10 +175,10 @@ def _iter_stale_value_info(view: GraphView) -> Iterator[_StaleValueInfo]:
 def _check_value_info(
     scope: Scope, value: ValueInfoProto, inferred: Dims | None, kind: TensorKind
 ) -> _StaleValueInfo | None:
-    """Compare the value_info of a tensor with its inferred shape and its kind; None if it fits.
+    """Compare the value_info entry `value` with the tensor's inferred shape and its kind.
 
-    `inferred` is None if the shape is not known. The correct type of the result is 0 for a wrong
-    shape, whose entry is dropped.
+    None if it fits. `inferred` is None if the shape is not known; `kind` tells which element type
+    is right. For a wrong shape the correct type of the result is 0: the entry is to be dropped.
     """
     if shapes_conflict(dims_of(value), inferred):
         reason = f"its shape is {list(inferred or ())}, not {list(dims_of(value) or ())}"
@@ -182,7 +192,7 @@ def _check_value_info(
 
 
 def _find_stale_value_info(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each wrong value_info entry, with one edit.
+    """Return a finding for each wrong value_info entry of `view`, with one edit.
 
     The edit sets the correct type where that is known, else drops the entry.
     """

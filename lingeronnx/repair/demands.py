@@ -26,13 +26,14 @@ __all__ = ["Demands"]
 
 
 class Demands:
-    """The demands on all tensors of a view, collected in one walk against the edges.
+    """What the consumers of each tensor of a graph need: integers (at which scale) or reals.
 
-    Demands are propagated through Dequants and through operators that pass integers on.
+    Collected in one walk against the edges, and propagated upstream through Dequants and operators
+    that pass integers on.
     """
 
     def __init__(self, view: GraphView) -> None:
-        """Collect the demands on all tensors of `view`, in reverse topological order."""
+        """Collect what the consumers of each tensor of `view` need, from the last node back."""
         self.view = view
         self.demands: dict[TensorView, TensorDemand] = {}
         self._collect_branch_outputs()
@@ -40,11 +41,14 @@ class Demands:
             self._collect_node(node)
 
     def demand_of(self, tensor: TensorView) -> TensorDemand:
-        """Return the demand on `tensor`; it is empty if the tensor has no consumer."""
+        """Return what consumers of `tensor` need: integer readers, reals, scales of Dequants.
+
+        The object may be changed in place. It is empty, and stored, if the tensor has no consumer.
+        """
         return self.demands.setdefault(tensor, TensorDemand())
 
     def _collect_branch_outputs(self) -> None:
-        """Count branch outputs of an If that are declared as integers as integer consumers.
+        """Count If branch outputs that are declared as integers as needing integers.
 
         Such a branch returns integers: a Dequant in front of the output contradicts the file.
         """
@@ -59,10 +63,11 @@ class Demands:
                     self.demand_of(tensor).integer_readers.append(reader)
 
     def _collect_node(self, node: NodeView) -> None:
-        """Add the demands of a node on its inputs; those on its outputs must be complete.
+        """Add what `node` needs to the demands on its inputs.
 
-        Dequants and integer operators demand integers, data movement passes on the demands on its
-        outputs, and other nodes demand real numbers, except for indices.
+        Those on its outputs must be complete. Dequants and integer operators demand integers, data
+        movement passes on the demands on its outputs, and other nodes demand real numbers, except
+        for indices.
         """
         if is_dequant(node):
             self._collect_dequant(node)
@@ -79,16 +84,20 @@ class Demands:
             self._add_real_demands(node, range(len(node.inputs)))
 
     def _collect_dequant(self, node: NodeView) -> None:
-        """Pass the integer demand of a Dequant on to its input and add the scale of the Dequant."""
+        """Give the input of the Dequant `node` the integer demands on its output, and its scale.
+
+        The scale (`scale_o`) is added to the demand on the input, None if the attribute is missing.
+        """
         self._propagate(node, [0], real=False)
         tensor = node.inputs[0] if node.inputs else None
         if tensor is not None:
             self.demand_of(tensor).dequant_scales.append(node.attributes.get("scale_o"))
 
     def _add_integer_demands(self, node: NodeView) -> None:
-        """Add an integer reader to each activation of an integer node, with scale and bits.
+        """Record the integer operator `node` as integer reader of its activations.
 
-        Bits are known for input 0 only, from `data_bits`. A Quant has none.
+        Bits are known for input 0 only, from `data_bits`. A Quant, which reads real numbers, adds
+        nothing.
         """
         if is_quant(node):
             return
@@ -111,10 +120,10 @@ class Demands:
                 self.demand_of(tensor).real = True
 
     def _propagate(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
-        """Add the demand on the first output (all outputs of a Split) to the inputs at `indices`.
+        """Add what consumers of the output of `node` need to its inputs at `indices`.
 
-        Integer readers and Dequant scales are always passed on, the demand for real numbers only if
-        `real`.
+        Of a Split all outputs count, else the first. Integer readers and Dequant scales are always
+        passed on, the demand for real numbers only if `real`.
         """
         results = node.outputs if node.proto.op_type == "Split" else node.outputs[:1]
         for index in indices:

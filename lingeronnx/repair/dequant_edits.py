@@ -41,7 +41,10 @@ REPAIR_NAME = "dequants"
 
 
 def tensor_read_by(read: TensorRead) -> TensorView | None:
-    """Return the tensor that `read`, a node input or graph output, refers to; None if absent."""
+    """Return the tensor that `read`, a node input or graph output, refers to.
+
+    None if it is undefined.
+    """
     if read.node is not None:
         return read.node.inputs[read.index]
     assert read.output is not None
@@ -50,9 +53,10 @@ def tensor_read_by(read: TensorRead) -> TensorView | None:
 
 
 def find_upstream_dequant(tensor: TensorView, kinds: TensorKinds) -> NodeView | None:
-    """Return the invalid Dequant from which operators that pass integers on compute `tensor`.
+    """Return the invalid Dequant from which the integers in `tensor` come, or None.
 
-    Returns None if the integers do not come from an invalid Dequant.
+    Looks upstream through operators that pass integers on. An invalid Dequant is one at a wrong
+    place, with a wrong scale or on the wrong values, according to `kinds`.
     """
     node = tensor.producer
     while node is not None and (always_passes_integers(node) or passes_integers_on_demand(node)):
@@ -95,7 +99,7 @@ class EditPlan:
     """
 
     def __init__(self, view: GraphView) -> None:
-        """Plan the edits for all Dequant faults of `view`; nothing is applied yet."""
+        """Plan the edits for all Dequant faults of `view`; the model is not modified yet."""
         self.view = view
         self.kinds = KindAnalysis.for_view(view).kinds
         self.edits: list[tuple[_EditOwner, Edit]] = []
@@ -117,13 +121,18 @@ class EditPlan:
         self._plan_edits()
 
     def edits_for(self, owner: _EditOwner) -> list[Edit]:
-        """Return the edits that repair a fault."""
+        """Return the planned edits that repair the fault `owner`, in the order of application.
+
+        `owner` is an invalid Dequant, or a node input or graph output that reads integers as real
+        numbers.
+        """
         return [edit for edit_owner, edit in self.edits if edit_owner is owner]
 
     def _plan_edits(self) -> None:
-        """Plan all edits: per tensor, graph outputs before nodes; last, unused Dequants.
+        """Plan the edits for all integer tensors that are read as reals without a valid Dequant.
 
-        Tensors whose scale is unknown are left without edits.
+        Per tensor, graph outputs come before nodes; then consumers bypass invalid Dequants that are
+        not reused, and these are removed. Tensors whose scale is unknown are left without edits.
         """
         rewired: set[tuple[NodeView, int]] = set()
         for tensor, reads in self.kinds.missing_dequants.items():
@@ -142,9 +151,9 @@ class EditPlan:
         self._remove_unused_dequants()
 
     def _find_owner(self, tensor: TensorView, read: TensorRead) -> _EditOwner:
-        """Return the fault that is repaired if `read` gets the real numbers of `tensor`.
+        """Return the fault that is repaired when `read` gets the real numbers of `tensor`.
 
-        It is the invalid Dequant between `tensor` and `read` if there is one, else the read itself.
+        It is the invalid Dequant between `tensor` and `read` if there is one, else `read` itself.
         """
         direct = tensor_read_by(read)
         if direct is not None and direct is not tensor and direct in self.kinds.dequant_sources:
@@ -164,10 +173,11 @@ class EditPlan:
         before: object = None,
         after: object = None,
     ) -> None:
-        """Append an edit that repairs the fault `owner`.
+        """Append an edit that repairs the fault `owner` to the plan.
 
-        Its rank is its position in the plan. `node` and `tensor` name the place, `before` and
-        `after` the changed value; `apply` does nothing by default.
+        Its rank is its position there. `action` and `text` are for the report; `node` and `tensor`
+        name the place, `before` and `after` the changed value. `apply` changes the model, and does
+        nothing by default.
         """
         edit = Edit(
             REPAIR_NAME,
@@ -199,10 +209,11 @@ class EditPlan:
     # ---- graph outputs ----
 
     def _fix_graph_output(self, tensor: TensorView, read: TensorRead, scale: float) -> None:
-        """Plan a Dequant for a graph output that is the integer `tensor`.
+        """Plan a Dequant for the graph output `read`, which returns the integers of `tensor`.
 
         An invalid Dequant before the output is reused, and an Identity turned into the Dequant;
-        else a new Dequant takes over the output's name, and the integers get another one.
+        else a new Dequant takes over the output's name, and the integers get another one. A branch
+        output refers to the new Dequant's output instead. Nothing is planned for a graph input.
         """
         assert read.output is not None
         assert read.scope is not None
@@ -224,9 +235,9 @@ class EditPlan:
             self._insert_dequant(owner, tensor, read.scope, scale, output_name, output_name)
 
     def _rename_integers(self, owner: _EditOwner, tensor: TensorView, output_name: str) -> None:
-        """Rename an integer tensor that has the name of a graph output to ``<name>_q``.
+        """Plan to rename `tensor`, whose integers have the name of a graph output, to ``<name>_q``.
 
-        The edit belongs to the fault `owner`; later edits see the new name.
+        The edit belongs to the fault `owner`; later edits of the plan see the new name.
         """
         integer_name = self._reserve_name(f"{output_name}_q")
         for read in tensor.reads:
@@ -242,15 +253,16 @@ class EditPlan:
         )
 
     def _is_identity(self, node: NodeView) -> bool:
-        """Whether a node is an Identity that is not planned to become a Dequant."""
+        """Whether `node` is an Identity that is not planned to become a Dequant."""
         return node.proto.op_type == "Identity" and node.is_standard and node not in self.converted
 
     def _replace_identity(
         self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float
     ) -> None:
-        """Turn an Identity into a Dequant; its other consumers read the input of the Identity.
+        """Plan to turn the Identity `node` into a Dequant.
 
-        `tensor` is the output of the Identity, `scale` becomes `scale_o`.
+        Its other consumers read the Identity's input. `tensor` is the output of the Identity,
+        `scale` becomes the attribute `scale_o`.
         """
         source = self._current_name(self.kinds.resolve(dequant_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
@@ -270,10 +282,11 @@ class EditPlan:
     # ---- nodes ----
 
     def _provide_real_tensor(self, tensor: TensorView, read: TensorRead, scale: float) -> str:
-        """Return the name of a tensor with the real numbers of `tensor` for the node input `read`.
+        """Return the name of a tensor with `tensor` as real numbers, for the node input `read`.
 
-        In this order: a valid Dequant's output that is visible there (its own input if it is one),
-        an invalid Dequant that is reused, a new Dequant with `scale`, whose insertion is planned.
+        In this order: the output of a Dequant that is visible there (what `read` reads already, if
+        it is one), an invalid Dequant that is reused with `scale`, or a new Dequant, whose
+        insertion is planned.
         """
         assert read.node is not None
         assert read.scope is not None
@@ -299,7 +312,7 @@ class EditPlan:
         return result
 
     def _is_reusable(self, node: NodeView, tensor: TensorView) -> bool:
-        """Whether the invalid Dequant `node` can dequantize `tensor` for a new consumer.
+        """Whether `node`, an invalid Dequant, can become the Dequant of the integer `tensor`.
 
         It must read the tensor already, in the same scope, have an output, and not be reused yet.
         """
@@ -311,9 +324,10 @@ class EditPlan:
         )
 
     def _reuse_dequant(self, node: NodeView, tensor: TensorView, scale: float) -> str:
-        """Keep an invalid Dequant as the Dequant of `tensor`, and return the name of its output.
+        """Keep `node`, an invalid Dequant, as the Dequant of `tensor`.
 
-        An edit changes `scale_o` if it is not `scale`; a Dequant that is reused already stays.
+        Return the name of its output. An edit of `scale_o` is planned if it is not `scale`. One
+        that is reused already stays as it is.
         """
         result = node.outputs[0]
         assert result is not None
@@ -370,9 +384,9 @@ class EditPlan:
         self.available_reals.setdefault(tensor, []).append((scope, result))
 
         def apply() -> None:
-            """Insert the node after the producer (without one at `offset`), and call `then`.
+            """Insert the new Dequant after the producer of its input, or at the graph's start.
 
-            Also imports the Dequant's domain if the model does not.
+            Also imports the Dequant's domain if the model does not, and calls `then` at the end.
             """
             index = offset
             if producer is not None:
@@ -395,9 +409,9 @@ class EditPlan:
         )
 
     def _rewire_input(self, owner: _EditOwner, node: NodeView, index: int, name: str) -> None:
-        """Plan the edit that lets input `index` of `node` read tensor `name`.
+        """Plan the edit that lets input `index` of `node` read the tensor `name`.
 
-        No edit if it reads that tensor already.
+        It repairs the fault `owner`. No edit if the input reads that tensor already.
         """
         before = self._current_input(node, index)
         if before == name:
@@ -415,7 +429,7 @@ class EditPlan:
     # ---- invalid Dequants that are not reused ----
 
     def _bypass_removed_dequants(self, rewired: set[tuple[NodeView, int]]) -> None:
-        """Let the consumers of invalid Dequants read the integers instead.
+        """Plan that consumers of invalid Dequants read the Dequants' integer inputs instead.
 
         Left out are the node inputs (node, index) in `rewired`, whose edits are planned already,
         and inputs of Dequants that will be removed.
@@ -432,7 +446,7 @@ class EditPlan:
                     self._rewire_input(tensor.producer, node, index, name)
 
     def _is_removed(self, node: NodeView) -> bool:
-        """Whether a node is an invalid Dequant that no consumer reuses."""
+        """Whether `node` is an invalid Dequant that no consumer reuses, so that it is removed."""
         return node in self.kinds.invalid_dequants and node not in self.reused_dequants
 
     def _remove_unused_dequants(self) -> None:
@@ -443,11 +457,11 @@ class EditPlan:
                 self._remove_dequant(node, sources_with_output_name)
 
     def _remove_dequant(self, node: NodeView, sources_with_output_name: set[TensorView]) -> None:
-        """Plan the edit that removes an invalid Dequant.
+        """Plan the edit that removes `node`, an invalid Dequant.
 
-        If the Dequant computes a graph output, that output refers to the source, or the source gets
-        its name, or, where neither is possible, the Dequant becomes an Identity. A source that gets
-        a name is added to `sources_with_output_name`.
+        If it computes a graph output, that output refers to the Dequant's source, or the source
+        gets its name, or, where neither is possible, the Dequant becomes an Identity. A source that
+        gets a name is added to `sources_with_output_name`.
         """
         result = node.outputs[0]
         assert result is not None
@@ -495,9 +509,9 @@ class EditPlan:
         self.renamed_tensors[source] = output_name
 
     def _rename_source(self, source: TensorView, before: str, name: str) -> None:
-        """Rename the output of `source`'s producer to `name`, and each input that reads `before`.
+        """Rename the node output `source` to `name`, and each node input that reads `before`.
 
-        Includes nodes that earlier edits added.
+        This is an edit that is applied; nodes that earlier edits added are included.
         """
         for proto in (*(node.proto for node in self.view.nodes), *self.new_nodes):
             for index, graph_input in enumerate(proto.input):
@@ -508,20 +522,20 @@ class EditPlan:
 
 
 def _set_input(node: NodeView, index: int, name: str) -> None:
-    """Let input `index` of a node read the tensor `name`."""
+    """Let input `index` of `node` read the tensor `name`, in place."""
     node.proto.input[index] = name
 
 
 def _set_graph_output(
     output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None
 ) -> None:
-    """Let a graph output refer to the tensor `name`, then call `then`."""
+    """Let the graph output `output` refer to the tensor `name`, in place; then call `then`."""
     output.name = name
     then()
 
 
 def _set_dequant_scale(node: NodeView, scale: float) -> None:
-    """Set the attribute `scale_o` of a Dequant to `scale`, and remove its former name `scale_x`."""
+    """Set `scale_o` of the Dequant `node` to `scale`; remove its former name `scale_x`."""
     attributes = [
         attribute
         for attribute in node.proto.attribute
@@ -547,7 +561,7 @@ def _turn_into_dequant(
 
 
 def _turn_into_identity(node: NodeView, source: str) -> None:
-    """Turn a Dequant into an Identity of `source`, since its output is needed under this name."""
+    """Turn the Dequant `node` into an Identity of `source`, in place."""
     node.proto.op_type, node.proto.domain = "Identity", ""
     del node.proto.attribute[:]
     node.proto.input[0] = source

@@ -36,10 +36,11 @@ __all__ = ["DEQUANT_REPAIR"]
 
 
 def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
-    """Return the findings on Dequants of a view, with the edits that fix them.
+    """Return the findings on the Dequants of `view`, with the edits that fix them.
 
-    In order: invalid Dequants, Dequants without input, missing ones, invalid reads, scale
-    mismatches.
+    In order: Dequants that are misplaced, redundant or have a wrong scale; those without input;
+    missing ones; integer operators that read no integers; and scales that differ from the
+    producer's.
     """
     analysis = KindAnalysis.for_view(view)
     kinds = analysis.kinds
@@ -66,9 +67,10 @@ def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
 def _describe_invalid_dequant(
     node: NodeView, kinds: TensorKinds, analysis: KindAnalysis, plan: EditPlan
 ) -> RepairFinding:
-    """Return the finding on a Dequant that is misplaced, redundant or has a wrong scale.
+    """Return the finding on `node`, a Dequant that is misplaced, redundant or has a wrong scale.
 
-    `before` and `after` of the finding are set for a wrong scale only.
+    Its edits are those of `plan`. `before` and `after` of the finding are set for a wrong scale
+    only.
     """
     source = kinds.resolve(dequant_input(node))
     kind = kinds.kind_of.get(source, MISSING)
@@ -95,7 +97,10 @@ def _describe_invalid_dequant(
 
 
 def _format_misplaced(demand: TensorDemand) -> str:
-    """Return the message on a Dequant before integer operators: it names the first of `demand`."""
+    """Return the message on a Dequant upstream of integer operators.
+
+    It names the first of `demand`.
+    """
     readers = [reader.node for reader in demand.integer_readers if reader.node is not None]
     if not readers:
         return "is upstream of an operator that needs integers"
@@ -106,10 +111,10 @@ def _format_misplaced(demand: TensorDemand) -> str:
 def _find_missing_dequants(
     tensor: TensorView, reads: Sequence[TensorRead], kinds: TensorKinds, plan: EditPlan
 ) -> list[RepairFinding]:
-    """Return the findings on consumers that read the integers of `tensor` as real numbers.
+    """Return a finding for each of `reads` that takes the integers of `tensor` as real numbers.
 
     A finding is fatal if the scale is not known, or if `tensor` is a graph input that is an output
-    too. Reads behind an invalid Dequant are left out.
+    too. Reads behind an invalid Dequant, which is reported instead, are left out.
     """
     findings = []
     scale = find_scale(tensor, kinds)
@@ -157,10 +162,10 @@ def _format_missing_dequant(
 def _describe_invalid_read(
     read: TensorRead, tensor: TensorView, kinds: TensorKinds
 ) -> RepairFinding | None:
-    """Return the finding on an integer operator whose operand is not integer.
+    """Return the fatal finding that `read`, an operand of an integer operator, holds no integers.
 
-    The finding is fatal. `tensor` is the operand; None if it is undefined, which is another
-    finding.
+    `tensor` is the operand: real numbers or indices. None if it is undefined, which another repair
+    step reports.
     """
     kind, node = kinds.kind_of.get(tensor, MISSING), read.node
     if kind.category == "missing" or node is None:
@@ -178,10 +183,10 @@ def _describe_invalid_read(
 
 
 def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFinding]:
-    """Return a note for each integer operand whose scale attribute differs from its producer.
+    """Return a note for each integer operand with another scale attribute than its producer.
 
     `before` is the attribute, `after` the producer's scale, which is used. Unknown scales are not
-    compared.
+    compared. Notes have no edits.
     """
     findings = []
     for node in view.order:

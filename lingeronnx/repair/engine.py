@@ -74,7 +74,7 @@ class Repaired:
         return bool(self.report.edits)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the graph and return its path.
+        """Write the repaired graph, and return its path.
 
         An unchanged graph is copied byte by byte, except to another folder if it has external data.
 
@@ -178,7 +178,7 @@ def repair_model(model: ModelProto) -> RepairReport:
 
 
 def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
-    """Return a fatal finding for the first node with a zero point other than 0, else nothing.
+    """Return a list with a fatal finding for the first node with a zero point other than 0, or [].
 
     The repair steps assume that zero points are 0.
     """
@@ -194,9 +194,10 @@ def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
 
 
 def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
-    """Apply the edits of the findings of one repair step to the model of `view` and return them.
+    """Apply the edits of `findings` to the model of `view`, in the order of their ranks.
 
-    Afterwards the view no longer describes the model. The nodes are sorted again.
+    Return them. If there are any, the nodes of all graphs are sorted topologically afterwards, and
+    `view` no longer describes the model.
     """
     edits = [edit for finding in findings for edit in finding.edits]
     edits.sort(key=lambda edit: edit.rank)
@@ -208,10 +209,10 @@ def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit
 
 
 def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
-    """Return a fatal finding if a repaired model still has faults, or has an invalid structure.
+    """Return a list with one fatal finding if the repaired `model` still has faults, else [].
 
-    A fault is a finding of any repair step other than a note. Only the first one is reported; the
-    list is empty if there is none.
+    A fault is a finding of any repair step other than a note, or an invalid structure. Only the
+    first one is reported.
     """
     view = GraphView(model)
     for step in REPAIRS:
@@ -228,6 +229,6 @@ def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
 
 
 def _is_self_contained(original: bytes) -> bool:
-    """Whether a serialized model has no external data."""
+    """Whether the serialized model `original` has no external data."""
     model = ModelProto.FromString(original)
     return all(tensor.data_location != tensor.EXTERNAL for tensor in onnx_file.iter_tensors(model))

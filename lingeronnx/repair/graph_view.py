@@ -40,7 +40,7 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 
 @dataclass(eq=False)
 class NodeView:
-    """A node with its tensors and subgraphs; an omitted optional input or output is None."""
+    """A node of a model with its tensors and subgraphs; an omitted input or output is None."""
 
     proto: NodeProto
     scope: Scope
@@ -50,17 +50,20 @@ class NodeView:
 
     @property
     def is_standard(self) -> bool:
-        """Whether the operator belongs to the standard ONNX domain."""
+        """Whether the operator is of the standard ONNX domain ("" or "ai.onnx")."""
         return self.proto.domain in _STANDARD_DOMAINS
 
     @property
     def label(self) -> str:
-        """Name of the node in reports."""
+        """Name of the node in reports: its operator, and its name or else its first output."""
         return node_label(self.proto)
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
-        """Values of the numeric, list and string attributes by name."""
+        """Values of the numeric, list and string attributes of the node, by name.
+
+        Others are omitted.
+        """
         return attribute_values(self.proto)
 
 
@@ -110,7 +113,11 @@ class TensorView:
 
 @dataclass(eq=False)
 class Scope:
-    """The main graph or a subgraph, which also sees the names of the graphs around it."""
+    """A main graph or subgraph of a model, with its own tensors and nodes.
+
+    It also sees the names of the graphs around it, its `parent`. `owner` is the node that has the
+    subgraph as attribute `attribute`; both are empty for the main graph.
+    """
 
     graph: GraphProto
     parent: Scope | None = None
@@ -120,7 +127,10 @@ class Scope:
     nodes: list[NodeView] = field(default_factory=list)
 
     def find(self, name: str) -> TensorView | None:
-        """Return the tensor `name` of this scope or the nearest one around it, else None."""
+        """Return the tensor `name` of this graph or of the nearest graph around it.
+
+        None if it is undefined.
+        """
         scope: Scope | None = self
         while scope is not None:
             if name in scope.tensors:
@@ -129,7 +139,7 @@ class Scope:
         return None
 
     def can_see(self, target: Scope) -> bool:
-        """Whether `target` is this scope or one around it, whose tensors can be read here."""
+        """Whether `target` is this graph or one around it, so that its tensors can be read here."""
         scope: Scope | None = self
         while scope is not None and scope is not target:
             scope = scope.parent
@@ -193,9 +203,10 @@ class GraphView:
                     self._register_scope(subgraph)
 
     def _connect_reads(self, scope: Scope) -> None:
-        """Record each node input and graph output of a scope as a read of its tensor.
+        """Record each node input and graph output of `scope` as a read of the tensor that it names.
 
-        A name without a tensor becomes an undefined one.
+        A name without a tensor becomes an undefined tensor of the main graph. Omitted inputs are
+        None.
         """
         for node in scope.nodes:
             for index, name in enumerate(node.proto.input):
@@ -209,9 +220,9 @@ class GraphView:
             )
 
     def _find_or_add_undefined(self, scope: Scope, name: str) -> TensorView:
-        """Return the tensor that `name` refers to in `scope`.
+        """Return the tensor that `name` refers to in `scope` or a graph around it.
 
-        If there is none, adds it to the main graph and to `undefined_tensors`.
+        If there is none, an undefined tensor is added to the main graph and to `undefined_tensors`.
         """
         tensor = scope.find(name)
         if tensor is None:
@@ -234,12 +245,12 @@ class GraphView:
 
     @property
     def nodes(self) -> Iterator[NodeView]:
-        """All nodes in file order, those of subgraphs after those of the enclosing graph."""
+        """All nodes of the model in file order, those of subgraphs after the graph around."""
         for scope in self.scopes:
             yield from scope.nodes
 
     def names(self) -> set[str]:
-        """Return the names of all tensors in all scopes."""
+        """Return the names of all tensors in the main graph and all subgraphs."""
         return {name for scope in self.scopes for name in scope.tensors}
 
     def is_output(self, tensor: TensorView) -> bool:
@@ -247,10 +258,10 @@ class GraphView:
         return any(read.output is not None for read in tensor.reads)
 
     def rename(self, tensor: TensorView, name: str) -> None:
-        """Rename the node output `tensor` for all its consumers, except outputs of its own graph.
+        """Rename `tensor`, a node output, to `name` in the model, for all its consumers.
 
-        Changes the model in place, also its value_info; outputs of subgraphs that pass it on
-        follow. The view itself still has the old name.
+        Outputs of its own graph are not renamed, but outputs of subgraphs that pass it on and
+        value_info are. This view itself still has the old name.
         """
         assert tensor.producer is not None
         tensor.producer.proto.output[tensor.index] = name
@@ -265,7 +276,7 @@ class GraphView:
 
 
 def _register_node(proto: NodeProto, scope: Scope) -> None:
-    """Append a node to its scope and register its outputs as tensors.
+    """Append a node for `proto` to `scope`, and register its outputs as tensors there.
 
     If a name has several producers, the first one wins. Empty output names become None.
     """
@@ -295,9 +306,10 @@ def fresh_name(base: str, used_names: Container[str], number: int = 1) -> str:
 
 
 def _constant_element_type(proto: NodeProto) -> int:
-    """Return the ONNX element type of a Constant node: that of its `value`, FLOAT or INT64.
+    """Return the ONNX element type of `proto`, a Constant node.
 
-    FLOAT for `value_float` and `value_floats`, INT64 for anything else.
+    That of its attribute `value`; FLOAT for `value_float` and `value_floats`, INT64 for anything
+    else.
     """
     for attribute in proto.attribute:
         if attribute.name == "value":
@@ -341,12 +353,12 @@ def is_scale(value: object) -> TypeGuard[float]:
 
 
 def same_scale(first: object, second: object) -> bool:
-    """Whether two values are valid scales that are equal within float32 precision."""
+    """Whether `first` and `second` are valid scales (finite, > 0) and equal within 1e-6."""
     return is_scale(first) and is_scale(second) and math.isclose(first, second, rel_tol=1e-6)
 
 
 def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
-    """Sort the nodes of a scope topologically, keeping the file order where possible.
+    """Sort the nodes of `scope` topologically, keeping the file order where possible.
 
     Does not change the scope.
 
@@ -379,9 +391,9 @@ def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
 
 
 def _collect_dependencies(scope: Scope) -> tuple[list[int], dict[int, list[int]]]:
-    """Count the producers that each node of a scope depends on, and list the consumers of each.
+    """Return how many nodes of `scope` each node depends on, and the consumers of each node.
 
-    Nodes are identified by their index in `scope.nodes`.
+    Nodes are identified by their index in `scope.nodes`; what their subgraphs read counts too.
     """
     index_of = {node: index for index, node in enumerate(scope.nodes)}
     dependency_counts: list[int] = []
@@ -398,7 +410,7 @@ def _collect_dependencies(scope: Scope) -> tuple[list[int], dict[int, list[int]]
 
 
 def _iter_read_tensors(node: NodeView) -> Iterator[TensorView]:
-    """Yield the tensors that a node reads, then those that nodes and outputs of its subgraphs read.
+    """Yield the tensors that `node` reads, then those that nodes and outputs of its subgraphs read.
 
     Absent inputs are omitted; a tensor may come several times.
     """
@@ -424,10 +436,10 @@ def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
 
 
 def sort_all(view: GraphView) -> None:
-    """Sort the nodes of each graph of the model topologically, in place.
+    """Sort the nodes of each graph of the model of `view` topologically, in place.
 
     Subgraphs are sorted first, since sorting replaces the nodes of the enclosing graph with copies;
-    the view no longer describes them.
+    `view` no longer describes them afterwards.
     """
     for scope in reversed(view.scopes):
         order, _ = sort_topologically(scope)
@@ -436,10 +448,13 @@ def sort_all(view: GraphView) -> None:
 
 
 def remove_node(graph: GraphProto, proto: NodeProto) -> None:
-    """Remove the node `proto` from `graph`, comparing by identity."""
+    """Remove the node `proto` from `graph`, in place; equal nodes are told apart by identity."""
     del graph.node[index_of_node(graph, proto)]
 
 
 def index_of_node(graph: GraphProto, proto: NodeProto) -> int:
-    """Return the index of the node `proto` in `graph`, comparing by identity."""
+    """Return the index of the node `proto` in `graph`; equal nodes are told apart by identity.
+
+    StopIteration if it is not there.
+    """
     return next(index for index, node in enumerate(graph.node) if node is proto)

@@ -40,9 +40,10 @@ _MAX_SHAPE_TRIALS = 200
 
 
 def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each undefined tensor; it is fatal unless there is a unique match.
+    """Return a finding for each undefined tensor of `view` that a node or graph output refers to.
 
-    A unique match is an unused tensor, which the edit connects.
+    If exactly one unused tensor of the graph matches it, the edit lets the consumers read that one;
+    else the finding is fatal.
     """
     findings = []
     for tensor, matches, conflict in _match_lost_tensors(view):
@@ -62,13 +63,16 @@ def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
 
 
 def _format_names(tensors: Sequence[TensorView]) -> str:
-    """Return the quoted names of the first four tensors, with dots if there are more."""
+    """Return the quoted names of the first four of `tensors`, with dots if there are more."""
     names = ", ".join(f"'{tensor.name}'" for tensor in tensors[:4])
     return f"{names} ..." if len(tensors) > 4 else names
 
 
 def _format_no_candidate(view: GraphView, tensor: TensorView) -> str:
-    """Return the message for an undefined tensor that no unused tensor matches."""
+    """Return the message that no unused tensor can replace the undefined `tensor`.
+
+    It names the scale that the consumers expect if there is exactly one.
+    """
     scales = KindAnalysis.for_view(view).demand_of(tensor).scales()
     scale = f" at scale {format_scale(scales[0])}" if len(scales) == 1 else ""
     return f"no unused tensor matches{scale}; export the model again"
@@ -88,7 +92,7 @@ def _make_rewire_edit(tensor: TensorView, replacement: TensorView) -> Edit:
 
 
 def _reconnect(tensor: TensorView, replacement: TensorView) -> None:
-    """Let the consumers of `tensor` read `replacement`.
+    """Let the consumers of the undefined `tensor` read `replacement`, in place.
 
     A graph output gets an Identity, which a later repair step removes or turns into a Dequant.
     """
@@ -141,8 +145,8 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
 def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
     """Return undefined tensor -> unused tensors of the main graph that can replace it.
 
-    Kind, scale and width are always compared; shapes only if there are at most `_MAX_SHAPE_TRIALS`
-    pairs.
+    They must hold what the consumers need: real numbers, indices, or integers of the scale and
+    width. Shapes are compared too, unless there are more than `_MAX_SHAPE_TRIALS` pairs.
     """
     analysis = KindAnalysis.for_view(view)
     unused = [
@@ -168,9 +172,10 @@ def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
 
 
 def _can_replace(analysis: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
-    """Whether an unused tensor has the kind, scale and width of an undefined `tensor`.
+    """Whether the unused tensor `candidate` holds what consumers of the undefined `tensor` need.
 
-    It must not depend on `tensor` itself, and all readers must accept its kind.
+    That is real numbers, indices, or integers of their scale and width. `candidate` must not depend
+    on `tensor` itself.
     """
     kind = analysis.root_kinds.get(candidate)
     if kind is None or kind.category == "missing" or _depends_on(candidate, tensor):
@@ -198,7 +203,7 @@ def _matches_integer_demand(kind: TensorKind, demand: TensorDemand) -> bool:
 def _accepts_kind(
     read: TensorRead, kind: TensorKind, root_kinds: Mapping[TensorView, TensorKind]
 ) -> bool:
-    """Whether a node input or a graph output accepts a tensor of `kind`.
+    """Whether the consumer `read`, a node input or graph output, accepts a tensor of `kind`.
 
     A Dequant accepts integers, an integer operator only on its integer inputs, a graph output
     indices only if declared int64 or bool; other nodes accept indices where they read them.
@@ -242,7 +247,7 @@ def _depends_on(candidate: TensorView, tensor: TensorView) -> bool:
 def _is_shape_compatible(
     view: GraphView, tensor: TensorView, candidate: TensorView, known_conflicts: set[str]
 ) -> bool:
-    """Whether replacing `tensor` by `candidate` causes no new shape conflicts.
+    """Whether reading `candidate` instead of the undefined `tensor` causes no new shape conflicts.
 
     Tried on a copy of the model; `known_conflicts` are those before the change.
     """

@@ -109,7 +109,7 @@ _ELEMENTS = {
 
 @dataclass(frozen=True)
 class TensorKind:
-    """The kind of values that a tensor contains.
+    """The kind of values that a tensor contains: quantized integers, real numbers or indices.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class TensorKind:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the tensor contains quantized integers."""
+        """Whether the tensor contains quantized integers, not real numbers, indices or nothing."""
         return self.category == "integer"
 
     @property
@@ -150,7 +150,10 @@ def get_kinds(
     kind_of: Mapping[TensorView, TensorKind],
     default: TensorKind = MISSING,
 ) -> list[TensorKind]:
-    """Return the kinds of tensors; `default` for None and for those without a known kind."""
+    """Return the kinds of `tensors`.
+
+    `default` for None and for those that `kind_of` does not have.
+    """
     return [default if tensor is None else kind_of.get(tensor, default) for tensor in tensors]
 
 
@@ -194,9 +197,10 @@ class TensorDemand:
     dequant_scales: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
-        """Return the distinct scales of the integer readers, or of the Dequants without readers.
+        """Return the distinct scales that the integer readers of a tensor expect.
 
-        In order of appearance; unknown and invalid scales are omitted.
+        Without integer readers, those of its Dequants. In order of appearance; unknown and invalid
+        scales are omitted.
         """
         candidates = [reader.scale for reader in self.integer_readers] or self.dequant_scales
         scales: list[float] = []
@@ -207,10 +211,10 @@ class TensorDemand:
 
 
 def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
-    """Return the kind of a tensor assembled from tensors of `kinds`.
+    """Return the kind of a tensor assembled from tensors of `kinds`, as by Concat.
 
-    The result is integer only if all inputs are integers of one scale. Any other mixture that
-    contains integers or real numbers is real.
+    It is integer only if all are integers of one scale (an unknown one fits), else real if there
+    are integers or real numbers among them. "missing" for an empty list.
     """
     if not kinds:
         return MISSING
@@ -226,7 +230,10 @@ def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
 
 
 def _have_same_scale(kinds: Sequence[TensorKind]) -> bool:
-    """Whether each known scale is close to that of the first of `kinds`, or this is unknown."""
+    """Whether each known scale of `kinds` is close to the first one's.
+
+    True if the first one is unknown.
+    """
     first_scale = kinds[0].scale
     if first_scale is None:
         return True
@@ -262,10 +269,10 @@ def _has_scale(node: NodeView) -> bool:
 
 
 def has_output_scale(op_format: Format) -> bool:
-    """Whether the operator rescales its output to a scale of its own.
+    """Whether an integer operator rescales its output to a scale of its own, in `scale_o`.
 
-    If `scale_o` is missing, the output scale of such an operator is unknown; it is not the scale of
-    the input.
+    If that attribute is missing, the output scale of such an operator is unknown; it is not the
+    scale of the input.
     """
     if op_format is BATCH_NORM2D:
         return True
@@ -273,21 +280,21 @@ def has_output_scale(op_format: Format) -> bool:
 
 
 def is_dequant(node: NodeView | None) -> bool:
-    """Whether a node is a Dequant; False for None."""
+    """Whether `node` is a Dequant of a quantized or the standard domain; False for None."""
     if node is None or node.proto.op_type != DEQUANT.name:
         return False
     return node.proto.domain in _DOMAINS or node.is_standard
 
 
 def is_quant(node: NodeView) -> bool:
-    """Whether a node is a Quant."""
+    """Whether `node` is a Quant of a quantized or the standard domain."""
     return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.is_standard)
 
 
 def is_quantized(node: NodeView) -> bool:
-    """Whether `node` is a Dequant, a known integer operator, or of a quantized domain.
+    """Whether `node` is a Dequant, a known integer operator, or any other of a quantized domain.
 
-    Operators of that domain that only pass integers on or produce indices do not count.
+    Operators of such a domain that only pass integers on or produce indices do not count.
     """
     if is_dequant(node) or integer_operator(node) is not None:
         return True
@@ -295,21 +302,27 @@ def is_quantized(node: NodeView) -> bool:
 
 
 def _is_integer_transparent(node: NodeView) -> bool:
-    """Whether a node of the standard or a quantized domain passes integers on or gives indices."""
+    """Whether `node` is an operator that passes integers on, always or on demand, or gives indices.
+
+    It must be of the standard or a quantized domain.
+    """
     names = PASS_THROUGH_OPS | ON_DEMAND_OPS | INDEX_OPS
     return node.proto.op_type in names and (node.is_standard or node.proto.domain in _DOMAINS)
 
 
 def produces_indices(node: NodeView) -> bool:
-    """Whether a node accepts integers and real numbers and produces indices or shapes."""
+    """Whether `node` produces indices or shapes, and accepts integers as well as real numbers.
+
+    It must be of the standard or a quantized domain.
+    """
     return _is_integer_transparent(node) and node.proto.op_type in INDEX_OPS
 
 
 def always_passes_integers(node: NodeView) -> bool:
-    """Whether a node passes integers on whenever it gets them.
+    """Whether `node` returns integers of the same scale whenever its input is integer.
 
-    These are operators of `PASS_THROUGH_OPS` of the standard or a quantized domain; a Clip only if
-    its bounds are absent or integer inputs.
+    These are operators that move data, Relu and the like (`PASS_THROUGH_OPS`); a Clip only if its
+    bounds are absent or integer inputs.
     """
     if not _is_integer_transparent(node) or node.proto.op_type not in PASS_THROUGH_OPS:
         return False
@@ -322,10 +335,10 @@ def always_passes_integers(node: NodeView) -> bool:
 
 
 def passes_integers_on_demand(node: NodeView) -> bool:
-    """Whether `node` passes integers on if a consumer needs them, and otherwise runs in float.
+    """Whether `node` passes integers on only if a consumer needs them, and otherwise runs in float.
 
-    These are operators of `ON_DEMAND_OPS` of the standard or a quantized domain that are not
-    integer operators themselves (`integer_operator`).
+    These are operators of `ON_DEMAND_OPS` of the standard or a quantized domain; a Gather of a
+    quantized table does not count.
     """
     return (
         _is_integer_transparent(node)
@@ -348,7 +361,7 @@ def data_inputs(node: NodeView) -> list[int]:
 
 
 def current_attributes(node: NodeView) -> dict[str, Any]:
-    """Return the attributes of an integer node under their current names.
+    """Return the attributes of the integer operator `node` under their current names.
 
     Missing optional attributes get their defaults, missing required ones None.
     """
@@ -364,9 +377,9 @@ def current_attributes(node: NodeView) -> dict[str, Any]:
 
 
 def integer_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the activation inputs of an integer node that are not constant.
+    """Return the indices of the inputs of an integer operator that are computed activations.
 
-    Absent inputs are omitted.
+    Constant and absent inputs are omitted.
     """
     indices = []
     for index in _activation_inputs(node):
@@ -377,9 +390,10 @@ def integer_inputs(node: NodeView) -> list[int]:
 
 
 def _activation_inputs(node: NodeView) -> Sequence[int]:
-    """Return the input indices at which the operator of an integer node takes activations.
+    """Return the input indices at which the integer operator of `node` takes activations.
 
-    For an operator without a format these are all inputs if it has scales, else the first.
+    Only input 0 for LSTM and GRU, none for a Gather. For an operator without a known format these
+    are all inputs if it has scales, else the first.
     """
     form = integer_operator(node)
     if form is None:
@@ -391,7 +405,7 @@ def _activation_inputs(node: NodeView) -> Sequence[int]:
 
 
 def real_inputs(node: NodeView) -> list[int]:
-    """Return the indices of the inputs of a node that are real numbers, although it is quantized.
+    """Return the indices of the inputs of an integer operator that are real numbers nevertheless.
 
     These are the input of a Quant, and the states of recurrent layers with an attribute `scale_i`
     (first generation): from input 2 to the one before the first int8 constant. Else none.
@@ -442,10 +456,10 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
 
 
 def read_scales(node: NodeView) -> dict[int, float]:
-    """Return the scales that the attributes of an integer node specify, by input index.
+    """Return input index -> scale, as far as the attributes of the integer operator `node` tell.
 
-    They come from scale_x, scale_y and scale_x_<index>, and, if the format can read the attributes,
-    from that. Inputs without a valid scale are left out.
+    They come from scale_x, scale_y and scale_x_<index>, and from the operator's format if it can
+    read the attributes. Inputs without a valid scale are left out.
     """
     form, attrs = integer_operator(node), current_attributes(node)
     candidates: dict[int, AttributeValue] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
@@ -462,18 +476,16 @@ def read_scales(node: NodeView) -> dict[int, float]:
 
 
 def _are_scales_valid(attrs: Mapping[str, AttributeValue]) -> bool:
-    """Whether every scale attribute that is present is a valid scale."""
+    """Whether every attribute in `attrs` that is named scale_* and not None is a valid scale."""
     scales = [value for name, value in attrs.items() if name.startswith("scale_")]
     return all(is_scale(scale) for scale in scales if scale is not None)
 
 
 def takes_reals(node: NodeView, index: int, input_kinds: Sequence[TensorKind]) -> bool:
-    """Whether a float node certainly needs real numbers at input `index`.
+    """Whether `node`, a float node or Quant, certainly needs real numbers at input `index`.
 
-    Parameters
-    ----------
-    input_kinds
-        Kinds of all inputs of the node, as far as they are known.
+    By its ONNX schema: the input accepts float but no int8, or another input of the same type
+    variable is real. `input_kinds` has the kinds of all inputs as far as known.
     """
     if node.proto.op_type == QUANT.name:
         return True
@@ -488,12 +500,11 @@ def takes_reals(node: NodeView, index: int, input_kinds: Sequence[TensorKind]) -
 def takes_element(
     node: NodeView, index: int, kind: TensorKind, input_kinds: Sequence[TensorKind]
 ) -> bool:
-    """Whether a standard node accepts indices of `kind` at input `index`.
+    """Whether `node` accepts indices of `kind` at input `index`, by its ONNX schema.
 
-    Parameters
-    ----------
-    input_kinds
-        Kinds of all inputs of the node; those of the same type variable must not be numbers.
+    The schema must list the element type, and the other inputs of the same type variable
+    (`input_kinds` has the kinds of all inputs) must not be integers or real numbers. False without
+    a schema.
     """
     formal = _formal_parameter(node, index)
     if formal is None or kind.element_type not in TensorProto.DataType.values():
@@ -505,9 +516,9 @@ def takes_element(
 
 
 def takes_indices(node: NodeView, index: int) -> bool:
-    """Whether input `index` of a standard node accepts no float type in the schema.
+    """Whether input `index` of `node` is only for indices: its schema allows no float type.
 
-    Such as a shape; False if the schema is unknown.
+    False if the schema is unknown.
     """
     formal = _formal_parameter(node, index)
     return formal is not None and not (_FLOATS & set(formal.types))
@@ -516,9 +527,10 @@ def takes_indices(node: NodeView, index: int) -> bool:
 def _same_type_kinds(
     node: NodeView, index: int, input_kinds: Sequence[TensorKind]
 ) -> list[TensorKind]:
-    """Return the kinds of the other inputs whose type variable in the schema is that of `index`.
+    """Return the kinds of the other inputs of `node` that must have the same type as input `index`.
 
-    `input_kinds` has the kind of each input, in input order.
+    They have the same type variable in the ONNX schema. `input_kinds` has the kind of each input,
+    in order.
     """
     type_variable = _type_variable(node, index)
     return [
@@ -556,18 +568,20 @@ def _formal_parameter(node: NodeView, index: int) -> defs.OpSchema.FormalParamet
 
 
 def _type_variable(node: NodeView, index: int) -> str:
-    """Return the type or type variable of input `index` in the schema, or an empty string."""
+    """Return the type or type variable of input `index` of `node` in its schema.
+
+    "" without a schema.
+    """
     formal = _formal_parameter(node, index)
     return "" if formal is None else str(formal.type_str)
 
 
 def standard_kind(node: NodeView, index: int, kinds: Sequence[TensorKind]) -> TensorKind:
-    """Return the kind of output `index` of a float node by its ONNX schema.
+    """Return the kind of output `index` of the float node `node`, by its ONNX schema.
 
-    Parameters
-    ----------
-    kinds
-        Kinds of the inputs; integers count as dequantized.
+    `kinds` are those of the inputs; integers count as dequantized. Real without a schema; the
+    target type for Cast; else that of the input with the same type variable, or of the types that
+    the schema lists.
     """
     schema = _schema(node)
     if schema is None or not schema.outputs:
@@ -589,7 +603,7 @@ def standard_kind(node: NodeView, index: int, kinds: Sequence[TensorKind]) -> Te
 
 
 def _kind_of_element_type(element_type: int) -> TensorKind:
-    """Return the kind of a schema type: FLOAT for float, else "other" of that element type."""
+    """Return the kind of a tensor of this ONNX `element_type`: FLOAT for float, else "other"."""
     if element_type == TensorProto.FLOAT:
         return FLOAT
     return TensorKind("other", element_type=element_type)
@@ -607,9 +621,9 @@ def _kind_of_types(types: set[str]) -> TensorKind:
 
 
 def _dequantized_kind(kind: TensorKind) -> TensorKind:
-    """Return the kind of an output with the type of an input of `kind`, in float arithmetic.
+    """Return the kind of a float result with the type of an operand of `kind`.
 
-    FLOAT for integers, REAL for an undefined tensor, else `kind`.
+    FLOAT for integers, REAL for an undefined operand, else `kind`.
     """
     if kind.is_integer:
         return FLOAT

@@ -41,7 +41,7 @@ class RepairFinding:
     edits: Sequence[Edit] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """Return the finding as JSON-compatible values, without its edits."""
+        """Return the fields of the finding as JSON-compatible values by name, without its edits."""
         return _fields_to_json(
             self, ("repair", "text", "node", "tensor", "before", "after", "level")
         )
@@ -80,7 +80,10 @@ class Edit:
     rank: int = field(default=0, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the edit as JSON-compatible values."""
+        """Return the descriptive fields of the edit as JSON-compatible values, by name.
+
+        The function that applies it and its rank are left out.
+        """
         return _fields_to_json(
             self, ("repair", "action", "text", "node", "tensor", "before", "after")
         )
@@ -120,12 +123,10 @@ class RepairReport:
         return [finding for finding in self.findings if finding.level == "note"]
 
     def lines(self, planned: bool = False) -> list[str]:
-        """Return the report as lines of text.
+        """Return the report as text lines: problems, irreparable ones, edits, notes.
 
-        Parameters
-        ----------
-        planned
-            Whether the edits are only planned (a dry run).
+        Edits are listed only if all problems can be repaired; `planned` says that they are only
+        planned (a dry run). The first line is "no problems found" if there are none.
         """
         lines: list[str] = []
         wrong, fatal = self.wrong, self.fatal
@@ -144,7 +145,7 @@ class RepairReport:
         return lines + [f"note: {_format_location_text(note)}" for note in self.notes]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as JSON-compatible values."""
+        """Return {"findings": [...], "edits": [...]} as JSON-compatible values."""
         return {
             "findings": [finding.to_dict() for finding in self.findings],
             "edits": [edit.to_dict() for edit in self.edits],
@@ -152,17 +153,17 @@ class RepairReport:
 
 
 def _format_count(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "2 problems"."""
+    """Return `count` with `noun`, in the plural unless it is 1, such as "2 problems"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _format_location_text(finding: RepairFinding) -> str:
-    """Return the text of a finding behind the label of its node."""
+    """Return the text of `finding`, after the label of its node if it has one."""
     return f"{finding.node} {finding.text}" if finding.node else finding.text
 
 
 def _format_findings(findings: Sequence[RepairFinding]) -> list[str]:
-    """Return one indented line per finding: repair step, node and text."""
+    """Return one indented line per finding: repair step, label of the node, and text."""
     return [f"  {finding.repair:<11} {_format_location_text(finding)}" for finding in findings]
 
 

@@ -79,10 +79,11 @@ def infer_shapes(model: ModelProto) -> Sizes:
 
 
 def _strip_for_inference(model: ModelProto) -> ModelProto:
-    """Return a copy of a model for shape inference.
+    """Return a copy of `model` that shape inference can read even if the model is damaged.
 
-    The copy has no value_info, no declared types of outputs, and no values of large constants;
-    operators of `_UNINFERRED_OPS` belong to an unknown domain.
+    It has no value_info, no declared types of outputs, no values of large constants and no negative
+    sizes; operators of `_UNINFERRED_OPS` belong to an unknown domain, so that nothing is inferred
+    for them.
     """
     copy = ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
@@ -123,7 +124,7 @@ def _strip_constant(tensor: TensorProto) -> TensorProto:
 
 
 def dims_of(value: ValueInfoProto) -> Dims | None:
-    """Return the declared dimensions of a tensor, or None if it has no declared shape.
+    """Return the dimensions that `value` declares, or None if it has no declared shape.
 
     Symbolic and unknown dimensions are None.
     """
@@ -136,7 +137,7 @@ def dims_of(value: ValueInfoProto) -> Dims | None:
 
 
 def shapes_conflict(first: Dims | None, second: Dims | None) -> bool:
-    """Whether two shapes cannot be equal.
+    """Whether the shapes `first` and `second` cannot be equal; unknown (None) fits everything.
 
     Axis 0 may be the batch; it conflicts only if both sizes are above 1.
     """
@@ -155,7 +156,7 @@ def shapes_conflict(first: Dims | None, second: Dims | None) -> bool:
 def find_shape_conflicts(
     model: ModelProto, view: GraphView, undefined_value_info: Sequence[ValueInfoProto] = ()
 ) -> set[str]:
-    """Find conflicts between inferred shapes and declared outputs, weights and operands.
+    """Find conflicts of inferred shapes of `model` with its declarations, weights and operands.
 
     Parameters
     ----------
@@ -186,22 +187,17 @@ def find_shape_conflicts(
 
 
 def _operator_name(node: NodeView) -> str:
-    """Return the current name of an integer operator, or the node's own operator name."""
+    """Return the current name of the integer operator `node`; of another node its `op_type`."""
     op = integer_operator(node)
     return op.name if op is not None else node.proto.op_type
 
 
 def _find_width_mismatch(node: NodeView, shapes: Sequence[Dims | None]) -> str | None:
-    """Return "rank" or "width" if the weight of an integer layer does not match its input.
+    """Return "rank" or "width" if the weight of the integer layer `node` does not match its input.
 
     "rank" if the input lacks the channel axis, or has not as many axes as a convolution's weight;
     "width" if its channels are not those of the weight times the groups. None if they match, sizes
-    are unknown, or the operator is no layer.
-
-    Parameters
-    ----------
-    shapes
-        Shapes of the inputs of the node.
+    are unknown, or the operator is no layer. `shapes` has the shapes of the inputs.
     """
     name = _operator_name(node)
     if name not in _WIDTH_AXES or len(shapes) < 2:
@@ -223,15 +219,15 @@ def _find_width_mismatch(node: NodeView, shapes: Sequence[Dims | None]) -> str |
 
 
 def _group_count(node: NodeView) -> int:
-    """Return the attribute `group` of a convolution, by default 1."""
+    """Return the attribute `group` of `node`, a convolution; 1 if it is absent."""
     return next((int(item.i) for item in node.proto.attribute if item.name == "group"), 1)
 
 
 def _find_weight_shape(name: str, shapes: Sequence[Dims | None]) -> Dims | None:
-    """Return the first known shape after that of input 0, or None if none is known.
+    """Return the weight's shape, the first known one of `shapes` after input 0.
 
-    `shapes` has one entry per input of the integer layer `name`; for LSTMInt and GRUInt only
-    matrices count, since lengths and states come before the weights.
+    None if none is known. `name` is the operator of the integer layer; for LSTM and GRU only shapes
+    of two axes count, since lengths and states come before the weights.
     """
     for shape in shapes[1:]:
         # Recurrent layers have lengths and states before the weights, which are matrices.
@@ -255,7 +251,10 @@ def _changes_element_count(node: NodeView, shapes: Sequence[Dims | None], sizes:
 
 
 def _element_count(dims: Dims | None) -> int | None:
-    """Return the number of elements of a shape, or None if rank or a dimension is unknown."""
+    """Return the number of elements of a tensor of shape `dims`.
+
+    None if rank or a size is unknown.
+    """
     if dims is None or None in dims:
         return None
     return math.prod(dim or 0 for dim in dims)

@@ -36,9 +36,10 @@ __all__ = ["DUPLICATE_REPAIR", "IDENTITY_REPAIR", "ORDER_REPAIR"]
 
 
 def _find_duplicates(view: GraphView) -> list[RepairFinding]:
-    """Return the findings on duplicate producers, graph inputs and outputs, and node names.
+    """Return the findings on names that occur twice in `view`, with edits where possible.
 
-    Also (fatal) on names that a node computes and that are graph inputs or initializers as well.
+    These are tensors that several nodes compute, or a node and an input or initializer (fatal);
+    graph inputs, outputs and initializers that are listed twice; and node names.
     """
     findings = []
     for scope in view.scopes:
@@ -113,9 +114,10 @@ def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
 
 
 def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each node of the main graph that has the name of an earlier node.
+    """Return a finding for each node of the main graph with the name of an earlier node.
 
-    Its edit gives the node a new name; equal duplicates do not count as users of a name.
+    Its edit gives the node a new name; equivalent duplicates, which are removed, do not count as
+    users of a name.
     """
     duplicates = []
     for scope in view.scopes:
@@ -144,14 +146,14 @@ def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
 
 
 def _rename_node(proto: NodeProto, name: str) -> None:
-    """Set the name of a node."""
+    """Set the name of the node `proto` to `name`, in place."""
     proto.name = name
 
 
 def _iter_duplicate_producers(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yield each node that computes a tensor again, with the first node that computes it.
+    """Yield (node, first) for each node of `graph` that computes a tensor of `first` again.
 
-    The first one is the node itself if it lists an output twice.
+    `first` is the node itself if it lists an output twice.
     """
     producers: dict[str, NodeProto] = {}
     for node in graph.node:
@@ -168,7 +170,7 @@ def _iter_duplicate_producers(graph: GraphProto) -> Iterator[tuple[NodeProto, No
 
 
 def _find_equivalent_duplicates(graph: GraphProto) -> list[NodeProto]:
-    """Return the nodes that repeat an earlier node of `graph`."""
+    """Return the nodes of `graph` that repeat an earlier node, apart from the name."""
     return [node for node, first in _iter_duplicate_producers(graph) if _is_equivalent(first, node)]
 
 
@@ -242,9 +244,10 @@ def _find_duplicate_names(view: GraphView) -> list[NodeProto]:
 
 
 def _find_order(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each graph with unsorted nodes, or a fatal one if there is a cycle.
+    """Return a finding for each graph of `view` with unsorted nodes, or one on a cycle (fatal).
 
-    A finding names the first misordered read; its edit sorts the graph, subgraphs first.
+    A finding names the first input whose producer comes later; its edit sorts the graph, subgraphs
+    first.
     """
     if view.cycle is not None:
         text = "depends on its own output; it is unclear where to break the cycle"
@@ -272,9 +275,9 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
 
 
 def _sort(scope: Scope) -> None:
-    """Replace the nodes of a scope by copies in topological order, in place.
+    """Replace the nodes of `scope`, a graph without cycles, by copies in topological order.
 
-    Nodes of a cycle and those downstream of it would be dropped; see `sort_topologically`.
+    In place. Nodes of a cycle and those downstream of it would be dropped.
     """
     sort_nodes(scope.graph, sort_topologically(scope)[0])
 
@@ -296,11 +299,11 @@ def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, Te
 
 
 def _find_identities(view: GraphView) -> list[RepairFinding]:
-    """Return a finding for each redundant Identity, with the edit that removes it.
+    """Return a finding for each redundant Identity of the main graph, with a removing edit.
 
-    The consumers of an inner Identity read the start of its chain of Identity nodes; if the result
-    is a graph output, the start of the chain takes over the output's name. Identities that must
-    stay have no finding.
+    Consumers of an Identity read the first tensor of its chain of Identity nodes; if the result is
+    a graph output, that tensor takes over the output's name. Identities that must stay have no
+    finding.
     """
     identities = _removable_identities(view)
     inner = {
@@ -334,12 +337,9 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
 def _make_identity_finding(
     node: NodeView, text: str, apply: Callable[[], None], rank: int
 ) -> RepairFinding:
-    """Return the finding on a redundant Identity, with the edit that removes it.
+    """Return the finding that `node` is a redundant Identity, with the edit that removes it.
 
-    Parameters
-    ----------
-    text, apply, rank
-        Description, function and rank of the edit.
+    `text`, `apply` and `rank` are the description, the function and the rank of the edit.
     """
     source_name = _identity_input(node).name
     edit = Edit(
@@ -361,7 +361,7 @@ def _make_identity_finding(
 
 
 def _bypass_identity(node: NodeView, source: TensorView) -> None:
-    """Remove an Identity, in place; nodes that read its output read `source` instead.
+    """Remove `node`, an Identity, in place; nodes that read its output read `source` instead.
 
     Graph outputs are not changed.
     """
@@ -374,9 +374,10 @@ def _bypass_identity(node: NodeView, source: TensorView) -> None:
 def _transfer_output_name(
     view: GraphView, node: NodeView, source: TensorView, reads: Sequence[TensorRead]
 ) -> None:
-    """Remove an Identity that computes a graph output; `source` takes over the output's name.
+    """Remove `node`, an Identity that computes a graph output.
 
-    The node inputs in `reads` read the output afterwards.
+    `source` takes over the output's name. In place. The node inputs in `reads` read that name
+    afterwards.
     """
     name = _identity_output(node).name
     view.rename(source, name)
@@ -387,7 +388,7 @@ def _transfer_output_name(
 
 
 def _removable_identities(view: GraphView) -> list[NodeView]:
-    """Return the Identity nodes of the main graph that can be removed.
+    """Return the Identity nodes of the main graph of `view` that can be removed.
 
     One that returns integers as a graph output is kept until a Dequant replaces it. One that gives
     the name of an output to a graph input, an initializer or another output is kept for good.
@@ -419,7 +420,7 @@ def _is_plain_identity(node: NodeView) -> bool:
 
 
 def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
-    """Whether a tensor can be renamed to the name of a graph output.
+    """Whether `tensor` can be renamed to the name of a graph output.
 
     It must be the output of a node of the main graph, and no graph output itself.
     """
@@ -427,14 +428,14 @@ def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
 
 
 def _identity_input(node: NodeView) -> TensorView:
-    """Return the input of an Identity, which must have one."""
+    """Return the input of `node`, an Identity, which must have one."""
     source = node.inputs[0]
     assert source is not None
     return source
 
 
 def _identity_output(node: NodeView) -> TensorView:
-    """Return the output of an Identity, which must have one."""
+    """Return the output of `node`, an Identity, which must have one."""
     result = node.outputs[0]
     assert result is not None
     return result
@@ -443,12 +444,10 @@ def _identity_output(node: NodeView) -> TensorView:
 def _resolve_identity_chain(
     tensor: TensorView, identities: dict[TensorView, NodeView]
 ) -> TensorView:
-    """Return the start of a chain of Identity nodes that ends in `tensor`.
+    """Return the tensor at the start of the chain of Identity nodes that ends in `tensor`.
 
-    Parameters
-    ----------
-    identities
-        Identity nodes by their output.
+    `identities` has the Identity nodes by their output; `tensor` itself is returned if it is not a
+    key.
     """
     while tensor in identities:
         tensor = _identity_input(identities[tensor])

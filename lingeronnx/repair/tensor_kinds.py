@@ -77,9 +77,9 @@ def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
 
 
 def _iter_platform_names(model: ModelProto, view: GraphView) -> Iterator[object]:
-    """Yield the platform names in metadata, then in node attributes, then "venus".
+    """Yield the platform in the metadata of `model`, that of each node of `view`, then "venus".
 
-    None for each node without one.
+    None for each node without the attribute `platform`.
     """
     for entry in model.metadata_props:
         if entry.key == "lingeronnx.platform":
@@ -117,12 +117,14 @@ class TensorKinds:
     invalid_reads: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
 
     def resolve(self, tensor: TensorView) -> TensorView:
-        """Return the tensor itself, or the source of the invalid Dequant that computes it."""
+        """Return the source of the invalid Dequant that computes `tensor`; else `tensor` itself."""
         return self.dequant_sources.get(tensor, tensor)
 
 
 class KindAnalysis:
-    """Analysis of the tensor kinds of a view.
+    """Analysis of which tensors of a damaged graph hold integers, real numbers or indices.
+
+    An integer kind has a scale and a width.
 
     Attributes
     ----------
@@ -140,7 +142,7 @@ class KindAnalysis:
         return view.cache["kind_analysis"]
 
     def __init__(self, view: GraphView) -> None:
-        """Detect the platform, collect the demands, and determine the root kinds of all tensors."""
+        """Detect the platform of `view`, collect the needs of consumers, and fill `root_kinds`."""
         self.view = view
         self.target = _detect_platform(view.model, view)
         self.demand_of = Demands(view).demand_of
@@ -151,10 +153,10 @@ class KindAnalysis:
     # ---- along the edges, looking through Dequants ----
 
     def _analyze_root_kinds(self) -> None:
-        """Fill `root_kinds` and `retyped_inputs`.
+        """Fill `root_kinds` (integers, reals or indices, per tensor) and `retyped_inputs`.
 
-        First the kinds of undefined tensors, constants and graph inputs, then node by node those of
-        the outputs, as if Dequants passed integers on.
+        First come undefined tensors, constants and graph inputs, then node by node the outputs, as
+        if Dequants passed integers on.
         """
         for scope in self.view.scopes:
             for tensor in list(scope.tensors.values()):
@@ -170,10 +172,11 @@ class KindAnalysis:
                 self.root_kinds[tensor] = kind
 
     def _input_kind(self, tensor: TensorView) -> TensorKind:
-        """Return the kind of a graph input: as declared, unless its consumers contradict that.
+        """Return what a graph input holds: as declared, unless its consumers contradict that.
 
         A declared integer that is read by integer operators or Dequants is an integer tensor with
-        the scale they agree on. A contradiction is added to `retyped_inputs`.
+        the scale they agree on. A contradiction is added to `retyped_inputs`. Inputs of subgraphs
+        are never integer.
         """
         assert tensor.graph_input is not None
         declared = tensor.graph_input.type.tensor_type.elem_type
@@ -192,10 +195,10 @@ class KindAnalysis:
     def _find_contradicting_kind(
         self, tensor: TensorView, declared: int, demand: TensorDemand
     ) -> TensorKind | None:
-        """Return the kind of a graph input if its consumers contradict its declared type.
+        """Return what a graph input holds if its consumers contradict `declared`, or None.
 
         A float input that is only read as integers is an integer tensor of their largest width
-        (default 8); an int8 input that is certainly read as real numbers is float. Else None.
+        (default 8); an int8 input that is certainly read as real numbers is float.
         """
         if declared in _FLOAT_OR_UNDEFINED and demand.integer_readers and not demand.real:
             bits = [reader.bits for reader in demand.integer_readers if reader.bits]
@@ -207,7 +210,7 @@ class KindAnalysis:
     def _is_surely_real(self, tensor: TensorView) -> bool:
         """Whether a node that reads the graph input `tensor` certainly takes real numbers there.
 
-        Decided for each consumer with its other operands presumed real or unknown.
+        Decided by the node's schema, with its other operands presumed real or unknown.
         """
         for read in tensor.reads:
             if read.node is None:
@@ -226,16 +229,11 @@ class KindAnalysis:
         *,
         through_dequants: bool,
     ) -> Iterator[tuple[TensorView, TensorKind]]:
-        """Yield the outputs of a node with their kinds.
+        """Yield the outputs of `node` with what they hold: integers, real numbers or indices.
 
-        Absent outputs, and those that an earlier node computes too, are left out.
-
-        Parameters
-        ----------
-        kind_of
-            Kinds of the upstream tensors.
-        through_dequants
-            Whether a Dequant passes on the kind of its input instead of producing floats.
+        Absent outputs, and those that an earlier node computes too, are left out. `kind_of` has the
+        kinds of the upstream tensors. With `through_dequants` a Dequant passes on the kind of its
+        input instead of producing floats.
         """
         input_kinds = get_kinds(node.inputs, kind_of)
         for index, tensor in enumerate(node.outputs):
@@ -253,10 +251,10 @@ class KindAnalysis:
     def _quantized_output_kind(
         self, node: NodeView, index: int, tensor: TensorView, input_kinds: Sequence[TensorKind]
     ) -> TensorKind:
-        """Return the kind of output `index` of an integer node, by its attributes.
+        """Return the kind of output `index` of the integer operator `node`, by its attributes.
 
-        Bits outside 2 to 32 count as 8. The kind is float if the operator allows that and has no
-        `scale_o`, and has no known scale if `scale_o` is missing otherwise.
+        Bits outside 2 to 32 count as 8. It is float if the operator allows that and has no
+        `scale_o`; the scale is unknown if `scale_o` is missing otherwise.
         """
         form, attrs = integer_operator(node), current_attributes(node)
         bits = attrs.get("o_bits" if form is None else form.width)
@@ -283,7 +281,7 @@ class KindAnalysis:
         tensor: TensorView,
         bits: int,
     ) -> TensorKind:
-        """Return the kind of the last hidden state (1) or cell state (2) of a recurrent layer.
+        """Return the kind of the last hidden (`index` 1) or cell state (2) of a recurrent layer.
 
         States are integers, except for those that the exports of the training side declare as
         float. States without a plain scale are packed by the executor and count as "other".
@@ -307,9 +305,9 @@ class KindAnalysis:
 
     @cached_property
     def kinds(self) -> TensorKinds:
-        """The kinds of all tensors and the faults of the Dequants.
+        """The kinds of all tensors if valid Dequants give reals, and the faults of Dequants.
 
-        Starts from the root kinds of constants and graph inputs.
+        Computed once, node by node in topological order.
         """
         kinds = TensorKinds()
         for tensor, kind in self.root_kinds.items():
@@ -326,7 +324,7 @@ class KindAnalysis:
         return kinds
 
     def _check_node(self, node: NodeView, kinds: TensorKinds) -> None:
-        """Add the output kinds and the faults of a node other than a Dequant to `kinds`.
+        """Add the output kinds and the faults of `node`, which is no Dequant, to `kinds`.
 
         Faults are integer operators that do not get integers, and real reads without a Dequant. An
         operator that can pass integers does so only if its consumers need them, else it is float.
@@ -345,7 +343,7 @@ class KindAnalysis:
             kinds.kind_of[tensor] = FLOAT if runs_in_float and kind.is_integer else kind
 
     def _is_integer_needed(self, node: NodeView, input_kinds: Sequence[TensorKind]) -> bool:
-        """Whether an on-demand node passes its data on as integers.
+        """Whether `node`, which may run in integers or in float, passes its data on as integers.
 
         It does if the data are integers, and an integer operator or a Dequant of their scale
         consumes its first output.
@@ -360,10 +358,10 @@ class KindAnalysis:
         return any(same_scale(scale, kind.scale) for scale in demand.dequant_scales)
 
     def _check_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
-        """Add a Dequant to the valid or invalid ones of `kinds`, with the kind of its output.
+        """Add the Dequant `node` to the valid or invalid ones of `kinds`, with its output's kind.
 
         The output of a valid one is float; that of an invalid one has the kind of its source.
-        Without an input the kind is missing.
+        Without an input the kind is "missing". Nothing happens if another node computes the output.
         """
         result = node.outputs[0] if node.outputs else None
         if result is None or result.producer is not node:
@@ -387,8 +385,8 @@ class KindAnalysis:
     ) -> str | None:
         """Return the fault of a Dequant that reads a tensor of `kind`, or None if it is valid.
 
-        The faults: "double" (real numbers), "index" (indices), "misplaced" (a consumer needs
-        integers) and "scale" (another scale than the tensor's).
+        The faults: "double" (real numbers), "index" (indices), "misplaced" (a consumer of `result`
+        needs integers) and "scale" (another scale than the tensor's).
         """
         if kind.category == "missing":  # the fault is upstream
             return None
@@ -404,7 +402,7 @@ class KindAnalysis:
         return "scale"
 
     def _check_graph_output(self, read: TensorRead, kinds: TensorKinds) -> None:
-        """Add a graph output that returns integers to the missing Dequants of `kinds`.
+        """Record in `kinds` that the graph output `read` lacks a Dequant, if it returns integers.
 
         Outputs of the main graph are always real; the branch of an If may return integers if the
         output of the If is integer too.
@@ -427,9 +425,9 @@ class KindAnalysis:
 def _record_missing_dequants(
     node: NodeView, sources: Sequence[TensorView | None], passes_integers: bool, kinds: TensorKinds
 ) -> None:
-    """Add the inputs of a node that must be real numbers but are integers to `kinds`.
+    """Record in `kinds` the inputs of `node` that must be real numbers but are integers.
 
-    `sources` are the node's inputs behind invalid Dequants; `passes_integers` says whether the node
+    `sources` are the node's inputs behind invalid Dequants; `passes_integers` says that the node
     passes integers on, and so needs no real numbers.
     """
     for index in _real_operands(node, passes_integers):
@@ -440,7 +438,7 @@ def _record_missing_dequants(
 
 
 def _declared_kind(element_type: int) -> TensorKind:
-    """Return the kind of a tensor of a declared ONNX element type: "real" or "other"."""
+    """Return the kind of a tensor declared with this ONNX `element_type`: "real" or "other"."""
     category = "real" if element_type in REALS else "other"
     return TensorKind(category, element_type=element_type)
 
@@ -452,9 +450,9 @@ def _unique_scale(demand: TensorDemand) -> float | None:
 
 
 def _is_presumably_real(tensor: TensorView | None) -> bool:
-    """Whether `tensor` is a float constant, a float32 graph input, or computed by a node.
+    """Whether `tensor` is a float constant, a float32 graph input, or the output of any node.
 
-    False for None.
+    False for None and for other constants and inputs.
     """
     if tensor is None:
         return False
@@ -471,10 +469,10 @@ def _float_output_kind(
     input_kinds: Sequence[TensorKind],
     kind_of: Mapping[TensorView, TensorKind],
 ) -> TensorKind:
-    """Return the kind of output `index` of a node that is no operator of the quantized domains.
+    """Return the kind of output `index` of `node`, which is no integer operator.
 
-    Operators that move data pass on the kind of their input, others give indices or the kind of
-    the branches (If); the rest have their standard type.
+    Operators that move data pass on the kind of their inputs, others give indices or what the
+    branches return (If); the rest have the type of their ONNX schema.
     """
     if always_passes_integers(node):
         if index and node.proto.op_type in ("MaxPool", "Dropout"):
@@ -492,7 +490,7 @@ def _float_output_kind(
 def _unknown_operator_kind(
     attrs: Mapping[str, Any], input_kinds: Sequence[TensorKind], bits: int
 ) -> TensorKind:
-    """Return the output kind of an operator of the quantized domains that has no format.
+    """Return the output kind of an operator of a quantized domain that has no known format.
 
     Integer with a valid `scale_o`; float if it has other scales only; without scales, integer of
     unknown scale if an input is integer, else OTHER.
@@ -526,7 +524,7 @@ def _compute_output_scale(
 
 
 def _is_float_state(node: NodeView, tensor: TensorView) -> bool:
-    """Whether a state of a recurrent layer is float.
+    """Whether `tensor`, a state output of the recurrent layer `node`, is float.
 
     In exports of the first generation, which have the attribute `scale_i`, a state is float unless
     it is declared as integer. Later ones of the domain "linger" declare float states.
@@ -540,8 +538,8 @@ def _is_float_state(node: NodeView, tensor: TensorView) -> bool:
 def _real_operands(node: NodeView, passes_integers: bool) -> Sequence[int]:
     """Return the indices of the inputs of `node` that must be real numbers.
 
-    For integer nodes, those that the operator defines; none for nodes that pass integers on or
-    produce indices; all inputs of others.
+    For integer operators, those that the operator defines; none for nodes that pass integers on
+    (`passes_integers`, or always) or produce indices; all inputs of others.
     """
     if is_quantized(node):
         return real_inputs(node)
@@ -565,7 +563,10 @@ def _find_branch_outputs(node: NodeView, index: int) -> list[TensorView]:
 
 
 def _declared_type(tensor: TensorView) -> int:
-    """Return the element type that outputs or value_info declare for `tensor`, or 0 without."""
+    """Return the ONNX element type that graph outputs or value_info declare for `tensor`.
+
+    0 without.
+    """
     for value in (*tensor.scope.graph.output, *tensor.scope.graph.value_info):
         if value.name == tensor.name:
             return int(value.type.tensor_type.elem_type)
@@ -573,7 +574,7 @@ def _declared_type(tensor: TensorView) -> int:
 
 
 def dequant_input(node: NodeView) -> TensorView:
-    """Return the tensor that a Dequant reads, which must exist."""
+    """Return the tensor that `node`, a Dequant, reads, which must exist."""
     tensor = node.inputs[0]
     assert tensor is not None
     return tensor

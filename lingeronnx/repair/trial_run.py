@@ -39,14 +39,14 @@ class OutputSummary:
 
 @dataclass(frozen=True)
 class TrialRunResult:
-    """Result of a trial run: the outputs, or the error, and remarks on the graph."""
+    """Result of a trial run: summaries of the outputs, or the error as text, and remarks."""
 
     outputs: Sequence[OutputSummary] = ()
     error: str | None = None
     notes: Sequence[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the result as lines: the error or a line per output, then the notes."""
+        """Return the trial run's result as lines: the error or a line per output, then notes."""
         if self.error is not None:
             lines = [f"check: the model does not run: {self.error}"]
         else:
