@@ -141,24 +141,30 @@ _INTEGER_DOMAINS = ("thinker", "linger")
 
 
 def add_integer_op(form: Format) -> None:
-    """Register an integer operator under all its names, which must be unused (not checked)."""
+    """Register the integer operator `form` under all its names, so that graphs may contain it.
+
+    A name that is in use already is replaced; the caller must see to that.
+    """
     _INTEGER_OPS_BY_NAME.update(dict.fromkeys(form.names, form))
 
 
 def remove_integer_op(form: Format) -> None:
-    """Remove the names of `form` that still refer to it: undo `add_integer_op`."""
+    """Remove the registration of the integer operator `form` under its names.
+
+    Names that refer to another operator by now are left.
+    """
     for name in form.names:
         if _INTEGER_OPS_BY_NAME.get(name) is form:
             del _INTEGER_OPS_BY_NAME[name]
 
 
 def get_known_integer_ops() -> tuple[Format, ...]:
-    """Return all integer operators, each once, those of `add_integer_op` last."""
+    """Return all registered integer operators, each once: the package's, then added ones."""
     return tuple(dict.fromkeys(_INTEGER_OPS_BY_NAME.values()))
 
 
 def find_integer_op_by_name(name: str) -> Format | None:
-    """Return the integer operator with this name in any dialect, or None."""
+    """Return the integer operator that has the name `name` in any dialect, or None."""
     return _INTEGER_OPS_BY_NAME.get(name)
 
 
@@ -172,12 +178,11 @@ def find_integer_op(node: ir.Node) -> Format | None:
 
 
 def require_integer_op(node: ir.Node) -> Format | None:
-    """Return the integer operator of `node`, or None for a float node.
+    """Return the integer operator with the name of `node`, or None for a float node.
 
-    Raises
-    ------
-    ModelError
-        If `is_quantized_domain(node)` and the operator is unknown.
+    Raises ModelError if the node can only be an integer node (by domain or name) and its operator
+    is unknown. A standard operator such as Relu or Reshape is returned as well, whatever its
+    tensors are.
     """
     form = find_integer_op(node)
     if form is None and is_quantized_domain(node):

@@ -74,7 +74,7 @@ class Attr:
 
     @property
     def is_required(self) -> bool:
-        """Whether the attribute has no default."""
+        """Whether a node must have the attribute, as it has no default."""
         return self.default is _REQUIRED
 
 
@@ -87,9 +87,10 @@ def make_zero_point_spec(key: str) -> Attr:
 
 
 def make_zero_point_attributes(**qparams: Affine | None) -> dict[str, int]:
-    """Return {"zero_point_<key>": zero point} for the keyword arguments with a nonzero one.
+    """Return {"zero_point_<key>": zero point} for those `qparams` whose zero point is not 0.
 
-    A keyword is the key of a scale attribute; qparams of None are left out.
+    A keyword is the key of a scale attribute ("x", "o", ...), its value the quantization parameters
+    or None, which gives no attribute.
     """
     attributes = {}
     for key, q in qparams.items():
@@ -99,17 +100,17 @@ def make_zero_point_attributes(**qparams: Affine | None) -> dict[str, int]:
 
 
 def find_nonzero_zero_point(attrs: Attributes) -> str | None:
-    """Return the name of the first attribute zero_point... with a nonzero value, or None."""
+    """Return the first attribute that begins with zero_point and has a nonzero value, or None."""
     return next(
         (key for key, value in attrs.items() if key.startswith("zero_point") and value), None
     )
 
 
 def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
-    """Return the per-tensor qparams from the attributes `scale_<key>` and `zero_point_<key>`.
+    """Return the quantization parameters in the attributes `scale_<key>` and `zero_point_<key>`.
 
-    The bits are `o_bits` for key "o", else `data_bits`, 8 if absent; an absent zero point is 0.
-    Raises ModelError if the scale is absent or a value is invalid.
+    They are per tensor. The bits are `o_bits` for key "o", else `data_bits`, 8 if absent; an absent
+    zero point is 0. Raises ModelError if the scale is absent or a value is invalid.
     """
     bits = get_int(attrs, "o_bits" if key == "o" else "data_bits", 8)
     return make_qparams(
@@ -160,10 +161,10 @@ def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
-    """Raise ModelError for an invalid value of the scale attribute `name`.
+    """Raise ModelError unless the scale attribute `name` of `node` is positive and finite.
 
-    A scale must be positive and finite. Only `scale_w` may be a list, of an operator with a channel
-    axis.
+    Only `scale_w` may be a list, and only of an operator with a channel axis; then each element is
+    checked.
     """
     if isinstance(value, list) and (form.channel_axis is None or name != "scale_w"):
         raise ModelError(
@@ -243,20 +244,24 @@ class Format:
     has_inexact_float_model = False
 
     def __repr__(self) -> str:
+        """Return the current name of the operator."""
         return self.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, the current one first."""
+        """All names of the operator in any dialect, the current one first."""
         return (self.name, *(() if self.v3_name is None else (self.v3_name,)), *self.aliases)
 
     @cached_property
     def allowed_attributes(self) -> frozenset[str]:
-        """Names of the attributes that a node may have, without those of its platform."""
+        """Names of the attributes that a node of this operator may have in some dialect.
+
+        The attribute that names the platform is not among them.
+        """
         return frozenset(spec.name for spec in (*self.attributes, *self.extra_attributes))
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether `node` is complete enough to check limits.
+        """Whether `node` is complete enough to check a platform's limits on it.
 
         All required inputs (at least one) must be present and of known rank, and attributes of kind
         "ints" absent or sequences.
@@ -271,10 +276,10 @@ class Format:
         return all(value is None or isinstance(value, Sequence) for value in lists)
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Return the weights and biases of `node`: input index -> (kind, possible ranks).
+        """Return input index -> (kind, possible ranks) of the weights and biases of `node`.
 
-        The kind is "weight" or "bias", from the signature; no ranks: any. Whether the inputs are
-        constant is not checked.
+        The kind is "weight" or "bias", from the operator's signature; empty ranks mean any rank.
+        Whether the inputs are constant is not checked. Empty without a signature.
         """
         if self.signature is None:
             return {}
@@ -287,27 +292,33 @@ class Format:
         return parameters
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the inputs of the simulator kernel."""
+        """Return the indices of the inputs of `node` that the simulator kernel reads at run time.
+
+        By default [0]; other inputs are constants that the kernel holds.
+        """
         return [0]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the simulator kernel of a node; the base class raises NotImplementedError.
+        """Return the simulator kernel that computes the node described by `info`.
 
-        Raises
-        ------
-        ModelError
-            If the node cannot be computed.
+        Subclasses must override this: the base class raises NotImplementedError. Raises ModelError
+        if the node cannot be computed.
         """
         raise NotImplementedError(self.name)
 
     def bits(self, attrs: Attributes) -> int | None:
-        """Return the bits of the output, or None if they are those of input 0."""
+        """Return the bits of the output of a node with the attributes `attrs`.
+
+        None if its attribute for them (`o_bits`, usually) is absent: then they are those of input
+        0.
+        """
         return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the output, given those of the inputs; None for float.
+        """Return scale, bits and zero point of the output of a node, or None if it is float.
 
-        By default: from `scale_o` if the node has it, else those of input 0.
+        `scales` has those of the inputs, None for float ones. By default: from `scale_o` if the
+        attributes have it, else those of input 0.
         """
         if attrs.get("scale_o") is not None:
             return qparams_from_attributes(attrs, "o")
@@ -316,30 +327,30 @@ class Format:
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of every output, in order; None: float.
+        """Return scale, bits and zero point of every output of the node, in order; None for float.
 
-        By default all outputs have those of `output_qparams`.
+        `scales` has those of the inputs. By default all outputs have those of `output_qparams`.
         """
         return [self.output_qparams(info.attributes, scales)] * len(info.node.outputs)
 
     def float_outputs(self, info: KernelInfo) -> list[int]:
         """Return the indices of outputs that are integers in the kernel and float in the graph.
 
-        By default there are none.
+        The runner dequantizes them. By default there are none.
         """
         return []
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of inputs that attributes determine: input index -> qparams.
+        """Return input index -> scale, bits and zero point, as far as attributes determine them.
 
-        By default those of input 0, if the node has `scale_x`.
+        By default those of input 0, if there is `scale_x`, else nothing.
         """
         return {} if attrs.get("scale_x") is None else {0: qparams_from_attributes(attrs, "x")}
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return the qparams of the constant weight whose scale is the attribute `key`.
+        """Return scales and bits of the constant weight whose scale is the attribute `key`.
 
-        Its bits are `parameter_bits` (8 if absent). A list of several scales is per element of
+        The bits are `parameter_bits` (8 if absent). A list of several scales is one per element of
         `channel_axis`; a list of one is per tensor.
         """
         scale = get_scales(attrs, key)
@@ -349,7 +360,7 @@ class Format:
         return Affine(scale, get_int(attrs, "parameter_bits", 8), along)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the float model of a node in standard operators; return its outputs.
+        """Append standard float operators that compute the node to `builder`; return their outputs.
 
         By default, for operators that move data, this is the operator itself: run-time inputs are
         float, the others unchanged.
@@ -371,24 +382,24 @@ class Format:
 
     @property
     def first(self) -> Format:
-        """The corresponding operator of dialect v1."""
+        """The operator of dialect v1 that computes the same; by default this operator itself."""
         return self
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert attributes of a node with `inputs` inputs to dialect v3, by current names.
+        """Return the attributes of a node with `inputs` inputs for dialect v3, by current names.
 
         By default, absent `data_bits` become 8, and absent `o_bits` 8 if there is a `scale_o`, else
-        None.
+        None. `attrs` is not modified.
         """
         has_output_scale = attrs.get("scale_o") is not None
         bits = {"data_bits": 8, "o_bits": 8 if has_output_scale else None}
         return {**bits, **attrs}
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert attributes of the v3 `node` to dialect v1, by current names.
+        """Return the attributes of `node`, of dialect v3, for dialect v1, by current names.
 
         By default, `zero_point` is dropped, and bit widths of 8 that v1 implies: those in
-        `v1_implicit_attributes` and of keys that begin with "x_".
+        `v1_implicit_attributes` and of keys that begin with "x_". `attrs` is not modified.
         """
         converted = {}
         for key, value in attrs.items():
@@ -407,12 +418,12 @@ class Format:
 
 
 class UnaryIntegerOp(Format):
-    """Base of operators with one input and one output, each with its own qparams."""
+    """Base of integer operators with one input and one output, each with its own scale."""
 
     def make_qparams_attributes(
         self, input_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths, scales and zero points."""
+        """Return the node attributes that store bits, scales and nonzero zero points."""
         return {
             "data_bits": input_qparams.bits,
             "o_bits": output_qparams.bits,
@@ -423,7 +434,7 @@ class UnaryIntegerOp(Format):
 
 
 def rename_dim_to_axis(attrs: Attributes) -> dict[str, AttributeValue]:
-    """Return `attrs` without `dim`, an older name of `axis`.
+    """Return a copy of `attrs` in which `dim`, an older name, is replaced by `axis`.
 
     `axis` keeps its value; if it is absent or None, it becomes the value of `dim` (None without
     one).

@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", bound=Arithmetic)
 
 @dataclass
 class KernelInfo:
-    """An integer node, as `Format.make_kernel` needs it.
+    """An integer node, with all that is needed to make its simulator kernel.
 
     Attributes
     ----------
@@ -65,21 +65,22 @@ class KernelInfo:
 
     @property
     def label(self) -> str:
-        """Operator type and name, for messages."""
+        """Operator type and name of the node, for messages."""
         return f"{self.node.op_type} {self.node.name}"
 
     def output_scale_ratio(self, *scales: float) -> float:
-        """Return scale_o divided by the product of `scales`.
+        """Return the attribute scale_o of the node divided by the product of `scales`.
 
-        Raises
-        ------
-        ModelError
-            If the node has no scale_o.
+        It converts an accumulator at that product to the output. Raises ModelError if the node has
+        no scale_o.
         """
         return get_number(self.attributes, "scale_o") / math.prod(float(s) for s in scales)
 
     def zero_point(self, key: str) -> int:
-        """Return the zero point that accompanies `scale_<key>`, 0 if absent."""
+        """Return the zero point that accompanies the attribute `scale_<key>` of the node.
+
+        0 if absent.
+        """
         return get_int(self.attributes, f"zero_point_{key}", 0)
 
     def width(self, index: int = 0) -> int:
@@ -98,7 +99,7 @@ class KernelInfo:
         return 8 * dtype.itemsize
 
     def expect_arithmetic(self, kind: type[_Kind]) -> _Kind:
-        """Return the arithmetic, checked to be of class `kind`.
+        """Return the arithmetic of the operator on its target, checked to be of class `kind`.
 
         Raises
         ------
@@ -114,10 +115,9 @@ class KernelInfo:
 
     @property
     def rounding(self) -> RoundingMode:
-        """Rounding mode: that of the arithmetic if it has one, else of the node.
+        """Rounding mode of the node: that of the target's arithmetic, else of `quant_mode`.
 
-        The node's is given by `quant_mode`, half up by default. Raises ModelError for an unknown
-        one.
+        Without that attribute it is half up. Raises ModelError for an unknown name.
         """
         if self.arithmetic.requantize.rounding is not None:
             return self.arithmetic.requantize.rounding
@@ -129,7 +129,7 @@ class KernelInfo:
         return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401
-        """Return the rescaling by `ratio` to the output: a factor, or a shift if the target shifts.
+        """Return the rescaling by `ratio` to the output, as a shift if the target shifts.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class KernelInfo:
         return Rescale.from_shift(shift, width, zero)
 
     def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401
-        """Return the rescaling of accumulators to the output, per channel if scale_w is a list.
+        """Return the rescaling from accumulator to output; one per channel if scale_w is a list.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class KernelInfo:
         return ZEROING_SHIFT if behavior is LeftShiftBehavior.ZERO else 0
 
     def require_exponent(self, key: str, scale: float) -> int:
-        """Return log2 of `scale`, the attribute `key`.
+        """Return log2 of `scale`, which is the attribute `key` (for the message).
 
         Raises
         ------

@@ -72,7 +72,10 @@ class Glu(Format):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle, or None if `dim` is -1 or the last axis, as v1 requires."""
+        """Return why dialect v1 cannot express `node`: `dim` is not the last axis (or -1).
+
+        None if it is.
+        """
         last_axis = len(ir.get_shape(node.inputs[0]) or ()) - 1
         if get_int(attrs, "dim", -1) in (-1, last_axis):
             return None
@@ -100,7 +103,10 @@ class Glu(Format):
         return Kernel(gate_table, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit Split of axis `dim` into halves, Sigmoid of the second, and Mul of both."""
+        """Append Split of axis `dim` into halves, Sigmoid of the second, and Mul of both.
+
+        Return [product].
+        """
         shape, axis = builder.info.input_shapes[0], get_int(builder.attrs, "dim")
         half = shape[axis % len(shape)] // 2
         value, gate = builder.add_multi_output_node(
@@ -130,20 +136,26 @@ class Sigmoid(Format):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires `o_bits` (8 if absent)."""
+        """Return the attributes for dialect v3, which requires `o_bits` and `data_bits`.
+
+        Both are 8 if absent.
+        """
         return super().to_v3_attributes({"o_bits": 8, **attrs}, inputs)
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if `scale_o` is present and not 2^7, which v1 implies, else None."""
+        """Return why dialect v1 cannot express a node: its `scale_o` is not 2^7.
+
+        None if it is or is absent.
+        """
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup table with the result for every input integer, lowest first.
+        """Return a kernel that looks up the sigmoid (or tanh) of every input integer, lowest first.
 
         An input is shifted from scale_x, which must be a power of two, to the fractional bits of
-        the chip's piecewise table by the `TableInputRule` of the target. The result is int8 with 7
-        fractional bits; if the arithmetic has `uses_node_format`, it has o_bits at scale_o.
+        the chip's piecewise linear function, by the rule of the target. The result is int8 with 7
+        fractional bits; in the arithmetic of training software it has o_bits at scale_o.
         """
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
@@ -168,11 +180,11 @@ class Sigmoid(Format):
     def _compute_training_table(
         self, info: KernelInfo, function: Piecewise, x: np.ndarray
     ) -> np.ndarray:
-        """Return the outputs of the training software for inputs `x` in the format of the table.
+        """Return the results of training software for `x`, integers in the chip table's format.
 
-        With rule WRAPPED, the Q15 result is requantized to scale_o and o_bits. Otherwise it is
-        rounded once to o_bits - 1 fractional bits; raises ModelError if scale_o is not 2^(o_bits -
-        1).
+        `function` is the piecewise linear function. With input rule WRAPPED, the Q15 result is
+        requantized to scale_o and o_bits. Otherwise it is rounded once to o_bits - 1 fractional
+        bits; raises ModelError if scale_o is not 2^(o_bits - 1).
         """
         from simulator.fixed_point import integer_dtype, saturate_array
 
@@ -187,17 +199,23 @@ class Sigmoid(Format):
         return function.evaluate_rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard operator of the function."""
+        """Append the standard Sigmoid (Tanh in the subclass) of the float input.
+
+        Return [its output].
+        """
         return [builder(self.standard_op, builder.float_input())]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return 8 bits at scale 2^7, the output format of the executor whatever `scale_o` is."""
+        """Return scale 2^7 with 8 bits, which the executor's output has whatever `scale_o` is."""
         return Q7
 
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of the output: those of the node in training software, else `Q7`."""
+        """Return [qparams of the output]: the node's in training software, else scale 2^7.
+
+        The other ones have 8 bits whatever `scale_o` is.
+        """
         if info.expect_arithmetic(LutArithmetic).uses_node_format:
             return [qparams_from_attributes(info.attributes, "o")]
         return super().all_output_qparams(info, scales)
@@ -207,7 +225,7 @@ SIGMOID = Sigmoid()
 
 
 def requantize_table(info: KernelInfo, values: np.ndarray, scale: float) -> np.ndarray:
-    """Requantize integers at `scale` to scale_o and o_bits of the node.
+    """Return the integers `values` at `scale`, requantized to scale_o and o_bits of the node.
 
     Uses the rounding mode of the node and saturates. `values` may be integers of any size; the
     result has the dtype for o_bits. Raises ModelError if scale_o / scale is not a power of two.
@@ -252,10 +270,11 @@ class Gelu(Format):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup table with the result for every input integer, lowest first.
+        """Return a kernel that looks up GELU (SiLU in a subclass) of every input integer.
 
-        An input is shifted from scale_x, which must be a power of two, to the format of the table
-        and saturated to 32 bits; the result is requantized to scale_o and o_bits.
+        The table is computed here. An input is shifted from scale_x, which must be a power of two,
+        to the format of the chip's table and saturated to 32 bits; the result is requantized to
+        scale_o and o_bits.
         """
         from simulator.fixed_point import round_shift_right, saturate_array
         from simulator.kernels import Table, all_integers
@@ -270,7 +289,10 @@ class Gelu(Format):
         return Table(requantize_table(info, y, 2.0**fraction_bits))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the function in standard operators."""
+        """Append standard operators that compute the function (GELU or SiLU).
+
+        Return [the result].
+        """
         return [build_function_nodes(self.function_name, builder)]
 
 
@@ -307,16 +329,19 @@ class Table(UnaryIntegerOp):
     )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a lookup in the constant table (int8 or int16) at input 1."""
+        """Return a kernel that looks up outputs in the constant table (int8, int16) at input 1.
+
+        ModelError if that is not constant or of another type.
+        """
         from simulator.kernels import Table as Kernel
 
         return Kernel(info.require_constant(1, "int8 int16", "table"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard function of this table, else ``entries[round(x * scale_x) + offset]``.
+        """Append the standard function that the table holds to `builder`; return [its output].
 
-        The function is emitted if `identify_table_function` recognizes it. Otherwise a Gather looks
-        up the dequantized entries; the offset is half the table size plus the zero point.
+        If the entries are those of no known function, a Gather looks up the dequantized entry at
+        round(x * scale_x) + half the table size + zero point.
         """
         table = builder.info.constants[1]
         x = qparams_from_attributes(builder.attrs, "x")

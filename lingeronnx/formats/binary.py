@@ -63,15 +63,15 @@ class BinaryIntegerOp(Format):
     )
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of both operands, 0 and 1."""
+        """Return the indices of the inputs that the simulator kernel reads: both, [0, 1]."""
         return [0, 1]
 
     def make_qparams_attributes(
         self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store scales, nonzero zero points and the output's bit width.
+        """Return the node attributes that store scales, nonzero zero points and the output's bits.
 
-        `o_bits` is omitted if it is 8.
+        `o_bits` is omitted if it is 8, as vendor graphs do not have it.
         """
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
         width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
@@ -84,19 +84,25 @@ class BinaryIntegerOp(Format):
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires `y_bits`, the bits of operand 1 (8 if absent)."""
+        """Return the attributes for dialect v3, which requires `y_bits`, the bits of operand 1.
+
+        Absent `y_bits` and `data_bits` become 8, absent `o_bits` 8 if there is a `scale_o`.
+        """
         return {"y_bits": 8, **super().to_v3_attributes(attrs, inputs)}
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard operator on the dequantized inputs."""
+        """Append the standard operator on both dequantized inputs to `builder`.
+
+        Return [its output].
+        """
         return [builder(self.standard_op, builder.float_input(0), builder.float_input(1))]
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of both operands."""
+        """Return {0: ..., 1: ...}: scale, bits and zero point of both operands, from `attrs`."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "y")}
 
     def subtract_zero_points(self, info: KernelInfo, kernel: Kernel) -> Kernel:
-        """Wrap `kernel` so that the zero points are subtracted from its operands."""
+        """Return `kernel` wrapped so that the zero points are subtracted from its operands."""
         from simulator.kernels import subtract_zero_points
 
         return subtract_zero_points(kernel, info.zero_point("x"), info.zero_point("y"))
@@ -113,7 +119,7 @@ class Add(BinaryIntegerOp):
     sign = 1
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the sum kernel (difference if `sign` is -1) with the target's operand precision.
+        """Return the kernel of the sum (difference if `sign` is -1), as precise as the target's.
 
         FINE: a common accumulator, rounded once. WIDE: each operand is rescaled to scale_o in 60
         bits, and only the sum saturates. Otherwise each operand is shifted and saturated to
@@ -176,9 +182,10 @@ class Mul(BinaryIntegerOp):
     v1_implicit_attributes = ("data_bits", "y_bits", "o_bits")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the product kernel, which rescales once by scale_o / (scale_x * scale_y).
+        """Return the product kernel.
 
-        Zero points are subtracted from the operands first.
+        It rescales each product once by scale_o / (scale_x * scale_y). Zero points are subtracted
+        from the operands first.
         """
         from simulator.kernels import Mul as Kernel
 
@@ -205,11 +212,11 @@ class Div(BinaryIntegerOp):
     supports_zero_points = False
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the division kernel with the division method of the target.
+        """Return the division kernel with the method of the target.
 
         UNSCALED divides the integers without any shift; SINGLE computes in float32 with the scales.
-        Otherwise the quotient is shifted left by log2(scale_o * scale_y / scale_x), and raises
-        ModelError if a scale is not a power of two.
+        Otherwise the quotient is shifted left by log2(scale_o * scale_y / scale_x), and ModelError
+        is raised if a scale is not a power of two.
         """
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
@@ -259,7 +266,7 @@ class Bmm(BinaryIntegerOp):
     def make_qparams_attributes(
         self, x_qparams: Affine, y_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths, scales and nonzero zero points.
+        """Return the node attributes that store bits, scales and nonzero zero points.
 
         `data_bits` are those of the first operand.
         """
@@ -270,9 +277,9 @@ class Bmm(BinaryIntegerOp):
         }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle for a QMatmul unless both inputs have rank 3, as v1 requires.
+        """Return why dialect v1 cannot express `node`: a QMatmul with an input not of rank 3.
 
-        Otherwise None.
+        None for any other node.
         """
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
         if node.op_type == "QMatmul" and ranks != [3, 3]:
@@ -280,9 +287,10 @@ class Bmm(BinaryIntegerOp):
         return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix product kernel, which rescales once by scale_o / (scale_x * scale_y).
+        """Return the matrix product kernel.
 
-        Zero points are subtracted from the operands first.
+        It rescales each sum once by scale_o / (scale_x * scale_y). Zero points are subtracted from
+        the operands first.
         """
         from simulator.kernels import MatMul
 

@@ -27,7 +27,7 @@ class Relu(Format):
     domain = ""
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel max(0, x), which needs no scale."""
+        """Return the simulator kernel max(0, x), which needs no scale; `info` is not looked at."""
         from simulator.kernels import Relu as Kernel
 
         return Kernel()
@@ -44,7 +44,7 @@ class Clip(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Clip kernel with the integer bounds at inputs 1 and 2.
+        """Return the Clip kernel with the constant integer bounds at inputs 1 and 2 of the node.
 
         Absent bounds are the limits of int32.
         """
@@ -57,7 +57,10 @@ class Clip(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Clip with dequantized bounds; absent bounds stay absent."""
+        """Append a Clip of the float input with dequantized bounds; return [its output].
+
+        Absent bounds stay absent.
+        """
         bounds: list[ir.Value | None] = []
         for index, suffix in ((1, "low"), (2, "high")):
             constant = builder.info.constants.get(index)

@@ -95,18 +95,24 @@ class FloatNodeBuilder:
         self._qparams, self._used_names = qparams, used_names
 
     def input_scale(self, index: int = 0) -> float:
-        """Return the scale of integer input `index`; ModelError if its qparams are unknown."""
+        """Return the scale of integer input `index` (real value = integer / scale).
+
+        Raises ModelError if its quantization parameters are unknown.
+        """
         q = self._qparams[index]
         if q is None:
             raise ModelError(f"{self.info.label}: the scale of its input {index} is unknown")
         return q.scale
 
     def input_qparams(self, index: int) -> Affine | None:
-        """Return the qparams of input `index`, or None if it has none or does not exist."""
+        """Return scale, bits and zero point of input `index`.
+
+        None if it is float or does not exist.
+        """
         return self._qparams[index] if index < len(self._qparams) else None
 
     def set_input_value(self, index: int, value: ir.Value) -> None:
-        """Set the float value that `float_input` returns for input `index`."""
+        """Let `float_input` return `value` as the float value of input `index` from now on."""
         self._values[index] = value
 
     def dequantize_scalar(self, integer: float, index: int = 0) -> float:
@@ -120,7 +126,10 @@ class FloatNodeBuilder:
     def __call__(
         self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
     ) -> ir.Value:
-        """Append a standard node and return its output; attributes that are None are omitted."""
+        """Append a standard node with one output, and return that output.
+
+        Attributes that are None are omitted. The node is named after the integer node.
+        """
         return self.add_multi_output_node(op_type, *inputs, outputs=1, **attributes)[0]
 
     def add_multi_output_node(
@@ -145,13 +154,14 @@ class FloatNodeBuilder:
         return list(node.outputs)
 
     def require_opset(self, opset: int) -> None:
-        """Raise `self.opset` to `opset` if that is higher."""
+        """Raise `self.opset`, which the emitted nodes need, to `opset` if that is higher."""
         self.opset = max(self.opset, opset)
 
     def float_input(self, index: int = 0) -> ir.Value:
-        """Return the float value of input `index`; a constant without one is dequantized.
+        """Return the float value of input `index` of the integer node.
 
-        Raises ModelError if the input is absent or its scale is unknown.
+        A constant without a float value is dequantized by a new node. Raises ModelError if the
+        input is absent or its scale is unknown.
         """
         value = self._values[index] if index < len(self._values) else None
         if value is not None:
@@ -161,7 +171,10 @@ class FloatNodeBuilder:
         return self.dequantize_constant(index, self.input_scale(index))
 
     def raw_input(self, index: int) -> ir.Value | None:
-        """Return input `index` unchanged, such as indices or sizes; None if absent."""
+        """Return input `index` of the integer node unchanged, for indices or sizes.
+
+        None if absent.
+        """
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def add_constant(self, array: ArrayLike, suffix: str) -> ir.Value:
@@ -213,9 +226,10 @@ class FloatNodeBuilder:
     def _add_float_constant(
         self, name: str, array: np.ndarray, scale: float | Sequence[float], axis: int | None
     ) -> ir.Value:
-        """Add the integer constant `name` divided by `scale` as a float32 initializer; return it.
+        """Add the integers `array`, divided by `scale`, as a float32 initializer; return its value.
 
-        `array` holds its integers; a sequence of scales is along `axis`.
+        It is named after `name`, the constant that `array` comes from; a sequence of scales is
+        along `axis`.
         """
         divisor: ArrayLike = scale
         if isinstance(scale, Sequence) and scale:
@@ -301,10 +315,11 @@ class FloatNodeBuilder:
     def zero_point_inputs(
         self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0
     ) -> list[ir.Value]:
-        """Return the zero point input of integers of type `kind` as a list of one; [] for int32.
+        """Return a list with the zero point input of integers of type `kind`; [] for int32.
 
         The initializer has the shape `sizes`, is filled with `zero_point`, and is shared by all
-        nodes of the model that need the same. Types other than 8 bits require opset 21.
+        nodes of the model that need the same. Types other than 8 bits require opset 21, which is
+        noted.
         """
         if kind == _TYPES[32]:
             return []
@@ -328,16 +343,17 @@ class FloatNodeBuilder:
         return value
 
     def _reuse_constant_name(self, name: str) -> str:
-        """Return and reserve a name for the float values of the integer constant `name`.
+        """Reserve and return a name for the float values of the integer constant `name`.
 
-        At its first use this is `name` itself, later `name` with a number if it is in use.
+        At the first use for this constant it is `name` itself, later `name` with a number.
         """
         return self._make_name(name, f"{name} ")
 
     def _make_name(self, base: str, key: str = "") -> str:
         """Reserve and return `base`, or `base` with a number if it is in use.
 
-        With an unused `key`, the name is `base` even if it is in use, and `key` is reserved.
+        With a `key` that is not reserved yet, the name is `base` even if it is in use, and `key` is
+        reserved.
         """
         if key and key not in self._used_names:
             self._used_names.add(key)
@@ -349,10 +365,10 @@ class FloatNodeBuilder:
     def add_same_op(
         self, *inputs: ir.Value | None, attributes: Attributes | None = None
     ) -> list[ir.Value]:
-        """Append the standard operator with the name of the integer operator; return all outputs.
+        """Append the standard operator with the name of the integer operator.
 
-        `attributes` default to those of the node that the standard operator has in opset 12 or the
-        newest one.
+        Return all its outputs. `attributes` default to those of the integer node that the standard
+        operator has in opset 12 or the newest one.
         """
         import onnx
 

@@ -55,9 +55,10 @@ WEIGHT_ATTRIBUTES = (
 
 
 def accumulator_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
-    """Return the accumulator scale, scale_x * scale_w: one, or one per output channel.
+    """Return the scale of a layer's accumulator, scale_x * scale_w: one, or one per channel.
 
-    The scales of channels are repeated `repeats` times, for the groups of a transposed convolution.
+    The tuple for a list of weight scales is repeated `repeats` times, for the groups of a
+    transposed convolution.
     """
     x, w = get_number(attrs, "scale_x"), get_scales(attrs, "scale_w")
     return tuple(x * scale for scale in w) * repeats if isinstance(w, list) else x * w
@@ -74,9 +75,9 @@ class WeightedIntegerOp(Format):
     def make_qparams_attributes(
         self, input_qparams: Affine, weight_qparams: Affine, output_qparams: Affine | None
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths, scales and nonzero zero points.
+        """Return the node attributes that store bits, scales and nonzero zero points of a layer.
 
-        The output is float if its parameters are None: o_bits and scale_o are absent then.
+        The output is float if `output_qparams` is None: o_bits and scale_o are absent then.
         """
         attrs: dict[str, AttributeValue] = {
             "data_bits": input_qparams.bits,
@@ -90,32 +91,39 @@ class WeightedIntegerOp(Format):
         return {**attrs, "o_bits": output_qparams.bits, "scale_o": output_qparams.scale}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of the input (0), and of the weight (1) if it has one scale."""
+        """Return {0: ..., 1: ...}: scale, bits and zero point of the input, and of the weight.
+
+        The weight (1) is included only if it has a single scale.
+        """
         qparams = {0: qparams_from_attributes(attrs, "x")}
         if not isinstance(attrs["scale_w"], Sequence):
             qparams[1] = qparams_from_attributes(attrs, "w")
         return qparams
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
-        """Return the qparams of the constant weight: per group if it has group factors.
+        """Return scales and bits of the constant weight of `node`.
 
-        Otherwise from the attribute `key`, as in the base class.
+        They are per group of a row if the operator has such scales, else from the attribute `key`:
+        one, or one per channel for a list.
         """
         return self._grouped_weight_qparams(attrs, node) or super().weight_qparams(attrs, node, key)
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        """Return the qparams of a weight with per-group scales, or None for other weights."""
+        """Return scales and bits of a weight with a scale per group of a row.
+
+        None for other weights. By default no weight has such scales; subclasses may override this.
+        """
         return None
 
     def dequantize_inputs(
         self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False
     ) -> list[ir.Value]:
-        """Return the real values of input, weight and, if present, bias.
+        """Return the real values of input, weight and, if present, bias, as outputs of new nodes.
 
         Parameters
         ----------
         real
-            Builder of the float model.
+            Builder of the float model, which gets the nodes.
         groups
             How often the scales of channels repeat in the accumulator.
         transposed
@@ -157,14 +165,18 @@ class Conv2d(WeightedIntegerOp):
     )
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether the base class allows it and the weight has a rank above 2."""
+        """Whether `node` is complete enough to check a platform's limits on it.
+
+        Its input and weight must be present and of known rank, the weight's above 2, and list
+        attributes absent or sequences.
+        """
         return super().can_check_limits(node) and len(ir.get_shape(node.inputs[1]) or ()) > 2
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the convolution kernel; strides and dilations default to 1, pads to 0.
+        """Return the convolution kernel with the weight, bias and rescaling of the node.
 
-        Raises ModelError if weight, bias or scales are invalid (`require_constant`, `bias`,
-        `make_weight_rescale`).
+        Strides and dilations default to 1, pads to 0. Raises ModelError if weight, bias or scales
+        are invalid.
         """
         from simulator.kernels import Conv
 
@@ -182,12 +194,15 @@ class Conv2d(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a float Conv."""
+        """Append a float Conv of dequantized input, weight and bias to `builder`.
+
+        Return [its output].
+        """
         inputs = self.dequantize_inputs(builder)
         return [builder("Conv", *inputs, **self.get_window_attributes(builder))]
 
     def get_window_attributes(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
-        """Return the attributes other than scales and bits: kernel_shape, strides, pads, ...
+        """Return the node's attributes other than scales, bits and zero points: pads, group, ...
 
         Absent ones are None, except `group`.
         """
@@ -226,13 +241,17 @@ class ConvTranspose2d(WeightedIntegerOp):
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle for one-dimensional nodes, which dialect v1 does not have."""
+        """Return "of lines" for a one-dimensional node, which dialect v1 cannot express.
+
+        Else None.
+        """
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the transposed convolution kernel; a list of scales repeats for each group.
+        """Return the transposed convolution kernel; a list of weight scales repeats for each group.
 
         Absent or empty strides, pads, dilations and output_padding are None: the kernel's defaults.
+        Raises ModelError if weight, bias or scales are invalid.
         """
         from simulator.kernels import ConvTranspose
 
@@ -251,7 +270,10 @@ class ConvTranspose2d(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a float ConvTranspose with the window attributes of the node."""
+        """Append a float ConvTranspose with the window attributes of the node; return [its output].
+
+        Input, weight and bias are dequantized.
+        """
         names = [spec.name for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES]
         window = {name: builder.attrs[name] for name in names}
         inputs = self.dequantize_inputs(builder, get_int(builder.attrs, "group"))
@@ -293,7 +315,10 @@ class FloatLinear(NumpyKernel):
         return apply_weight_factors(self.weight, self.factors)
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x [..., I] -> y [..., O]."""
+        """Return the float32 output [..., O] for an integer input [..., I].
+
+        Another input is an error.
+        """
         (x,) = specs
         require(
             x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
@@ -323,13 +348,16 @@ class Linear(WeightedIntegerOp):
     supports_group_scales = True
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the output, or None without scale_o (float)."""
+        """Return scale, bits and zero point of the output.
+
+        None without scale_o, when it is float.
+        """
         return None if attrs["scale_o"] is None else qparams_from_attributes(attrs, "o")
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the matrix kernel, with float output if the node has no scale_o.
+        """Return the matrix kernel of the node, with float output if it has no scale_o.
 
-        Raises ModelError if weight, bias or scales are invalid.
+        Raises ModelError if weight, bias, group factors or scales are invalid.
         """
         from simulator.kernels import Linear as Kernel
 
@@ -343,9 +371,9 @@ class Linear(WeightedIntegerOp):
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
     def _read_factors(self, info: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
-        """Return the factors of the weights, int16 [O, I], or None without groups.
+        """Return a factor for each weight of the node, int16 [O, I]; None without groups.
 
-        Those of a group, constant input 3, are repeated for each weight of the group.
+        The factor of a group, in constant input 3, is repeated for each weight of the group.
 
         Raises
         ------
@@ -361,16 +389,21 @@ class Linear(WeightedIntegerOp):
     def make_qparams_attributes(
         self, input_qparams: Affine, weight_qparams: Affine, output_qparams: Affine | None
     ) -> dict[str, AttributeValue]:
-        """Return the attributes of the base class, with the group size of per-group weights."""
+        """Return the node attributes that store bits, scales and nonzero zero points of a layer.
+
+        For weights with a scale per group also `group_size`. The output is float if
+        `output_qparams` is None: o_bits and scale_o are absent then.
+        """
         attrs = super().make_qparams_attributes(input_qparams, weight_qparams, output_qparams)
         if isinstance(weight_qparams.granularity, PerGroup):
             attrs["group_size"] = weight_qparams.granularity.size
         return attrs
 
     def _grouped_weight_qparams(self, attrs: Attributes, node: ir.Node) -> Affine | None:
-        """Return the per-group qparams of a weight with `group_size` and factors, else None.
+        """Return scales and bits of a weight with a scale per group of a row.
 
-        Raises ModelError if they do not match the weight.
+        None for other weights. They follow from `scale_w`, `group_size` and the factors at constant
+        input 3. Raises ModelError if they do not match the weight.
         """
         weight = ir.const_value(node.inputs[1])
         factors = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None
@@ -382,7 +415,11 @@ class Linear(WeightedIntegerOp):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Gemm for an input of rank 2, else MatMul (with the weight transposed) and Add."""
+        """Append a Gemm for an input of rank 2, else MatMul and Add, to `builder`.
+
+        Return [the result]. Input, weight and bias are dequantized; for the MatMul the weight is
+        transposed.
+        """
         is_matrix = len(builder.info.input_shapes[0]) == 2
         x, weight, *bias = self.dequantize_inputs(builder, transposed=not is_matrix)
         if is_matrix:
@@ -437,9 +474,10 @@ def _read_group_size(
 def _check_group_factors(
     node_label: str, weight: np.ndarray, factors: np.ndarray, group_size: int
 ) -> None:
-    """Raise ModelError if `factors` are not [O, ceil(I / group_size)], or a factor is 0.
+    """Raise ModelError unless the factors of the groups of a weight fit it and none is 0.
 
-    `weight` is [O, I].
+    `weight` is [O, I], so that `factors` must be [O, ceil(I / group_size)]. `node_label` is for the
+    message.
     """
     expected_shape: tuple[int, ...] = ()
     if weight.ndim == 2:
@@ -476,16 +514,20 @@ class BatchNorm2d(WeightedIntegerOp):
     )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if the input of a QBatchNorm1d is not of rank 4, else None."""
+        """Return why dialect v1 cannot express `node`: a QBatchNorm1d whose input is not of rank 4.
+
+        None for any other node.
+        """
         rank = len(ir.get_shape(node.inputs[0]) or ())
         if node.op_type == "QBatchNorm1d" and rank != 4:
             return "its input does not have four axes"
         return None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel rescale(x * w[c] + b[c]) to scale_o.
+        """Return the kernel that rescales x * w[c] + b[c] of each channel c to scale_o.
 
-        An absent bias is 0. Inputs 3 and 4 (running statistics) are ignored.
+        An absent bias is 0. Inputs 3 and 4 (running statistics) are ignored. Raises ModelError if
+        weight, bias or scales are invalid.
         """
         from simulator.kernels import ChannelAffine
 
@@ -499,7 +541,10 @@ class BatchNorm2d(WeightedIntegerOp):
         return ChannelAffine(weight, bias, rescale, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a float BatchNormalization with mean 0 and variance 1, which the weight includes."""
+        """Append a float BatchNormalization with mean 0 and variance 1; return [its output].
+
+        The weight includes mean and variance already; without a bias it is 0.
+        """
         weight = builder.dequantize_constant(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
         size = builder.info.constants[1].size
         mean = builder.add_constant(np.zeros(size, np.float32), "mean")

@@ -35,11 +35,11 @@ def check_nodes(graph: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, opset: int) -> None:
-    """Raise ModelError for invalid attributes, inputs or parameters of a node.
+    """Raise ModelError for invalid attributes, inputs or constant parameters of `node`.
 
-    Float nodes are checked only if they are standard operators (`_check_standard_node`). Integer
-    nodes in standard operators follow the schema of `opset`, unless the format has
-    `nonstandard_usage`; then they only need an input.
+    Of float nodes only standard operators are checked, against the schema of `opset`. Integer nodes
+    in standard operators follow that schema too, unless graphs use the operator beyond the
+    standard; then they only need an input.
     """
     form = find_integer_op(node)
     if form is None:
@@ -57,7 +57,7 @@ def _check_node(node: ir.Node, opset: int) -> None:
 
 
 def _check_attributes(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for the first attribute of `node` that has a wrong type."""
+    """Raise ModelError for the first attribute of `node` with a wrong type for `form`."""
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
     for name, value, expected in find_invalid_attributes(form, attributes):
         raise ModelError(
@@ -68,7 +68,7 @@ def _check_attributes(form: Format, node: ir.Node) -> None:
 def find_invalid_attributes(
     form: Format, attributes: Mapping[str, object]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value, expected type) of attributes with a wrong type, as strings.
+    """Yield (name, value, expected type) of each attribute whose type is wrong for `form`, as text.
 
     Attributes that `form` does not know, and values of None, are not checked. Values are cut to 60
     characters.
@@ -90,7 +90,7 @@ _TYPE_DESCRIPTIONS = {
 
 
 def _matches_type(spec: Attr, value: object, form: Format) -> bool:
-    """Whether an attribute value has the type of `spec`.
+    """Whether `value` has the type that the attribute `spec` of the operator `form` must have.
 
     A list of integers may be given as one integer; a number may be a list only if it is `scale_w`
     of an operator with a channel axis, and not empty.
@@ -110,7 +110,7 @@ def _matches_type(spec: Attr, value: object, form: Format) -> bool:
 
 
 def _is_int32(value: object) -> bool:
-    """Whether `value` is an integer of at most _MAX_INT32 in magnitude."""
+    """Whether `value` is an integer of at most 2^31 - 1 in magnitude."""
     return isinstance(value, int) and abs(value) <= _MAX_INT32
 
 
@@ -120,24 +120,24 @@ def _is_finite_number(value: object) -> bool:
 
 
 def min_input_count(form: Format) -> int:
-    """Return the number of required inputs of an operator, at least 1."""
+    """Return the number of inputs that a node of the operator `form` must have, at least 1."""
     return sum(not text.endswith(("?", "*")) for text in _signature_inputs(form)) or 1
 
 
 def _signature_inputs(form: Format) -> list[str]:
-    """Return the inputs of the signature as "name:kind", with "?" or "*" at the end.
+    """Return the inputs of the operator `form` as "name:kind", with "?" or "*" at the end.
 
-    Without signature: one required input and any number of further ones.
+    "?" marks an optional input, "*" a repeated one. Without signature: one required input and any
+    number of further ones.
     """
     return ["x:any", "rest:any*"] if form.signature is None else form.signature.inputs.split()
 
 
 def _check_arity(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for a wrong number of inputs or outputs.
+    """Raise ModelError if `node` has a wrong number of inputs or outputs for the operator `form`.
 
     Required inputs must be present; further ones are allowed up to the signature's number, any
-    number if one is repeated. More than one output is an error if the signature has one; without a
-    signature, any number is allowed.
+    number if one is repeated. More than one output is an error if the signature has one.
     """
     inputs, min_count = _signature_inputs(form), min_input_count(form)
     label, count = f"{node.op_type} {node.name}", len(node.inputs)
@@ -157,7 +157,7 @@ _ALLOWED_DTYPES = {"weight": ("int8", "int16"), "bias": ("int8", "int16", "int32
 
 
 def _check_parameters(form: Format, node: ir.Node) -> None:
-    """Raise ModelError for constant weights and biases of wrong dtype or rank, or empty ones.
+    """Raise ModelError for a constant weight or bias of `node` of wrong dtype or rank, or empty.
 
     Computed ones are not checked.
     """
@@ -181,10 +181,11 @@ def _check_parameters(form: Format, node: ir.Node) -> None:
 
 
 def _check_standard_node(node: ir.Node, opset: int) -> None:
-    """Raise ModelError for a standard node with invalid scales or a wrong number of inputs.
+    """Raise ModelError if the standard `node` has invalid scales or a wrong number of inputs.
 
     Attributes "scale_..." must be finite numbers. The number of inputs is compared with the schema
-    in `opset`, if the operator exists there.
+    in `opset`, and the first input must be present; not checked if the operator does not exist
+    there.
     """
     for name in node.attributes:
         if name.startswith("scale_") and not _is_finite_number(ir.get_attr(node, name)):

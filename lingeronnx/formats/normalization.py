@@ -73,9 +73,9 @@ class LayerNorm(Format):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, where normalized values have 15 fractional bits.
+        """Return the attributes for dialect v3, where normalized values have 15 fractional bits.
 
-        Sets `scale_y_normal` to 2^15.
+        Sets `scale_y_normal` to 2^15; absent `data_bits` and `o_bits` become 8.
         """
         return {
             **super().to_v3_attributes(attrs, inputs),
@@ -83,9 +83,9 @@ class LayerNorm(Format):
         }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, where normalized values have 10 fractional bits.
+        """Return the attributes for dialect v1, where normalized values have 10 fractional bits.
 
-        Removes `scale_y_normal`.
+        Removes `scale_y_normal` and `zero_point`.
         """
         renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("scale_y_normal", None)
@@ -94,7 +94,7 @@ class LayerNorm(Format):
     def make_qparams_attributes(
         self, input_qparams: Affine, gamma_qparams: Affine, output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit widths and scales."""
+        """Return the node attributes that store bits and scales of input, gamma and output."""
         return {
             "data_bits": input_qparams.bits,
             "parameter_bits": gamma_qparams.bits,
@@ -131,13 +131,18 @@ class LayerNorm(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a LayerNormalization over the last axes that have the size of gamma."""
+        """Append a LayerNormalization over the last axes that have the size of gamma.
+
+        Return [its output]. It requires opset 17, which is noted in `builder`. Raises ModelError if
+        gamma does not match the last axes.
+        """
         builder.require_opset(17)
         shape = builder.info.input_shapes[0]
         gamma = builder.info.require_constant(1, "int8 int16", "factor")
         axes = _count_row_axes(builder.info, gamma.size)
 
         def reshape_to_row(array: np.ndarray) -> np.ndarray:
+            """Return `array`, gamma or beta, with the shape of the normalized axes of the input."""
             return array.reshape(shape[len(shape) - axes :])
 
         a = builder.attrs
@@ -163,7 +168,7 @@ class LayerNorm(Format):
         ]
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of input and gamma."""
+        """Return {0: ..., 1: ...}: scale and bits of the input and of gamma."""
         return {0: qparams_from_attributes(attrs, "x"), 1: qparams_from_attributes(attrs, "w")}
 
 
@@ -173,7 +178,7 @@ LAYER_NORM = LayerNorm()
 def _count_row_axes(info: KernelInfo, factors: int) -> int:
     """Return the smallest number of last axes of input 0 whose sizes multiply to `factors`.
 
-    At least 1.
+    `factors` is the number of elements of gamma. The result is at least 1.
 
     Raises
     ------
@@ -211,25 +216,32 @@ class Softmax(UnaryIntegerOp):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3: `dim` becomes `axis`."""
+        """Return the attributes for dialect v3: `dim` becomes `axis`, absent bit widths 8."""
         return rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, which has `dim` in addition to `axis`, with the same value."""
+        """Return the attributes for dialect v1, which has `dim` with the value of `axis` too.
+
+        `zero_point` is dropped.
+        """
         renamed = super().to_v1_attributes(attrs, node)
         return {**renamed, "dim": renamed["axis"]}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the softmax kernel."""
+        """Return the simulator's softmax kernel for the node, in the arithmetic of its target.
+
+        Raises ModelError for an axis outside the rank, and if the target shifts and scale_x is not
+        a power of two.
+        """
         from simulator.kernels import Softmax as Kernel
 
         return self.make_row_kernel(info, Kernel)
 
     def first_axis(self, info: KernelInfo) -> int:
-        """Return the first axis of a row: `axis`, else `dim`, else -1; it may be negative.
+        """Return the first of the axes that a row consists of: `axis`, else `dim`, else -1.
 
-        The executor treats any positive axis as 1 (`SoftmaxRowRule.FROM_FIRST`). Raises ModelError
-        for an axis outside the rank of the input.
+        It may be negative. If the target normalizes all axes from the first one on, a positive axis
+        counts as 1. Raises ModelError for an axis outside the rank of the input.
         """
         a, rank = info.attributes, len(info.input_shapes[0])
         axis = get_int(a, "axis" if a["axis"] is not None else "dim", -1)
@@ -242,9 +254,10 @@ class Softmax(UnaryIntegerOp):
         return min(axis, 1) if row_rule is SoftmaxRowRule.FROM_FIRST else axis
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard operator; axes that the executor normalizes together are flattened.
+        """Append the standard Softmax (LogSoftmax) of the node to `builder`; return [the result].
 
-        Reshapes are only emitted if a row has several axes.
+        Axes that the executor normalizes together are flattened by a Reshape before and restored
+        after it.
         """
         shape, axis = builder.info.input_shapes[0], self.first_axis(builder.info)
         first = axis % len(shape)
@@ -294,7 +307,11 @@ class LogSoftmax(Softmax):
     v3_name = None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the log-softmax kernel."""
+        """Return the simulator's log-softmax kernel for the node, in the arithmetic of its target.
+
+        Raises ModelError for an axis outside the rank, and if the target shifts and scale_x is not
+        a power of two.
+        """
         from simulator.kernels import LogSoftmax as Kernel
 
         return self.make_row_kernel(info, Kernel)

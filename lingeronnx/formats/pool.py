@@ -59,7 +59,10 @@ class MaxPool(Format):
     attributes = (*_WINDOW_ATTRIBUTES, Attr("dilations", "ints", None))
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the MaxPool kernel with the window of the node (`_get_window`, ceil_mode)."""
+        """Return the simulator's MaxPool kernel with window and `ceil_mode` of the node.
+
+        Strides default to 1, pads to 0.
+        """
         from simulator.kernels import MaxPool as Kernel
 
         ceil_mode = bool(info.attributes["ceil_mode"])
@@ -93,9 +96,9 @@ class AvgPool2d(UnaryIntegerOp):
     )
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, with explicit scale_o, count_include_pad and divisor_override.
+        """Return the attributes for dialect v3, which requires scale_o and some others.
 
-        An absent scale_o is scale_x; the others become 1 and -1 (none).
+        An absent scale_o is scale_x; count_include_pad becomes 1 and divisor_override -1 (none).
         """
         renamed = super().to_v3_attributes(attrs, inputs)
         return {
@@ -106,14 +109,17 @@ class AvgPool2d(UnaryIntegerOp):
         }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, which has no count_include_pad and no divisor_override."""
+        """Return the attributes for dialect v1, without count_include_pad and divisor_override.
+
+        `zero_point` is dropped as well.
+        """
         renamed = super().to_v1_attributes(attrs, node)
         renamed.pop("count_include_pad", None)
         renamed.pop("divisor_override", None)
         return renamed
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return why dialect v1 has no such node, or None.
+        """Return why dialect v1 cannot express `node`, or None if it can.
 
         Obstacles: a one-dimensional pool, padding that is not counted, a custom divisor above 0.
         """
@@ -125,7 +131,10 @@ class AvgPool2d(UnaryIntegerOp):
         return f"it divides by {divisor}" if divisor > 0 else None
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_o, or from scale_x if scale_o is absent; bits: o_bits."""
+        """Return scale, bits and zero point of the output, from scale_o or else scale_x.
+
+        The bits are o_bits.
+        """
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
@@ -158,10 +167,10 @@ class AvgPool2d(UnaryIntegerOp):
         return subtract_zero_points(kernel, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit an AveragePool that counts padding like the target.
+        """Append an AveragePool that counts padding like the target to `builder`.
 
-        On chips padding counts; in training software by `count_include_pad`, where a
-        divisor_override above 0 raises ModelError.
+        Return [its output]. On chips padding counts; in training software by `count_include_pad`,
+        where a divisor_override above 0 raises ModelError.
         """
         a, arithmetic = builder.attrs, builder.info.expect_arithmetic(AveragePoolArithmetic)
         count_include_pad = 1
@@ -198,19 +207,19 @@ class GlobalAveragePool2d(Format):
 
     @property
     def first(self) -> Format:
-        """The corresponding operator of dialect v1: AvgPool2dInt with a window of image size."""
+        """The operator of dialect v1 that computes the same: AvgPool2dInt over the whole image."""
         return AVG_POOL2D
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to the attributes of an AvgPool2dInt whose window is the image."""
+        """Return the attributes of an AvgPool2dInt of dialect v1 over the whole image."""
         size = [int(n or 0) for n in (ir.get_shape(node.inputs[0]) or ())[2:]]
         window = {"kernel_shape": size, "strides": [1, 1], "pads": [0] * 4}
         return {**AVG_POOL2D.to_v1_attributes(attrs, node), **window, "ceil_mode": 0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if the input is no image of known size, else that of AvgPool2dInt.
+        """Return why dialect v1 cannot express `node` as an AvgPool2dInt, or None if it can.
 
-        None if there is none.
+        The size of its image is unknown, or a custom divisor or uncounted padding is set.
         """
         shape = ir.get_shape(node.inputs[0]) or ()
         if len(shape) != 4 or None in shape[2:]:
@@ -218,13 +227,16 @@ class GlobalAveragePool2d(Format):
         return AVG_POOL2D.explain_v1_obstacle(attrs, node)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_o, or from scale_x if scale_o is absent; bits: o_bits."""
+        """Return scale, bits and zero point of the output, from scale_o or else scale_x.
+
+        The bits are o_bits.
+        """
         return qparams_from_attributes(
             {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
         )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the kernel of a mean over all image axes in the training software.
+        """Return the kernel of a mean over all image axes, as the training software computes it.
 
         Raises ModelError if scale_o / scale_x is not a power of two.
         """
@@ -234,7 +246,7 @@ class GlobalAveragePool2d(Format):
         return _make_training_mean(info, shift, None, None, None)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a GlobalAveragePool."""
+        """Append a GlobalAveragePool of the float input to `builder`; return [its output]."""
         return [builder("GlobalAveragePool", builder.float_input())]
 
 
@@ -242,7 +254,7 @@ GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
 
 
 def _get_window(attrs: Attributes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return kernel shape, strides and pads; strides default to 1, pads to 0."""
+    """Return kernel_shape, strides and pads of a pool; absent strides are 1, absent pads 0."""
     kernel_shape = tuple(get_ints(attrs, "kernel_shape"))
     strides = tuple(get_ints(attrs, "strides", [1] * len(kernel_shape)))
     pads = tuple(get_ints(attrs, "pads", [0] * 2 * len(kernel_shape)))
@@ -256,7 +268,7 @@ def _make_training_mean(
     strides: Sequence[int] | None,
     pads: Sequence[int] | None,
 ) -> Kernel:
-    """Return the mean kernel of the training software.
+    """Return the kernel of a mean as the training software computes it.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class Quant(Format):
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def make_qparams_attributes(self, output_qparams: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes that store bit width, scale and zero point of the output."""
+        """Return the node attributes for bits, scale and nonzero zero point of the output."""
         return {
             "data_bits": output_qparams.bits,
             "scale_x": output_qparams.scale,
@@ -77,7 +77,7 @@ class Quant(Format):
         return Kernel(scale, bits, rule=rule, zero_point=get_int(info.attributes, "zero_point"))
 
     def node_qparams(self, node: ir.Node) -> Affine:
-        """Return the qparams of the output of a Quant `node`, from its attributes.
+        """Return scale, bits and zero point of the output of `node`, a Quant, from its attributes.
 
         Raises ModelError if they are invalid.
         """
@@ -87,21 +87,27 @@ class Quant(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return input 0, which is float: the float model does not quantize."""
+        """Return [input 0], which is float: the float model of a Quant does not quantize.
+
+        Appends nothing.
+        """
         return [builder.raw_input(0)]  # type: ignore[list-item]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3, which requires data_bits (8 if absent) and zero_point (0)."""
+        """Return the attributes for dialect v3, with data_bits (8 if absent) and a zero_point of 0.
+
+        The zero point is set to 0 even if it is another one.
+        """
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_x, data_bits and zero_point."""
+        """Return scale, bits and zero point of the output, from the node's attributes."""
         return make_qparams(
             get_number(attrs, "scale_x"), get_int(attrs, "data_bits"), get_int(attrs, "zero_point")
         )
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return no qparams: the input is float."""
+        """Return {}: the input of a Quant is float, so it has no scale."""
         return {}
 
 
@@ -118,11 +124,11 @@ class Dequant(Format):
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
     def make_qparams_attributes(self, input_qparams: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes that store scale and zero point of the input."""
+        """Return the node attributes for scale and nonzero zero point of the integer input."""
         return {"scale_o": input_qparams.scale, **_make_zero_point_attribute(input_qparams)}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the dequantization kernel."""
+        """Return the simulator's dequantization kernel with scale_o and zero_point of the node."""
         from simulator.kernels import Dequant as Kernel
 
         return Kernel(
@@ -130,19 +136,22 @@ class Dequant(Format):
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the float value of the input."""
+        """Return [the float value of input 0]: a Dequant does not change it.
+
+        Appends no further node.
+        """
         return [builder.float_input()]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Return the attributes unchanged."""
+        """Return a copy of `attrs`: dialect v3 has the same attributes for a Dequant."""
         return dict(attrs)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return None: the output is float."""
+        """Return None: the output of a Dequant is float."""
         return None
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return the qparams of the integer input, with 32 bits since the node has no width."""
+        """Return {0: scale and zero point of the input}, with 32 bits as no width is stored."""
         return {0: make_qparams(get_number(attrs, "scale_o"), 32, get_int(attrs, "zero_point"))}
 
 
@@ -186,7 +195,7 @@ class Requant(UnaryIntegerOp):
         return subtract_zero_points(Kernel(rescale, saturate=not wraps), info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the float value of the input: requantization does not change it."""
+        """Return [the float value of input 0]: requantization does not change it."""
         return [builder.float_input()]
 
 

@@ -61,9 +61,9 @@ _EXTRA_ATTRIBUTES = (
 
 
 def _find_weight_inputs(node: ir.Node) -> list[int]:
-    """Return the indices of the constant integer matrices among the inputs after x, in order.
+    """Return the indices of constant integer matrices among the inputs of `node` after x.
 
-    These are the weights of an integer node in any variant; int64 matrices do not count.
+    These are the two weights of an integer LSTM or GRU; int64 matrices do not count.
     """
     indices = []
     for index, value in enumerate(node.inputs):
@@ -76,7 +76,7 @@ def _find_weight_inputs(node: ir.Node) -> list[int]:
 
 
 def _require_weight_inputs(info: KernelInfo) -> list[int]:
-    """Return the indices of the two weights.
+    """Return the indices of the two weights of an integer LSTM or GRU.
 
     Raises
     ------
@@ -90,10 +90,10 @@ def _require_weight_inputs(info: KernelInfo) -> list[int]:
 
 
 def _optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {name: input index} of the optional inputs of an integer node that are present.
+    """Return name -> input index of "lengths", "h" and "c", as far as `node` has them.
 
-    Names are those of `OPTIONAL_INPUTS`, in the order of the inputs between x and the weights. A
-    node with attribute `has_hidden` (dialect v3) has no lengths.
+    `node` is an integer LSTM or GRU. They stand in this order between x and the weights. A node
+    with attribute `has_hidden` (dialect v3) has no lengths.
     """
     end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     # Dialect v3 has no lengths.
@@ -106,10 +106,10 @@ def _optional_input_indices(node: ir.Node) -> dict[str, int]:
 
 
 def input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {name: index} of all inputs but x: `OPTIONAL_INPUTS`, weights and biases.
+    """Return name -> index of the inputs of an integer LSTM or GRU other than x.
 
-    The latter are called weight_x, weight_h, bias_x and bias_h, in this order from the first weight
-    on.
+    "lengths", "h" and "c" as far as present, then weight_x, weight_h, bias_x and bias_h, which
+    follow each other from the first weight on.
     """
     first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
     fields = zip(
@@ -123,7 +123,7 @@ _SIGNATURE_INPUTS = "x:integer rest:any*"
 
 
 class RecurrentIntegerOp(Format):
-    """Base of LSTMInt and GRUInt."""
+    """Base of LSTMInt and GRUInt, recurrent layers of one direction."""
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
     extra_attributes = _EXTRA_ATTRIBUTES
@@ -138,11 +138,11 @@ class RecurrentIntegerOp(Format):
     states: ClassVar[Mapping[str, int]]
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Return the attributes unchanged."""
+        """Return a copy of `attrs`: dialect v3 has the same attributes for recurrent layers."""
         return dict(attrs)
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1, where inputs, not attributes, show which states are present.
+        """Return the attributes for dialect v1, where inputs show which states are present.
 
         Removes has_hidden, has_cell and scale_c, and sets dropout to 0.
         """
@@ -152,14 +152,17 @@ class RecurrentIntegerOp(Format):
         return {**converted, "dropout": 0.0}
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
-        """Return an obstacle if scale_o and scale_h differ, else None."""
+        """Return why dialect v1 cannot express a node: its scale_o and scale_h differ.
+
+        None if not.
+        """
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
-        """Return {input index: ("bias", any rank)} of the biases; {} unless both weights exist.
+        """Return input index -> ("bias", ()) for the biases of `node`, which may have any rank.
 
-        Weights are checked elsewhere.
+        {} unless both weights are constant matrices; weights are checked elsewhere.
         """
         if len(_find_weight_inputs(node)) != 2:
             return {}
@@ -167,7 +170,10 @@ class RecurrentIntegerOp(Format):
         return dict.fromkeys(biases, ("bias", ()))
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of x and of the lengths and states that are computed at run time."""
+        """Return the indices of the inputs that the simulator kernel reads at run time.
+
+        These are x (0), and lengths and initial states that are not constant.
+        """
         indices = [0]
         for index in _optional_input_indices(node).values():
             if ir.find_constant(node.inputs[index]) is None:
@@ -175,13 +181,13 @@ class RecurrentIntegerOp(Format):
         return indices
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams of the output sequence: 8 bits at `state_scale`."""
+        """Return the scale of the output sequence (scale_o, else scale_h) with 8 bits."""
         return Affine(self.state_scale(attrs))
 
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of all outputs: those of the sequence for each.
+        """Return scale and bits of each output: those of the sequence for all.
 
         In training software: sequence and state at its state scale, and 16 bits at its cell scale
         for the cell.
@@ -209,12 +215,13 @@ class RecurrentIntegerOp(Format):
         return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
     def make_kernel_arguments(self, info: KernelInfo) -> dict[str, Any]:
-        """Return the arguments that all recurrent kernels have in common: name -> value.
+        """Return name -> value of the arguments that all recurrent simulator kernels share.
 
         Raises
         ------
         ModelError
-            If the node has several layers, or inputs that its arithmetic does not support.
+            If the node has several layers, its weights are not constant, or it has inputs that its
+            arithmetic does not support.
         """
         num_layers = get_int(info.attributes, "num_layers")
         if num_layers != 1:
@@ -233,7 +240,7 @@ class RecurrentIntegerOp(Format):
     def _split_optional_inputs(
         self, info: KernelInfo
     ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the constant optional inputs by name, and the names of those computed at run time.
+        """Return constant lengths and initial states by name, and names of computed ones.
 
         Constants equal to the default (the number of steps for lengths, 0 for states) are omitted.
         """
@@ -251,9 +258,10 @@ class RecurrentIntegerOp(Format):
     def _check_optional_inputs(
         self, info: KernelInfo, constants: Mapping[str, np.ndarray], run_time_names: Sequence[str]
     ) -> None:
-        """Raise ModelError if the arithmetic starts from zero and optional inputs are given.
+        """Raise ModelError for lengths or initial states if the arithmetic starts from zero.
 
-        `constants` and `run_time_names` are those of `_split_optional_inputs`.
+        `constants` has the constant ones that are not the default, `run_time_names` names the
+        computed ones.
         """
         given_names = (*run_time_names, *constants)
         if not (info.expect_arithmetic(self.kind).from_zero and given_names):
@@ -264,9 +272,9 @@ class RecurrentIntegerOp(Format):
         raise ModelError(f"{info.label}: {subject} (input {index}) are not simulated")
 
     def _reorder_parameters(self, info: KernelInfo) -> dict[str, np.ndarray]:
-        """Return weights and biases in the gate order of the kernels; absent biases are zeros.
+        """Return weight_x, weight_h, bias_x and bias_h by name, in the gate order of the kernels.
 
-        Keys are weight_x, weight_h, bias_x and bias_h.
+        Absent biases are zeros. Raises ModelError if the weights are not constant.
         """
         index_x, index_h = _require_weight_inputs(info)
         weight_x = info.require_constant(index_x, "int8 int16", "weight")
@@ -283,15 +291,20 @@ class RecurrentIntegerOp(Format):
         return parameters
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit the standard layer and return its outputs, as many as the node has.
+        """Append the standard LSTM or GRU to `builder`.
 
-        The recurrent state is float; the standard layer's time axis is 0, so that inputs and
-        outputs of a batch-first node are transposed.
+        Return its outputs, as many as the node has. Weights and states are dequantized. The
+        standard layer's time axis is 0, so that inputs and outputs of a batch-first node are
+        transposed.
         """
         attrs, indices = builder.attrs, input_indices(builder.node)
         batch_first = bool(self.time_axis(builder.info))
 
         def swap_time_and_batch(value: ir.Value) -> ir.Value:
+            """Return `value` with axes 0 and 1 swapped by a Transpose if the node is batch first.
+
+            Otherwise `value` itself.
+            """
             return builder("Transpose", value, perm=[1, 0, 2]) if batch_first else value
 
         weights, bias, hidden_size = self._build_float_parameters(builder)
@@ -329,7 +342,7 @@ class RecurrentIntegerOp(Format):
     def _build_float_parameters(
         self, builder: FloatNodeBuilder
     ) -> tuple[list[ir.Value], ir.Value, int]:
-        """Add both weights and the joint bias in the standard's gate order.
+        """Add weights and joint bias of the float LSTM or GRU as constants, in standard order.
 
         Returns the weights [1, G*H, I] and [1, G*H, H], the bias [1, 2*G*H] (that of x, then that
         of h) and the hidden size H.
@@ -340,6 +353,7 @@ class RecurrentIntegerOp(Format):
         index_x, index_h = _require_weight_inputs(builder.info)
 
         def reorder(array: np.ndarray) -> np.ndarray:
+            """Return `array` [G*H, ...] with gates in the standard's order, as [1, G*H, ...]."""
             by_gate = array.reshape(len(gates), -1, *array.shape[1:])
             return by_gate[order].reshape(1, *array.shape)
 
@@ -363,21 +377,24 @@ class RecurrentIntegerOp(Format):
         return weights, bias, hidden_size
 
     def make_standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
-        """Return further attributes of the standard layer; none by default."""
+        """Return attributes of the standard layer that only some operators have; {} by default.
+
+        Called for the float model; hidden_size and direction are set by the caller.
+        """
         return {}
 
     def time_axis(self, info: KernelInfo) -> int:
-        """Return the axis of time in the input: 1 if batch_first is not 0, else 0."""
+        """Return the axis of time in the input of the node: 1 if batch_first is not 0, else 0."""
         return 1 if info.attributes["batch_first"] else 0
 
     def make_sum_rescales(
         self, info: KernelInfo, bits: int, allow_left_shift: bool
     ) -> dict[str, Any]:
-        """Return the rescalings of both accumulators to `bits` fractional bits and 32 bits.
+        """Return the rescalings of the sums over input and state to `bits` fractional bits.
 
-        Keys are "rescale_x" and "rescale_h". On shift-only targets the accumulator is first
-        saturated to 32 bits, and without `allow_left_shift` left shifts are omitted; raises
-        ModelError there if a scale product is not a power of two.
+        Both give 32 bits. Keys are "rescale_x" and "rescale_h". On shift-only targets the sum is
+        first saturated to 32 bits, and without `allow_left_shift` left shifts are omitted; raises
+        ModelError there if a product of scales is not a power of two.
         """
         from simulator.fixed_point import ChainedRescale, Rescale
 
@@ -415,8 +432,8 @@ class Lstm(RecurrentIntegerOp):
     def time_axis(self, info: KernelInfo) -> int:
         """Return the axis of time: 1 if batch_first is not 0, or axis 0 has size 1, else 0.
 
-        In training software axis 0 does not count: chips treat [1, T, I] as batch first in any
-        case.
+        The second condition holds for chips only, which treat [1, T, I] as batch first in any case,
+        not for training software.
         """
         if info.attributes["batch_first"]:
             return 1
@@ -424,9 +441,10 @@ class Lstm(RecurrentIntegerOp):
         return 1 if info.input_shapes[0][0] == 1 and not is_trained else 0
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the LSTM kernel in the arithmetic of the target.
+        """Return the LSTM kernel in the arithmetic of the target (an executor, or training).
 
-        Format WIDE counts as Q27 for an output of at most 8 bits.
+        Format WIDE counts as Q27 for an output of at most 8 bits. Raises ModelError for nodes that
+        the arithmetic does not support.
         """
         from simulator.kernels import Lstm as Kernel
 
@@ -451,9 +469,10 @@ class Lstm(RecurrentIntegerOp):
     def all_output_qparams(
         self, info: KernelInfo, scales: Sequence[Affine | None]
     ) -> list[Affine | None]:
-        """Return the qparams of sequence, hidden state and cell.
+        """Return scale and bits of sequence, hidden state and cell.
 
-        The cell has 15 fractional bits; in format Q11 it is packed and has no qparams.
+        The cell has 15 fractional bits in 32; in format Q11 it is packed, and None. In training
+        software sequence and state have its state scale, and the cell 16 bits at its cell scale.
         """
         arithmetic = info.expect_arithmetic(kinds.LstmArithmetic)
         if arithmetic.trained:
@@ -479,11 +498,14 @@ class Gru(RecurrentIntegerOp):
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
 
     def make_standard_attributes(self, attrs: Attributes) -> dict[str, AttributeValue]:
-        """Return the attributes of the standard GRU: linear_before_reset."""
+        """Return the attribute that only the standard GRU has: linear_before_reset."""
         return {"linear_before_reset": get_int(attrs, "linear_before_reset")}
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1; in dialect v3 the reset gate is always after the product."""
+        """Return the attributes for dialect v1, with linear_before_reset 1, as v3 always computes.
+
+        Removes has_hidden, has_cell and scale_c, and sets dropout to 0.
+        """
         return {**super().to_v1_attributes(attrs, node), "linear_before_reset": 1}
 
     def make_kernel(self, info: KernelInfo) -> Kernel:

@@ -32,7 +32,7 @@ __all__ = ["cell_scale", "make_gru_kernel", "make_lstm_kernel", "state_scale"]
 
 
 def _is_dialect_v1(info: KernelInfo) -> bool:
-    """Whether the arithmetic is that of dialect v1 (Q7)."""
+    """Whether the node is computed as by the training software of dialect v1 (format Q7)."""
     arithmetic = info.expect_arithmetic(RecurrentArithmetic)
     if isinstance(arithmetic, LstmArithmetic):
         return arithmetic.form is LstmFormat.Q7
@@ -40,7 +40,7 @@ def _is_dialect_v1(info: KernelInfo) -> bool:
 
 
 def state_scale(info: KernelInfo) -> float:
-    """Return the scale of the output and of the last hidden state.
+    """Return the scale of output and last hidden state of a recurrent layer in training software.
 
     It is scale_o in dialect v1, else scale_h.
 
@@ -67,14 +67,17 @@ def state_scale(info: KernelInfo) -> float:
 
 
 def cell_scale(info: KernelInfo) -> float:
-    """Return the scale of the cell output of an LSTM: 2^14 in dialect v1, else 2^15."""
+    """Return the scale of the cell output of an LSTM in training software.
+
+    It is 2^14 in dialect v1, else 2^15.
+    """
     return 2.0**14 if _is_dialect_v1(info) else 2.0**15
 
 
 def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
-    """Return the rescalings of both accumulators to `bits` fractional bits and 32 bits.
+    """Return the rescalings of the sums over input and state to `bits` fractional bits, in 32 bits.
 
-    Keys are "rescale_x" and "rescale_h".
+    Keys are "rescale_x" and "rescale_h". Raises ModelError if a scale is not a power of two.
     """
     from simulator.fixed_point import Rescale
 
@@ -85,7 +88,7 @@ def _make_sum_rescales(info: KernelInfo, bits: int) -> dict[str, Any]:
 
 
 def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
-    """Return log2 of the scales of both accumulators, of the input and of the recurrent state.
+    """Return log2 of the scales of the sums over input and recurrent state.
 
     These are scale_x * scale_iw and scale_h * scale_hw; ModelError if a scale is not a power of
     two.
@@ -101,7 +104,7 @@ def _sum_exponents(info: KernelInfo) -> tuple[int, int]:
 def make_lstm_kernel(
     info: KernelInfo, arithmetic: LstmArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of an LSTM in the training software.
+    """Return the simulator kernel of an LSTM as the training software computes it.
 
     Parameters
     ----------
@@ -144,10 +147,11 @@ def make_lstm_kernel(
 def make_gru_kernel(
     info: KernelInfo, arithmetic: GruArithmetic, common_fields: Mapping[str, Any]
 ) -> SimulatorKernel:
-    """Return the kernel of a GRU in the training software; parameters as in `make_lstm_kernel`.
+    """Return the simulator kernel of a GRU as the training software computes it.
 
-    Sums have 27 fractional bits in variant BEFORE, the larger exponent of both accumulators in
-    COMMON, else 11.
+    `info` is the node, `arithmetic` that of the target; `common_fields` are the fields that all
+    recurrent kernels share. Sums have 27 fractional bits in variant BEFORE, the larger exponent of
+    both sums in COMMON, else 11.
     """
     from simulator.fixed_point import Rescale
     from simulator.kernels import TrainedGru

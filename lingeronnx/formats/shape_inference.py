@@ -40,15 +40,31 @@ STANDARD_OPSET = 12
 
 
 class InferenceContext(Protocol):
-    """The methods of the inference context of ONNX that are used here."""
+    """The methods of ONNX's context for inferring the outputs of one node that are used here."""
 
-    def get_attribute(self, name: str) -> onnx.AttributeProto | None: ...
-    def get_input_type(self, index: int) -> onnx.TypeProto | None: ...
-    def get_input_data(self, index: int) -> onnx.TensorProto | None: ...
-    def has_input(self, index: int) -> bool: ...
-    def get_num_inputs(self) -> int: ...
-    def get_num_outputs(self) -> int: ...
-    def set_output_type(self, index: int, output_type: onnx.TypeProto) -> object: ...
+    def get_attribute(self, name: str) -> onnx.AttributeProto | None:
+        """Return the attribute `name` of the node, or None if it has none."""
+
+    def get_input_type(self, index: int) -> onnx.TypeProto | None:
+        """Return the type of input `index` of the node, with its shape if known.
+
+        None if it is unknown.
+        """
+
+    def get_input_data(self, index: int) -> onnx.TensorProto | None:
+        """Return the value of input `index` of the node if it is constant, else None."""
+
+    def has_input(self, index: int) -> bool:
+        """Whether the node has an input `index` that is not omitted."""
+
+    def get_num_inputs(self) -> int:
+        """Return the number of inputs of the node, omitted ones included."""
+
+    def get_num_outputs(self) -> int:
+        """Return the number of outputs of the node."""
+
+    def set_output_type(self, index: int, output_type: onnx.TypeProto) -> object:
+        """Set the inferred type, with its shape if known, of output `index` of the node."""
 
 
 _Value = TypeVar("_Value", int, list[int])
@@ -81,13 +97,13 @@ class Signature:
 
 
 def _get_attribute(ctx: InferenceContext, name: str, default: _Value) -> _Value:
-    """Return the value of attribute `name`, or `default` if the node does not have it."""
+    """Return the value of attribute `name` of the node, or `default` if it has none."""
     attribute = ctx.get_attribute(name)
     return default if attribute is None else helper.get_attribute_value(attribute)
 
 
 def _get_input_shape(ctx: InferenceContext, index: int) -> onnx.TensorShapeProto | None:
-    """Return the shape of input `index`, or None if it is unknown."""
+    """Return the shape of input `index` of the node, or None if it is unknown."""
     value_type = ctx.get_input_type(index)
     if value_type is None or not value_type.tensor_type.HasField("shape"):
         return None
@@ -95,7 +111,9 @@ def _get_input_shape(ctx: InferenceContext, index: int) -> onnx.TensorShapeProto
 
 
 def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.Dimension:
-    """Return the dimension of `shape` along `axis`.
+    """Return the dimension of `shape` along `axis`, which may be negative.
+
+    It can be changed in place.
 
     Raises
     ------
@@ -112,7 +130,7 @@ def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.D
 def _set_output_type(
     ctx: InferenceContext, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0
 ) -> None:
-    """Set element type and shape (None: unknown) of output `index`."""
+    """Set element type `elem` and `shape` (None: unknown) of output `index` of the node."""
     result = onnx.TypeProto()
     result.tensor_type.elem_type = elem
     if shape is not None:
@@ -121,9 +139,9 @@ def _set_output_type(
 
 
 def type_of_bits(ctx: InferenceContext, key: str = "o_bits") -> int:
-    """Return the ONNX type with the bits of attribute `key`, 8 if absent: int8, int16 or int32.
+    """Return the ONNX element type with the bits of attribute `key`: INT8, INT16 or INT32.
 
-    The narrowest that is wide enough; int32 for more than 16.
+    The narrowest that is wide enough; 8 bits if the attribute is absent, INT32 for more than 16.
     """
     bits = _get_attribute(ctx, key, 8)
     if bits <= 8:
@@ -132,35 +150,35 @@ def type_of_bits(ctx: InferenceContext, key: str = "o_bits") -> int:
 
 
 def layer_output_type(ctx: InferenceContext) -> int:
-    """Return the output type of a layer: float32 without scale_o, else by o_bits."""
+    """Return the ONNX element type of a layer's output: float32 without scale_o, else by o_bits."""
     return TensorProto.FLOAT if ctx.get_attribute("scale_o") is None else type_of_bits(ctx)
 
 
 def data_bits_type(ctx: InferenceContext) -> int:
-    """Return the integer type with the bits of attribute `data_bits`."""
+    """Return the ONNX integer type with the bits of attribute `data_bits` (8 if absent)."""
     return type_of_bits(ctx, "data_bits")
 
 
 def float32_type(ctx: InferenceContext) -> int:
-    """Return float32, whatever the inputs are."""
+    """Return the ONNX type float32 for the output of any node, whatever its inputs are."""
     return TensorProto.FLOAT
 
 
 def int32_type(ctx: InferenceContext) -> int:
-    """Return int32, whatever the inputs are."""
+    """Return the ONNX type int32 for the output of any node, whatever its inputs are."""
     return TensorProto.INT32
 
 
 def input_type(ctx: InferenceContext) -> int:
-    """Return the element type of input 0, or UNDEFINED if it is unknown."""
+    """Return the ONNX element type of input 0 of the node; UNDEFINED if it is unknown."""
     value_type = ctx.get_input_type(0)
     return TensorProto.UNDEFINED if value_type is None else value_type.tensor_type.elem_type
 
 
 def keep_input_shape(elem: Callable[[InferenceContext], int]) -> InferenceFunction:
-    """Return an inference function that sets the type of output 0.
+    """Return an inference function that gives output 0 the shape of input 0.
 
-    The element type is the result of `elem`, the shape that of input 0.
+    Its element type is what `elem` returns for the node. An unknown shape stays unknown.
     """
     return lambda ctx: _set_output_type(ctx, elem(ctx), _get_input_shape(ctx, 0))
 
@@ -183,7 +201,7 @@ def infer_like_standard(
     """
 
     def infer(ctx: InferenceContext) -> None:
-        """Infer the outputs as those of the standard operator, with the type of `element_type`."""
+        """Give the node the standard operator's output shapes, and the type of `element_type`."""
         schema = defs.get_schema(standard, STANDARD_OPSET, "")
         names, types, data = _collect_inputs(ctx, schema)
         if not names or not names[0]:
@@ -246,7 +264,7 @@ def _collect_inputs(
 
 
 def infer_concat(ctx: InferenceContext) -> None:
-    """Infer a Concat along `dim` (older graphs) if present, else along `axis`.
+    """Infer the output of a concatenation along `dim` (older graphs) if present, else along `axis`.
 
     The element type follows from o_bits.
     """
@@ -255,9 +273,10 @@ def infer_concat(ctx: InferenceContext) -> None:
 
 
 def infer_linear(ctx: InferenceContext) -> None:
-    """Infer a fully connected layer: x [..., I] and weight [O, I] -> [..., O].
+    """Infer the output of a fully connected layer: x [..., I] and weight [O, I] -> [..., O].
 
-    The shape is unknown if one of theirs is; the element type is `layer_output_type`.
+    The shape is unknown if one of theirs is. The element type is float without scale_o, else by
+    o_bits.
     """
     x, weight = _get_input_shape(ctx, 0), _get_input_shape(ctx, 1)
     shape = None
@@ -269,7 +288,10 @@ def infer_linear(ctx: InferenceContext) -> None:
 
 
 def infer_glu(ctx: InferenceContext) -> None:
-    """Infer a GLU, which halves the size of axis `dim` (-1 by default), rounded down."""
+    """Infer the output of a GLU, which halves the size of axis `dim` (-1 by default), rounded down.
+
+    The element type follows from o_bits.
+    """
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
@@ -282,10 +304,10 @@ def infer_glu(ctx: InferenceContext) -> None:
 
 
 def infer_split(ctx: InferenceContext) -> None:
-    """Infer a Split with sizes from `split` or `dims`, by default equal ones, rounded up.
+    """Infer the outputs of a Split with sizes from `split` or `dims`, by default equal ones.
 
-    The default is taken too if the number of sizes is not that of outputs; the last output gets the
-    remainder. Element type: that of input 0.
+    The default is taken too if the number of sizes is not that of outputs; equal sizes are rounded
+    up, and the last output gets the remainder. Element type: that of input 0.
     """
     count, x = ctx.get_num_outputs(), _get_input_shape(ctx, 0)
     axis = _get_attribute(ctx, "axis", 0)
@@ -306,7 +328,7 @@ def infer_split(ctx: InferenceContext) -> None:
 
 
 def infer_argmax(ctx: InferenceContext) -> None:
-    """Infer the vendor form of ArgMax: int32 [2, 1, ..., 1] of the rank of the input."""
+    """Infer the output of the vendor's ArgMax: int32 [2, 1, ..., 1] of the rank of the input."""
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
@@ -331,9 +353,10 @@ def infer_gru(ctx: InferenceContext) -> None:
 
 
 def _infer_recurrent(ctx: InferenceContext, may_be_batch_first: bool) -> None:
-    """Infer the outputs of a recurrent layer: the sequence and the states.
+    """Infer the outputs of a recurrent layer: the sequence, the last state, and the cell.
 
-    may_be_batch_first : whether x [1, T, I] can be batch first without the attribute.
+    With `may_be_batch_first`, x [1, T, I] may be batch first even without the attribute, so that
+    the batch of the state is unknown. Shapes are unknown unless that of x is known and of rank 3.
     """
     x, hidden_size = _get_input_shape(ctx, 0), _get_attribute(ctx, "hidden_size", 0)
     sequence = state = None
@@ -351,7 +374,7 @@ def _infer_recurrent(ctx: InferenceContext, may_be_batch_first: bool) -> None:
 
 
 def _replace_dim(shape: onnx.TensorShapeProto, axis: int, size: int) -> onnx.TensorShapeProto:
-    """Return a copy of `shape` with `size` at `axis`."""
+    """Return a copy of `shape` with the fixed size `size` at `axis`."""
     replaced = onnx.TensorShapeProto()
     replaced.CopyFrom(shape)
     replaced.dim[axis].Clear()

@@ -34,9 +34,10 @@ _COMPOSED_FUNCTIONS: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
 
 
 def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
-    """Apply the function `name` to `x` and return the result.
+    """Compute the elementwise function `name` of `x` by calls of `apply_op`, and return the result.
 
-    `apply_op(op_type, *operands)` emits or evaluates one operator; composed functions take several.
+    `apply_op(op_type, *operands)` emits or evaluates one operator; functions such as Gelu take
+    several calls.
     """
     if name in _COMPOSED_FUNCTIONS:
         return _COMPOSED_FUNCTIONS[name](apply_op, x)
@@ -44,7 +45,7 @@ def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
 
 
 def _evaluate_op(op_type: str, *operands: np.ndarray) -> np.ndarray:
-    """Evaluate a unary or binary operator with default attributes in float64."""
+    """Return the unary or binary operator `op_type` of float64 operands, default attributes."""
     if op_type in operators.BINARY_FUNCTIONS:
         return operators.BINARY_FUNCTIONS[op_type](*operands)
     return operators.UNARY_FUNCTIONS[op_type](operands[0], lambda name, default: default)
@@ -83,13 +84,21 @@ def identify_table_function(
 
 
 def build_function_nodes(name: str, builder: FloatNodeBuilder) -> ir.Value:
-    """Emit the function `name` of the input of a node in standard operators; return its output."""
+    """Append the elementwise function `name` of the node's input in standard operators.
+
+    `builder` gets the nodes; returns the output of the last one.
+    """
 
     @cache
     def get_constant(value: float) -> ir.Value:
+        """Return `value` as a float32 initializer, the same one for the same number."""
         return builder.add_constant(np.float32(value), "number")
 
     def emit_op(op_type: str, *operands: ir.Value | float) -> ir.Value:
+        """Append a standard operator to the builder and return its output.
+
+        Numbers become constants.
+        """
         inputs = [get_constant(x) if isinstance(x, float) else x for x in operands]
         return builder(op_type, *inputs)
 

@@ -53,15 +53,16 @@ class Concat(Format):
     )
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of all inputs."""
+        """Return the indices of the inputs that the simulator kernel reads: all of them."""
         return list(range(len(node.inputs)))
 
     def make_qparams_attributes(
         self, input_qparams: Sequence[Affine], output_qparams: Affine
     ) -> dict[str, AttributeValue]:
-        """Return the attributes that store scales, nonzero zero points and the output's bit width.
+        """Return the node attributes that store scales, nonzero zero points and the output's bits.
 
-        The scale of input i is `scale_x_<i>`; `o_bits` is omitted if it is 8.
+        The scale of input i is `scale_x_<i>`; `o_bits` is omitted if it is 8, as vendor graphs do
+        not have it.
         """
         # Vendor graphs have no o_bits, so it is omitted if it is 8.
         width = {} if output_qparams.bits == 8 else {"o_bits": output_qparams.bits}
@@ -74,7 +75,11 @@ class Concat(Format):
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Convert to dialect v3: `dim` becomes `axis`, and every input has a bit width."""
+        """Return the attributes for dialect v3: `dim` becomes `axis`, each input gets bits.
+
+        `inputs` is their number; the bits of input i are `x_<i>_bits`, 8 if absent. `data_bits` is
+        dropped.
+        """
         renamed = rename_dim_to_axis(super().to_v3_attributes(attrs, inputs))
         renamed.pop("data_bits")
         for index in range(inputs):
@@ -82,14 +87,17 @@ class Concat(Format):
         return renamed
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
-        """Convert to dialect v1: `axis` becomes `dim`; the rest as by `Format.to_v1_attributes`."""
+        """Return the attributes for dialect v1: `axis` becomes `dim`, bit widths of 8 are dropped.
+
+        `zero_point` is dropped as well.
+        """
         renamed = super().to_v1_attributes(attrs, node)
         axis = get_int(renamed, "axis")
         del renamed["axis"]
         return {**renamed, "dim": axis}
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
-        """Return {input index: qparams} for each input that has a `scale_x_<index>`.
+        """Return input index -> scale, bits and zero point, for inputs with a `scale_x_<index>`.
 
         Their bits are `data_bits`, 8 if absent.
         """
@@ -128,7 +136,7 @@ class Concat(Format):
         return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Concat of the dequantized inputs."""
+        """Append a Concat of all dequantized inputs to `builder`; return [its output]."""
         axis = get_int(builder.attrs, "dim" if builder.attrs["dim"] is not None else "axis", 0)
         inputs = [builder.float_input(index) for index in range(len(builder.node.inputs))]
         return [builder("Concat", *inputs, axis=axis)]

@@ -25,13 +25,16 @@ __all__ = ["FAMILY", "TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL", "near
 
 
 class _IndexedIntegerOp(Format):
-    """Base of operators defined by the input position of each output position, per axis."""
+    """Base of operators that copy elements: each output position has one in the input."""
 
     domain = ""
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a selection of the `source_positions` of each axis; None for unchanged axes."""
+        """Return a kernel that selects the `source_positions` of each axis, or fills in a constant.
+
+        An axis whose positions are unchanged is passed as None.
+        """
         from simulator.kernels import IndexSelect
 
         indices: list[np.ndarray | None] = []
@@ -49,13 +52,17 @@ class _IndexedIntegerOp(Format):
         raise NotImplementedError
 
     def fill_value(self, info: KernelInfo) -> int | None:
-        """Return the integer for positions of -1, or None if there are none, as by default."""
+        """Return the integer for output positions without an input position (-1).
+
+        None if there are no such positions, as by default.
+        """
         return None
 
     def read_per_axis_constant(self, info: KernelInfo, index: int, label: str) -> list[int]:
-        """Return constant input `index` (int64 or int32) with one integer per axis of input 0.
+        """Return constant input `index` as a list of one integer per axis of input 0.
 
-        Raises ModelError if it is not constant or has another length; `label` names it.
+        Its type is int64 or int32. Raises ModelError if it is not constant or has another length;
+        `label` names it in messages.
         """
         constant = info.require_constant(index, "int64 int32", label)
         values = [int(value) for value in constant.reshape(-1)]
@@ -74,7 +81,10 @@ class Tile(_IndexedIntegerOp):
     name = "Tile"
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return all positions, repeated as often as constant input 1 gives for the axis."""
+        """Return the input position of each output position along `axis`, of `size` elements.
+
+        All positions, repeated as often as constant input 1 gives for the axis.
+        """
         repeats = self.read_per_axis_constant(info, 1, "number of repeats")
         return np.tile(np.arange(size), repeats[axis])
 
@@ -88,9 +98,10 @@ class Expand(_IndexedIntegerOp):
     name = "Expand"
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return zeros, as many as the target size, for an axis of size 1, else 0 ... size - 1.
+        """Return the input position of each output position along `axis`, of `size` elements.
 
-        Raises ModelError if the target size of another axis is neither 1 nor its size.
+        For size 1 these are zeros, as many as the target size, else 0 ... size - 1. Raises
+        ModelError if the target size of another axis is neither 1 nor its size.
         """
         output_size = self.read_per_axis_constant(info, 1, "shape")[axis]
         if size != 1 and output_size not in (1, size):
@@ -130,7 +141,7 @@ class Pad(_IndexedIntegerOp):
     )
 
     def make_qparams_attributes(self, qparams: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes that store scales and zero points, equal for input and output."""
+        """Return the node attributes for scale and zero point, the same for input and output."""
         return {
             "scale_x": qparams.scale,
             "scale_o": qparams.scale,
@@ -138,8 +149,9 @@ class Pad(_IndexedIntegerOp):
         }
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return -1 at padded positions in mode constant, else the positions that are copied.
+        """Return the input position of each output position along `axis`, of `size` elements.
 
+        In mode constant it is -1 at padded positions, else the position that is copied there.
         Raises ModelError unless `pads` are two values of at least 0 per axis, all starts before all
         ends, and the mode is known.
         """
@@ -160,11 +172,14 @@ class Pad(_IndexedIntegerOp):
         return np.pad(np.arange(size), axis_pads, mode=mode)  # type: ignore[call-overload]
 
     def fill_value(self, info: KernelInfo) -> int | None:
-        """Return the integer at constant input 2, 0 if it is absent."""
+        """Return the integer that fills padded positions: constant input 2, 0 if it is absent."""
         return int(info.constants[2].reshape(-1)[0]) if 2 in info.constants else 0
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Pad of the node's mode with the dequantized constant, 0 without one."""
+        """Append a Pad of the node's mode to `builder`; return [its output].
+
+        It fills with the dequantized constant, that of the integer 0 without one.
+        """
         value = builder.add_constant(
             np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value"
         )
@@ -188,9 +203,10 @@ class Resize(_IndexedIntegerOp):
     )
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the nearest positions, by the coordinate and tie rules of ONNX.
+        """Return the nearest input position of each output position along `axis`.
 
-        The output has int(size * factor) positions, with the factors at constant input 2. Raises
+        The axis has `size` elements in the input. By the coordinate and tie rules of ONNX. The
+        output has int(size * factor) positions, with the factors at constant input 2. Raises
         ModelError for other modes than nearest, unknown coordinate modes, and a wrong number of
         factors.
         """
@@ -281,10 +297,10 @@ class ShuffleChannel(_IndexedIntegerOp):
     attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
 
     def source_positions(self, info: KernelInfo, axis: int, size: int) -> np.ndarray:
-        """Return the order of the channels after the shuffle; other axes are unchanged.
+        """Return the input position of each output position along `axis`, of `size` elements.
 
-        Channel i * groups + g of the output is channel g * k + i of the input, with k = size /
-        groups. Raises ModelError if `groups` does not divide `size`.
+        On the channel axis, output i * groups + g comes from input g * k + i, with k = size /
+        groups; other axes are unchanged. Raises ModelError if `groups` does not divide `size`.
         """
         groups = get_int(info.attributes, "groups")
         if axis != get_int(info.attributes, "axis") % len(info.input_shapes[0]):
@@ -296,7 +312,10 @@ class ShuffleChannel(_IndexedIntegerOp):
         return np.arange(size).reshape(groups, -1).T.reshape(-1)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Gather with the order of the channels."""
+        """Append a Gather with the shuffled order of the channels to `builder`.
+
+        Return [its output].
+        """
         axis = get_int(builder.attrs, "axis") % len(builder.info.input_shapes[0])
         order = builder.add_constant(
             self.source_positions(builder.info, axis, builder.info.input_shapes[0][axis]), "order"

@@ -98,22 +98,25 @@ def _read_slice_bounds(
 
 
 def read_constant_slices(node: ir.Node) -> dict[int, slice] | None:
-    """Return {axis: slice} of a float or integer Slice, or None if its bounds are computed.
+    """Return {axis: slice} of `node`, a float or integer Slice; None if its bounds are computed.
 
-    Raises ModelError as `read_slices`.
+    Axes are counted from 0; slices are Python's, not clipped to the size. Raises ModelError if the
+    bounds are not lists of integers of one length.
     """
     rank = len(ir.get_shape(node.inputs[0]) or (0,))
 
     def get_constant(index: int) -> np.ndarray | None:
+        """Return input `index` of the Slice if it is constant; None if it is computed or absent."""
         return ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
 
     return read_slices(node, get_constant, rank)
 
 
 def sliced_positions(node: ir.Node, axis: int) -> range | None:
-    """Return the positions that a Slice along `axis` alone selects.
+    """Return the positions that `node` selects, if it is a Slice along `axis` alone, or None.
 
-    None for other nodes, and if the bounds or the size of the axis are unknown.
+    None for other nodes, and if the bounds or the size of the axis are unknown. `axis` is not
+    negative.
     """
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     length = shape[axis] if shape is not None and axis < len(shape) else None
@@ -126,9 +129,9 @@ def sliced_positions(node: ir.Node, axis: int) -> range | None:
 
 
 def _to_python_slice(start: int, end: int, step: int) -> slice:
-    """Return the Python slice of ONNX bounds.
+    """Return the Python slice for the ONNX bounds `start` and `end` (exclusive) and `step`.
 
-    With a negative step, ONNX writes a very small end for "up to the first element".
+    With a negative step, a very small end stands for "up to the first element", in Python None.
     """
     return slice(start, None if step < 0 and end < -(1 << 30) else end, step)
 
@@ -141,7 +144,7 @@ class Slice(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return an index selection with the positions of each sliced axis, None for complete ones.
+        """Return a kernel that selects the positions of each sliced axis; complete axes are None.
 
         Raises ModelError if the bounds are not constants.
         """
@@ -176,7 +179,7 @@ class Split(Format):
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Split kernel with the axis and sizes of `split_sizes`."""
+        """Return the simulator kernel that splits the input along its axis into the outputs."""
         from simulator.kernels import Split as Kernel
 
         return Kernel(*self.split_sizes(info))
@@ -196,7 +199,10 @@ class Split(Format):
         return axis, get_ints(a, "split", input_sizes or dims or equal_sizes)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Split with explicit sizes."""
+        """Append a Split of the float input with explicit sizes to `builder`.
+
+        Return all its outputs.
+        """
         axis, sizes = self.split_sizes(builder.info)
         return builder.add_same_op(builder.float_input(), attributes={"axis": axis, "split": sizes})
 
@@ -218,7 +224,10 @@ class Gather(Format):
     )
 
     def make_qparams_attributes(self, table_qparams: Affine) -> dict[str, AttributeValue]:
-        """Return the attributes of an embedding that store the table's bit width and scale."""
+        """Return the node attributes of an embedding: bits and scale of its constant table.
+
+        Input and output have the same scale.
+        """
         return {
             "parameter_bits": table_qparams.bits,
             "scale_x": table_qparams.scale,
@@ -226,15 +235,18 @@ class Gather(Format):
         }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
-        """Return the attributes unchanged."""
+        """Return a copy of `attrs`: dialect v3 has the same attributes for this operator."""
         return dict(attrs)
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
-        """Return the index of the run-time input: [0], or [1] if input 0 is a constant table."""
+        """Return the input that is read at run time: [0], or [1] if input 0 is constant.
+
+        A constant input 0 is an embedding table.
+        """
         return [0] if ir.const_value(node.inputs[0]) is None else [1]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a row lookup for a constant table, else a selection by a constant index.
+        """Return a kernel that looks up rows of a constant table, or selects by a constant index.
 
         The selection is along `axis`; negative indices count from the end. Raises ModelError if
         neither input or both are constant, or a table is not used along axis 0.
@@ -255,9 +267,9 @@ class Gather(Format):
         return Kernel(axis % len(info.input_shapes[0]), np.where(index < 0, index + size, index))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Emit a Gather from the float input, or from the dequantized constant table.
+        """Append a Gather from the float input or dequantized constant table to `builder`.
 
-        The scale of a table is scale_o, else scale_x.
+        Returns [its output]. The scale of a table is scale_o, else scale_x.
         """
         axis, bits = get_int(builder.attrs, "axis"), get_int(builder.attrs, "parameter_bits", 8)
         if 0 not in builder.info.constants:
@@ -267,7 +279,10 @@ class Gather(Format):
         return [builder("Gather", table, builder.raw_input(1), axis=axis)]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the qparams from scale_o, else from scale_x; without both, those of input 0."""
+        """Return scale, bits and zero point of the output: from scale_o, else from scale_x.
+
+        Without both, those of input 0.
+        """
         return super().output_qparams({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 
 
@@ -287,13 +302,13 @@ class ArgMax(Format):
     attributes = (Attr("axis", "i", 0),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the ArgMax kernel along attribute `axis`."""
+        """Return the kernel that computes maximum and position along attribute `axis`."""
         from simulator.kernels import ArgMax as Kernel
 
         return Kernel(get_int(info.attributes, "axis"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Raise ModelError: the standard operator outputs positions only."""
+        """Raise ModelError: no standard operator returns the maximum together with its position."""
         raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
 
 

@@ -23,7 +23,7 @@ class _ShapeIntegerOp(Format):
     supports_zero_points = True
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return a reshape to `reshape_target`, per sample if the batch axis is preserved.
+        """Return a reshape to `reshape_target`, sample by sample if the batch axis is preserved.
 
         That requires that axis 0 is the batch, and that the target begins with 0 or 1 and its other
         sizes multiply to those of the input (or contain 0 or -1), or begins with -1 and they do.
@@ -40,14 +40,14 @@ class _ShapeIntegerOp(Format):
         return Kernel(tuple(target), is_per_sample=info.has_batch_axis and preserves_batch)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the shape input of an equivalent ONNX Reshape: 0 is unchanged, -1 inferred.
+        """Return the target of a Reshape that does the same as the node: 0 unchanged, -1 inferred.
 
         Subclasses must override it.
         """
         raise NotImplementedError
 
     def source_shape(self, info: KernelInfo) -> tuple[int, ...]:
-        """Return the shape of input 0 in the simulator."""
+        """Return the shape of input 0 of the node in the simulator."""
         return info.input_shapes[0]
 
 
@@ -57,7 +57,7 @@ class Reshape(_ShapeIntegerOp):
     name = "Reshape"
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return the constant shape at input 1.
+        """Return the constant target shape at input 1 of the Reshape, which may contain 0 and -1.
 
         Raises ModelError if it is computed at run time or does not hold integers.
         """
@@ -79,9 +79,9 @@ class Flatten(_ShapeIntegerOp):
     attributes = (Attr("axis", "i", 1),)
 
     def reshape_target(self, info: KernelInfo) -> list[int]:
-        """Return a shape of two axes: [0, -1] for `axis` 1, else [size before the axis, -1].
+        """Return the target shape of an equal Reshape: [0, -1] for `axis` 1, else [size, -1].
 
-        The size before the axis is the product of the sizes of the axes before it.
+        The size is the product of the sizes of the axes before `axis`.
         """
         shape = self.source_shape(info)
         axis = get_int(info.attributes, "axis") % (len(shape) + 1)
@@ -153,7 +153,10 @@ class Transpose(_ShapeIntegerOp):
     attributes = (Attr("perm", "ints", None),)
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the Transpose kernel by `perm`; by default it reverses the axes."""
+        """Return the kernel that permutes the axes by the attribute `perm`.
+
+        Without it, reverses them.
+        """
         from simulator.kernels import Transpose as Kernel
 
         rank = len(self.source_shape(info))
