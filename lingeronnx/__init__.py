@@ -161,5 +161,5 @@ if not TYPE_CHECKING:  # so that a type checker reports a misspelled name
 
 
 def __dir__() -> list[str]:
-    """Return the public names, the submodules, and ``__version__``."""
+    """Return the public names, the submodules `compat` and `torch`, and ``__version__``."""
     return [*__all__, *_PARTS, "__version__"]

@@ -9,7 +9,10 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with one line and exit code 130, during imports too."""
+    """Run the command line; Ctrl-C, also while modules are imported, ends it with exit code 130.
+
+    Then the only message is the line "interrupted" on stderr.
+    """
     try:
         from .cli import main as command
 

@@ -285,14 +285,17 @@ def deploy(
 
 
 def _reject_float_settings(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a setting other than `progress` is true, for a quantized graph."""
+    """Raise ConfigError for the first setting with a true value: the model is an integer graph.
+
+    Settings are those of `quantize`, for float models; `progress` is accepted.
+    """
     for key, value in settings.items():
         if value and key != "progress":
             raise ConfigError(f"'{key}' is for float models; this one is quantized already")
 
 
 def _require_single_part(model: QuantizedModel, settings: Mapping[str, Any]) -> ir.Model:
-    """Return the integer graph.
+    """Return the integer graph of a quantized model, if the setting `parts` allows it.
 
     Raises
     ------

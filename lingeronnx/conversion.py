@@ -70,9 +70,10 @@ class ConversionResult:
 
 
 def check_conversion_target(to: str, exact: bool = False, functions: bool = False) -> None:
-    """Raise ConfigError for an unknown dialect `to` or an impossible combination.
+    """Raise ConfigError for an unknown target form `to` or an impossible combination.
 
-    `exact` needs `to` = "qdq", and `functions` needs `exact`.
+    Known are thinker, linger, qdq and qoperator. `exact` needs `to` = "qdq", and `functions` needs
+    `exact`.
     """
     if exact and to != "qdq":
         raise ConfigError(
@@ -99,7 +100,8 @@ def convert(
 ) -> ConversionResult:
     """Convert the integer graph `model` to another dialect or to standard ONNX, as a new graph.
 
-    A graph that has the dialect already is copied, with a note.
+    A graph that has the dialect already is copied, with a note. The result has notes on differences
+    in meaning, and warnings about its calibration first.
 
     Parameters
     ----------
@@ -110,12 +112,13 @@ def convert(
     samples
         Inputs for comparing standard ONNX with the simulator; default: random ones.
     exact, functions
-        See `api.convert`.
+        With "qdq": whether onnxruntime is to give the simulator's integers bit for bit, and whether
+        operators that float arithmetic cannot reproduce become model-local functions.
 
     Raises
     ------
     ConfigError
-        As `check_conversion_target`.
+        For an unknown `to`, or `exact` or `functions` that do not fit it.
     ModelError
         For a float graph, and for operators without counterpart, all of which are listed.
     """
@@ -141,7 +144,7 @@ def convert(
 
 
 def _prepend_warnings(result: ConversionResult) -> ConversionResult:
-    """Return `result` with warnings about the calibration of its graph before the notes."""
+    """Return a copy of `result` with warnings about its graph's calibration before the notes."""
     warnings = [f"WARNING: {warning}" for warning in collect_calibration_warnings(result.graph)]
     return replace(result, notes=(*warnings, *result.notes))
 
@@ -149,10 +152,10 @@ def _prepend_warnings(result: ConversionResult) -> ConversionResult:
 def _convert_to_standard(
     model: ir.Model, to: str, samples: Mapping[str, np.ndarray] | None
 ) -> ConversionResult:
-    """Convert `model` to "qdq" or "qoperator", with notes on differences to the simulator.
+    """Convert an integer graph to "qdq" or "qoperator", with notes on differences to the simulator.
 
-    `samples` (input name -> array) are the inputs that are compared; random ones if None. Does not
-    modify `model`.
+    `samples` (input name -> array) are the inputs on which both are compared; random ones if None.
+    Does not modify `model`.
     """
     written = write_qdq(model)
     notes = [*written.notes, *format_differences(model, written, samples)]

@@ -15,7 +15,10 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 
 def warn_deprecated(old: str, new: str, gone: str) -> None:
-    """Warn the caller of the calling function: `old` is now `new`; version `gone` removes it."""
+    """Issue a DeprecationWarning that `old` is now `new` and that version `gone` removes it.
+
+    It is attributed to the code that called the caller of this function.
+    """
     warnings.warn(
         f"{old} is deprecated and will be removed in {gone}; use {new}",
         DeprecationWarning,
@@ -41,7 +44,7 @@ def accept_old_parameters(
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         """Return `function`, wrapped so that former parameter names work too, with a warning.
 
-        TypeError at a call with both names.
+        A call with both names of a parameter raises TypeError.
         """
 
         @functools.wraps(function)
@@ -102,7 +105,7 @@ class _OldMember:
     """Descriptor that warns and reads the member `new` of the object or class."""
 
     def __init__(self, old: str, new: str, gone: str) -> None:
-        """Store the full former name `old`, the new name, and the version that removes it."""
+        """Store the former name ("Class.member"), the new name, and the version of removal."""
         self._old, self._new, self._gone = old, new, gone
 
     def __get__(self, instance: object | None, owner: type[Any]) -> Any:  # noqa: ANN401 - any member

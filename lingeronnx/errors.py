@@ -42,7 +42,10 @@ class LingerOnnxError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        """Store the message, with all white space replaced by single spaces."""
+        """Store the message as one line: runs of white space become single spaces.
+
+        Control characters and others without a glyph are escaped.
+        """
         super().__init__(escape_invisible(" ".join(message.split())))
 
 
@@ -72,7 +75,7 @@ class RepairError(LingerOnnxError):
     """
 
     def __init__(self, message: str, report: Any = None) -> None:  # noqa: ANN401 - of a part above this file
-        """Store the message, and the `RepairReport` of the graph, if there is one."""
+        """Store the message, and in `report` the findings about the graph, or None."""
         super().__init__(message)
         self.report = report
 
@@ -103,7 +106,10 @@ def suggest_nearest(word: str, known: object) -> str:
 
 
 def get_exception_text(error: BaseException) -> str:
-    """Return the message of any exception; empty if `str` fails, as it may for user code."""
+    """Return the message of any exception; "" if `str` fails, as it may for user code.
+
+    Only KeyboardInterrupt is passed on.
+    """
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -124,11 +130,12 @@ def format_exception(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None]:
-    """Context manager that converts exceptions of user code to `kind`, with `message` and reason.
+    """Context manager that converts exceptions of user code in its block to `kind`.
 
-    SystemExit, GeneratorExit and others that do not inherit from Exception are converted, too:
-    user code must not end the process. LingerOnnxError and KeyboardInterrupt are not converted. The
-    block must not contain a `yield`, whose generator is closed by a GeneratorExit.
+    The message is `message` and the reason in parentheses. SystemExit, GeneratorExit and others
+    that do not inherit from Exception are converted, too: user code must not end the process.
+    LingerOnnxError and KeyboardInterrupt are not converted. The block must not contain a `yield`,
+    whose generator is closed by a GeneratorExit.
     """
     try:
         yield

@@ -63,19 +63,28 @@ def is_invisible(character: str) -> bool:
 
 
 def escape_invisible(text: str) -> str:
-    """Replace invisible characters, line ends included, by the escapes of a Python string."""
+    """Replace characters without a glyph, line ends included, by the escapes of a Python string.
+
+    These are control characters, those that change the direction of writing, surrogates and so on.
+    """
     return "".join(_escape_character(char) if is_invisible(char) else char for char in text)
 
 
 def escape_lines(text: str) -> str:
-    """Replace invisible characters except line feeds and tabs, for text of several lines."""
+    """Replace characters without a glyph by escapes, except line feeds and tabs.
+
+    For text of several lines.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char in "\n\t" else escape_invisible(char) for char in text)
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Join lines of text, each with its invisible characters escaped: a name cannot end a line."""
+    """Join lines by line feeds, each with its line ends and invisible characters escaped.
+
+    So a name within a line cannot begin another one.
+    """
     return "\n".join(map(escape_invisible, lines))
 
 
@@ -130,7 +139,7 @@ def _escape_shell_character(char: str) -> str:
 
 
 def join_shell(words: Iterable[str]) -> str:
-    """Join words to a command line for a POSIX shell; see `quote_shell`."""
+    """Join words to a command line for a POSIX shell, each quoted if necessary."""
     return " ".join(map(quote_shell, words))
 
 
@@ -183,12 +192,18 @@ def make_c_suffix(name: str) -> str:
 
 
 def escape_html(value: object) -> str:
-    """Escape a text for HTML and SVG, also within attributes."""
+    """Escape the text of any value for HTML and SVG, also within attributes.
+
+    Characters without a glyph are shown as Python escapes.
+    """
     return html.escape(escape_invisible(str(value)))
 
 
 def dump_script_json(value: object) -> str:
-    """Serialize JSON-ready values for a script element, which no text in them can end."""
+    """Serialize JSON-ready values as compact JSON for a script element of HTML.
+
+    "<" is escaped, so that no text can end the script. Raises ValueError for NaN and infinities.
+    """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
@@ -203,7 +218,10 @@ _MARKDOWN_MARKS = re.compile(
 
 
 def escape_markdown(text: str) -> str:
-    """Escape `text` so that Markdown shows it verbatim, within a line or a table cell."""
+    """Escape `text` so that Markdown shows it verbatim, within a line or a table cell.
+
+    Marks become HTML character references, characters that cannot be printed Python escapes.
+    """
     escaped = _MARKDOWN_MARKS.sub(lambda match: f"&#{ord(match[0])};", text)
     return "".join(char if char.isprintable() else _escape_character(char) for char in escaped)
 
@@ -241,7 +259,10 @@ def format_csv(rows: Iterable[Sequence[object]]) -> str:
 
 
 def _format_csv_cell(value: object) -> object:
-    """Format a cell: floats exactly, None as ""."""
+    """Convert a cell for the CSV writer: a float to its shortest exact text, None to "".
+
+    Integers are unchanged. Texts have invisible characters escaped, and "'" in front of formulas.
+    """
     if value is None:
         return ""
     if isinstance(value, float):

@@ -32,7 +32,11 @@ class OperatorRegistration:
     def __init__(
         self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
     ) -> None:
-        """Store the registered parts; `rule` and `plain` may be None."""
+        """Store the registered parts of an operator, to be unregistered by `remove`.
+
+        These are the format, the lowering rule or None, the reference class or None, and the fake
+        quantizers by kernel class.
+        """
         self._parts = form, rule, plain, dict(fake)
 
     def remove(self) -> None:
@@ -57,7 +61,7 @@ class OperatorRegistration:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Unregister the operator."""
+        """Unregister the operator; an exception of the block is passed on."""
         self.remove()
 
 
@@ -106,8 +110,8 @@ def _check_registration(
 ) -> None:
     """Raise ConfigError if a name is in use, or the arguments belong to different operators.
 
-    The rule must write `form`, the plain class have a name of it, and no kernel of `fake` have a
-    fake quantizer yet. `rule` and `plain` may be None.
+    The rule must write `form`, the plain class have one of its names, and no kernel class of `fake`
+    have a fake quantizer yet. `rule` and `plain` may be None.
     """
     for name in form.names:
         if formats.find_integer_op_by_name(name) is not None:
@@ -131,5 +135,8 @@ def _check_registration(
 
 
 def get_fake_quantizers() -> Mapping[type, Callable[..., Any]]:
-    """Return the fake quantizers of the operators registered by `extended`, by kernel class."""
+    """Return {kernel class: fake quantizer} of the operators that `extended` registered.
+
+    It is the registry itself, which changes with later registrations.
+    """
     return _FAKE_QUANTIZERS

@@ -78,7 +78,7 @@ class FileVersion:
     remedy: str
 
     def make_entry(self) -> dict[str, int]:
-        """Return the JSON entry of a new file."""
+        """Return the JSON entry {key: latest version}, which a new file gets."""
         return {self.key: self.latest}
 
     def check(self, body: object, where: str | os.PathLike[str]) -> None:
@@ -152,7 +152,10 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` atomically, in UTF-8, with control characters escaped."""
+    """Write `text` to `path` atomically, in UTF-8, with invisible characters escaped.
+
+    Line feeds and tabs stay. The folder must exist. Raises ConfigError if it cannot be written.
+    """
     with replace_file(path) as temporary:
         temporary.write_text(escape_file_text(text), encoding="utf-8")
 
@@ -202,7 +205,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
-    """Describe `path`, such as "a pipe", "a folder" or "a link to itself".
+    """Describe `path`, such as "a pipe", "a folder", "a device" or "a link to itself".
 
     None if it is a regular file, or a link to one, or if its status cannot be read, as for an
     absent file.
@@ -292,9 +295,10 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) -> Iterator[Path]:
-    """Replace a folder as `replace_folder` does, and keep entries that were not written.
+    """Yield a new folder that replaces `path` on success; entries that it lacks are taken over.
 
-    Entries in `dropped_names` are not kept.
+    Entries of the old folder that were not written are kept, except those in `dropped_names`. On an
+    error nothing changes.
 
     Raises
     ------
@@ -324,10 +328,10 @@ def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) 
 
 
 def link_missing_entries(old: Path, new: Path, dropped_names: Collection[str]) -> None:
-    """Link entries of `old` into `new` unless they exist there or are in `dropped_names`.
+    """Link entries of folder `old` into `new` unless they exist there or are in `dropped_names`.
 
     Links are hard ones, or copies where these are not possible; folders are copied with linked
-    files.
+    files. Nothing if `old` does not exist.
     """
     for entry in sorted(old.iterdir()) if old.exists() else ():
         target = new / entry.name
@@ -349,9 +353,10 @@ def _link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]
 
 @contextlib.contextmanager
 def created_folder(path: str | os.PathLike[str], parents: bool = False) -> Iterator[Path]:
-    """Yield the folder `path`, created if needed; on an error, remove it again if it is empty.
+    """Yield the folder `path`, created if needed; if the block fails, remove it again if it is new.
 
-    With `parents`, missing parents are created and removed as well.
+    It is only removed if it is empty. With `parents`, missing parents are created and removed as
+    well.
 
     Raises
     ------
@@ -389,17 +394,17 @@ def ensure_folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a private temporary folder, which is removed at the end of the block."""
+    """Yield a temporary folder that only this user can read, removed at the end of the block."""
     target = Path(tempfile.gettempdir(), "scratch")
     with _locked_temporary(target, lambda name: os.mkdir(name, 0o700)) as folder:
         yield folder
 
 
 def _swap_folders(new: Path, target: Path) -> None:
-    """Exchange the names of two folders.
+    """Exchange the contents of two folders by exchanging their names.
 
     By one system call if possible, else in three renames under a lock; if the second fails, the
-    first is undone.
+    first is undone and the error raised.
     """
     if _try_atomic_swap(new, target):
         return
@@ -459,9 +464,10 @@ def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[
 
 
 def _remove_stale_temporaries(folder: Path) -> None:
-    """Remove temporary files that killed runs of this user left in `folder`.
+    """Remove temporary files of this user in `folder` whose process has ended, once per folder.
 
-    An old folder that was moved away and not yet replaced gets its name back.
+    They are recognized by their names and the missing lock. An old folder that was moved away and
+    not yet replaced gets its name back. Errors are ignored.
     """
     if fcntl is None or folder in _cleaned_folders:
         return
@@ -482,10 +488,10 @@ def _remove_stale_temporaries(folder: Path) -> None:
 
 
 def _acquire_lock(path: Path, wait: bool = True) -> int | None:
-    """Lock `path`, exclusively, and return a file descriptor, or None if that is impossible.
+    """Lock `path` exclusively, and return a file descriptor, or None if that is impossible.
 
-    With `wait`, another process's lock is waited for, else it gives None. The lock ends with the
-    process, or when the descriptor is closed.
+    With `wait`, another process's lock is waited for, else the result is None then. The lock ends
+    with the process, or when the descriptor is closed.
     """
     if fcntl is None:
         return None
@@ -502,7 +508,7 @@ def _acquire_lock(path: Path, wait: bool = True) -> int | None:
 
 
 def _release_lock(lock: int | None) -> None:
-    """Close the descriptor of a lock; None is no lock."""
+    """Close the descriptor of a lock, which releases it; does nothing for None."""
     if lock is not None:
         os.close(lock)
 

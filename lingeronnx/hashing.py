@@ -15,7 +15,7 @@ _DIGEST_BYTES = 16
 
 
 def hash_framed_parts(parts: Iterable[bytes]) -> bytes:
-    """Return a digest of 16 bytes of parts in order, each with its length.
+    """Return a BLAKE2b digest of 16 bytes of the parts in order, each with its length.
 
     Unlike a digest of the concatenation, it differs if the same bytes are divided in another way.
     """
@@ -27,9 +27,9 @@ def hash_framed_parts(parts: Iterable[bytes]) -> bytes:
 
 
 def hash_concatenation(parts: Iterable[bytes], digest_bytes: int = _DIGEST_BYTES) -> str:
-    """Return a hexadecimal digest of the concatenation of `parts`.
+    """Return the BLAKE2b digest of the concatenation of `parts`, of `digest_bytes`, in hexadecimal.
 
-    It is written into files, so that bytes and algorithm must not change.
+    Journals and other files contain it, so that bytes and algorithm must not change.
     """
     hasher = hashlib.blake2b(digest_size=digest_bytes)
     for part in parts:

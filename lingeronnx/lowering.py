@@ -69,10 +69,10 @@ class SupportsLowering(Protocol):
     allows_wide_output: bool
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer operators of the float `node` to `context`."""
+        """Emit the integer operators that replace the float `node` to `context`."""
 
     def quantized_outputs(self, node: ir.Node) -> Sequence[int]:
-        """Return the indices of the outputs of `node` that are integers."""
+        """Return the indices of the outputs of `node` that are written as integers."""
 
 
 class LoweringContext:
@@ -138,15 +138,21 @@ class LoweringContext:
         return any(id(use.node) not in self._rules_by_node_id for use in value.uses())
 
     def input_qparams(self, node: ir.Node, index: int) -> Affine:
-        """Return the qparams of input `index` of `node`."""
+        """Return the plan's quantization parameters of input `index` of `node`.
+
+        Raises ModelError if the plan has none for this tensor.
+        """
         return self._qparams(ir.input_name(node, index))
 
     def output_qparams(self, node: ir.Node) -> Affine:
-        """Return the qparams of the first output of `node`."""
+        """Return the plan's quantization parameters of the first output of `node`.
+
+        Raises ModelError if the plan has none for this tensor.
+        """
         return self._qparams(ir.output_name(node))
 
     def _qparams(self, name: str) -> Affine:
-        """Return the plan's parameters of tensor `name`; raises ModelError if it has none."""
+        """Return the plan's quantization parameters of tensor `name`; ModelError if it has none."""
         if name not in self.plan.tensors:
             raise ModelError(
                 f"the plan has no scale for tensor '{name}'; it was made for another model or skip "
@@ -155,7 +161,10 @@ class LoweringContext:
         return self.plan.tensors[name]
 
     def get_integer_input(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` in integers, after a Quant or Requant if needed."""
+        """Return input `index` of `node` in integers with the plan's parameters.
+
+        A Quant is emitted if the tensor exists in float only.
+        """
         return self.get_requantized_input(node, index, self.input_qparams(node, index))
 
     def get_requantized_input(self, node: ir.Node, index: int, qparams: Affine) -> ir.Value:
@@ -173,9 +182,10 @@ class LoweringContext:
         return known or self._requantize(name, value, planned, qparams)
 
     def get_input_at_qparams(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
-        """Return input `index` of `node` as integers with qparams `q`, quantized if needed.
+        """Return input `index` of `node` as integers with parameters `q` of the operator.
 
-        The operator defines `q`; the plan's parameters are not regarded.
+        The plan's parameters are not used. A Quant of the float tensor is emitted unless the tensor
+        exists with `q` already.
         """
         name = ir.input_name(node, index)
         return self._integers.get((name, q)) or self._quantize(name, q)
@@ -194,17 +204,23 @@ class LoweringContext:
         return not any(id(consumer) in self._rules_by_node_id for consumer in consumers)
 
     def real(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` without quantization, such as an index."""
+        """Return input `index` of `node` in float, without quantization, such as an index."""
         return self._floats[ir.input_name(node, index)]
 
     def inputs(self, node: ir.Node) -> list[ir.Value]:
-        """Return all inputs of `node` in integers."""
+        """Return all inputs of `node` in integers with the plan's parameters.
+
+        Quants are emitted for tensors that exist in float only.
+        """
         return [self.get_integer_input(node, index) for index in range(len(node.inputs))]
 
     def weight(
         self, node: ir.Node, index: int, view: ArrayTransform = identity_transform
     ) -> ir.Value:
-        """Add constant input `index`, transformed by `view`, quantized at the plan's scale."""
+        """Add constant input `index` of `node`, quantized with the plan's parameters.
+
+        `view` transforms the float array first. Returns the integer initializer.
+        """
         return self.add_quantized_constant(node, index, self.input_qparams(node, index), view)
 
     def add_quantized_constant(
@@ -215,9 +231,10 @@ class LoweringContext:
         view: ArrayTransform = identity_transform,
         name: str = "",
     ) -> ir.Value:
-        """Add constant input `index`, transformed by `view`, with qparams `q`.
+        """Add constant input `index` of `node` as an initializer, quantized with `q`.
 
-        The constant is called `name`, or as the input.
+        `view` transforms the float array first. The initializer is called `name`, or as the input
+        if that is empty. Returns the integer initializer.
         """
         source = ConstantSource(ir.input_name(node, index), view, q, q.dtype)
         return self._add_parameter(node, index, source, name)
@@ -230,9 +247,10 @@ class LoweringContext:
         view: ArrayTransform = identity_transform,
         name: str = "",
     ) -> list[ir.Value]:
-        """Add the bias at `scale` (one, or one per element) in int32, or int64 for 16-bit operands.
+        """Add the bias, constant input `index`, quantized at `scale` (one, or one per element).
 
-        Returns a list of one constant, empty without a bias.
+        It is int32, or int64 for 16-bit operands; `view` transforms the float array first. Returns
+        a list of one initializer, empty if the node has no constant there.
         """
         if len(node.inputs) <= index or ir.const_value(node.inputs[index]) is None:
             return []
@@ -241,7 +259,10 @@ class LoweringContext:
         return [self._add_parameter(node, index, source, name)]
 
     def widen_to_int16(self, value: ir.Value) -> ir.Value:
-        """Return a new int16 initializer with the values of the integer initializer `value`."""
+        """Return a new int16 initializer with the values of the integer initializer `value`.
+
+        It is recorded as quantized from the same float constant.
+        """
         array = ir.require_const_value(value)
         wide = self.array(f"{value.name}_wide", array.astype(np.int16))
         source = self._sources[str(value.name)]
@@ -253,7 +274,7 @@ class LoweringContext:
     ) -> ir.Value:
         """Add constant input `index` of `node` as an initializer quantized by `source`.
 
-        An empty `name` means that of the source.
+        It is called `name`, or as the float constant if that is empty.
         """
         array = ir.require_const_value(node.inputs[index])
         value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
@@ -261,17 +282,22 @@ class LoweringContext:
         return value
 
     def has_wide_operands(self, node: ir.Node) -> bool:
-        """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
+        """Whether input 0 or 1 of `node` has more than 8 bits, so that its bias is int64."""
         return max(self.input_qparams(node, 0).bits, self.input_qparams(node, 1).bits) > 8
 
     def add_accumulator_constant(
         self, name: str, values: np.ndarray, scale: float, wide: bool = False
     ) -> ir.Value:
-        """Add computed real `values` at `scale` in int32, or int64 if `wide`."""
+        """Add computed real `values`, quantized at `scale`, in int32, or int64 if `wide`.
+
+        It is called `name`, with a number if that is in use. Returns the initializer.
+        """
         return self.array(name, make_bias_qparams(scale, wide).integers(values))
 
     def array(self, name: str, array: np.ndarray, keeps_name: bool = False) -> ir.Value:
-        """Add an initializer `name`, or return an equal one that was requested by that name.
+        """Add an initializer with the values `array`, and return it.
+
+        An equal one (values and type) that was requested by the same name is returned instead.
 
         Parameters
         ----------
@@ -300,7 +326,7 @@ class LoweringContext:
         return value
 
     def _reserve_name(self, name: str) -> str:
-        """Reserve `name`, or `name` with a number if a tensor of either graph has it."""
+        """Return `name`, with a number if a tensor has that name already, and reserve it."""
         unique_name = ir.unique_name(name, self._used_tensor_names)
         self._used_tensor_names.add(unique_name)
         return unique_name
@@ -314,10 +340,12 @@ class LoweringContext:
         domain: str | None = None,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> None:
-        """Append the integer node that computes the output of the float `node`.
+        """Append the integer node that computes the first output of the float `node`.
 
         The node gets the names of `node` and its output, and the attributes of the target. The
-        output is float if `has_float_output`.
+        integer tensor has another name if the output is needed in float, too. The output is float
+        if the rule allows wide outputs, the plan has no scale for it and no consumer is an integer
+        node.
 
         Parameters
         ----------
@@ -366,9 +394,10 @@ class LoweringContext:
         q: Affine,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:
-        """Append an intermediate node of the float `node`.
+        """Append a further integer node for the float `node` and return its output.
 
-        Returns its output, called `<output of node>_<suffix>`, of the given shape and qparams `q`.
+        The output is called `<output of node>_<suffix>`, with the given shape and parameters `q`;
+        None in a shape is the batch. `extra_outputs` are (suffix, shape, bits).
         """
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
@@ -382,9 +411,9 @@ class LoweringContext:
         return value
 
     def emit_float_output(self, node: ir.Node, index: int, suffix: str, scale: float) -> None:
-        """Emit a Dequant with `scale` from intermediate `suffix` of `node` to output `index`.
+        """Emit a Dequant at `scale` from intermediate tensor `suffix` to output `index` of `node`.
 
-        That output exists in float from then on.
+        From then on that output of the float node exists in float.
         """
         source = self._intermediates[ir.output_name(node), suffix]
         value = node.outputs[index]
@@ -394,9 +423,10 @@ class LoweringContext:
         )
 
     def bind_extra_output(self, node: ir.Node, index: int, suffix: str) -> None:
-        """Use the intermediate `suffix` of `node` as the integers of its output `index`.
+        """Use the intermediate tensor `suffix` of `node` as the integers of its output `index`.
 
-        It takes the output's name, or a derived one if the output is also needed in float.
+        It is renamed to the output's name, or to a derived one if the output is also needed in
+        float.
         """
         name = str(node.outputs[index].name)
         q = self._qparams(name)
@@ -412,7 +442,8 @@ class LoweringContext:
     ) -> None:
         """Add outputs `<name>_<suffix>` to the last node, from (suffix, shape, bits), in place.
 
-        None in a shape is the batch. They can be found as intermediates of `name`.
+        None in a shape is the batch. They can be found as intermediate tensors of the output
+        `name`.
         """
         last_node = self._nodes[-1]
         last_node.resize_outputs(1 + len(extra_outputs))
@@ -443,14 +474,19 @@ class LoweringContext:
         like: ir.Value,
         q: Affine | None = None,
     ) -> ir.Value:
-        """Append a Quant, Dequant or Requant of the float tensor `name`; return its output."""
+        """Append a Quant, Dequant or Requant (`form`) of the tensor `name`, and return its output.
+
+        `source` is its input and `output` the name of the result, with the shape of `like`. The
+        result is float if `q` is None, else integers with `q`.
+        """
         title = ir.unique_name(f"{form.name}_{name}", self._used_node_names)
         return self._append(form, [source], attrs, title, output, like, q)
 
     def _quantize(self, name: str, q: Affine) -> ir.Value:
         """Emit a Quant of the float tensor `name` with parameters `q`; return its output.
 
-        Raises InternalError if the float tensor does not exist yet.
+        The result is found by later calls with the same `q`. Raises InternalError if the float
+        tensor does not exist yet.
         """
         source = self._floats.get(name)
         if source is None:
@@ -463,7 +499,10 @@ class LoweringContext:
         return value
 
     def _requantize(self, name: str, value: ir.Value, source_q: Affine, q: Affine) -> ir.Value:
-        """Emit a Requant of `value`, tensor `name` with `source_q`, to `q`; return its output."""
+        """Emit a Requant of the integers `value` of tensor `name` from `source_q` to `q`.
+
+        Returns its output, which is found by later calls with the same `q`.
+        """
         output = self._make_integer_name(name, q, "requant")
         attrs = REQUANT.make_qparams_attributes(source_q, q)
         result = self._append_conversion(REQUANT, name, value, attrs, output, value, q)
@@ -471,7 +510,10 @@ class LoweringContext:
         return result
 
     def _get_or_dequantize(self, name: str) -> ir.Value:
-        """Return the float tensor `name`; emits a Dequant of its integers on the first call."""
+        """Return the tensor `name` in float.
+
+        Emits a Dequant of its integers if it has no float form.
+        """
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
@@ -526,7 +568,10 @@ class LoweringContext:
         return value
 
     def _make_shape(self, like: ir.Value) -> ir.Shape | None:
-        """Return the shape of `like`, with batch 1 on single-sample targets; None if unknown."""
+        """Return the shape of `like`, or None if it is unknown.
+
+        On single-sample targets a first axis of unknown length becomes 1.
+        """
         if like.shape is None:
             return None
         dims = list(like.shape)
@@ -569,9 +614,10 @@ class LoweringContext:
         )
 
     def _copy_float_node(self, node: ir.Node) -> None:
-        """Append a copy of a float node that reads the float form of its inputs.
+        """Append a copy of a node that stays in float, reading the float form of its inputs.
 
-        Tensors must exist in float already; constants are added as initializers.
+        The inputs must exist in float already; constants are added as initializers. Its outputs
+        exist in float from then on.
         """
         inputs: list[ir.Value | None] = []
         for value in node.inputs:
@@ -599,8 +645,8 @@ class LoweringContext:
     def _build_model(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
         """Assemble the model from the emitted nodes, with the initializers that they use.
 
-        With float nodes, at least the float model's opset, its functions if used, and no unused
-        nodes.
+        If there are float nodes, it has at least the float model's opset, the functions that it
+        uses, and no unused nodes.
         """
         opset = self.target.opset
         if self._has_float_nodes:

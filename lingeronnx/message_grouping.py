@@ -37,7 +37,7 @@ def mask_quotes_and_numbers(text: str) -> str:
 
 
 def group_by_key(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
-    """Group items with equal `key`, in the order of the first item of each group."""
+    """Group items with equal `key`; groups are in the order of their first items."""
     groups: dict[Hashable, list[_T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -82,7 +82,7 @@ def _find_worst(rule: str, values: Sequence[str]) -> int | None:
 def merge_similar_lines(texts: Iterable[str]) -> list[str]:
     """Return one line per group of similar texts: the first, with the number of the others.
 
-    Similar are texts that differ in quoted parts and numbers only; equal ones count once.
+    Similar are texts that differ only in quoted parts and numbers; equal ones count once.
     """
     lines = []
     for group in group_by_key(dict.fromkeys(texts), mask_quotes_and_numbers):
@@ -91,9 +91,9 @@ def merge_similar_lines(texts: Iterable[str]) -> list[str]:
 
 
 def truncate_lines(lines: Sequence[str], max_lines: int | None) -> list[str]:
-    """Return at most `max_lines` lines, all for None.
+    """Return the first `max_lines` lines, or all of them for None.
 
-    If some are omitted, " (and N more: --notes full)" is appended to the last one.
+    If some are omitted, " (and N more: --notes full)" is appended to the last line.
     """
     if max_lines is None or len(lines) <= max_lines:
         return list(lines)
@@ -102,11 +102,14 @@ def truncate_lines(lines: Sequence[str], max_lines: int | None) -> list[str]:
 
 
 def count_screen_lines(lines: Iterable[str]) -> int:
-    """Return the number of screen lines that `lines` occupy when wrapped."""
+    """Return the number of lines of 100 columns that `lines` occupy when wrapped.
+
+    An empty line counts as one.
+    """
     return sum(max(math.ceil(len(line) / _SCREEN_COLUMNS), 1) for line in lines)
 
 
 def _first_number(value: str) -> float | None:
-    """Return the first number in a string, without thousands separators, or None."""
+    """Return the first number in a string, with "," as thousands separator; None without any."""
     number = _NUMBER.search(value)
     return None if number is None else float(number.group().replace(",", ""))

@@ -8,7 +8,10 @@ __all__ = ["difference_unit", "format_decibels", "format_value"]
 
 
 def format_value(value: float, unit: str) -> str:
-    """Format a value with its unit: two decimals, or six significant digits without a unit."""
+    """Format a value with its unit: two decimals, or six significant digits without a unit.
+
+    In dB, values that are not finite become words.
+    """
     if unit == "dB":
         return format_decibels(value)
     return f"{value:.2f} {unit}" if unit else f"{value:.6g}"
@@ -27,5 +30,5 @@ def format_decibels(value: float) -> str:
 
 
 def difference_unit(unit: str) -> str:
-    """Return the unit of a difference of values in `unit`: points for percent."""
+    """Return the unit of a difference of two values in `unit`: "%" becomes "points"."""
     return unit.replace("%", "points")

@@ -113,7 +113,7 @@ def report(
 
 
 def _get_file_name(model: ir.ModelLike) -> str:
-    """Return the file name of a model, or "model" if it is not a path."""
+    """Return the file name of a path to a model, or "model" for a model in memory."""
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
@@ -176,7 +176,10 @@ def _write_page(
 
 
 def _make_advice(source: str, reason: str, command: str = "") -> dict[str, str]:
-    """Return one step of advice from command `source`; `command` is text to paste, if any."""
+    """Return one entry of advice as {"from", "why", "paste"}.
+
+    `source` is the command that advises, `reason` the text, and `command` a text to paste, or "".
+    """
     return {"from": source, "why": reason, "paste": command}
 
 
@@ -187,7 +190,9 @@ def _render_advice_section(
     sensitivity_options: str,
     again: str,
 ) -> PageSection:
-    """Render the section with the advice of all commands.
+    """Render the section with the advice of all commands as a numbered list.
+
+    Without any advice, a sentence says that nothing is suspicious.
 
     Parameters
     ----------
@@ -228,7 +233,10 @@ def _render_advice_section(
 
 
 def _format_check_findings(check: Check) -> list[str]:
-    """Format findings and violations of `check` with their remedies, one line per rule."""
+    """Format findings and violations of `check`, with their remedies, as lines.
+
+    Of a float model only the violations that remain with --fit.
+    """
     return [
         *format_findings(check.findings),
         *map(str, check.remaining if check.kind == "float" else check.violations),
@@ -261,7 +269,11 @@ def _comparison_advice(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def _list_facts(report: Report) -> list[tuple[str, object]]:
-    """Return the facts at the top of the section as (label, value), in order of display."""
+    """Return the facts at the top of the section on `quantize` as (label, value), in order.
+
+    They are platform, whether it runs on the chip, layers, MACs, fidelity of outputs, and the
+    accuracy if it is known.
+    """
     layers = sorted(report.layers.items(), key=lambda item: -item[1])
     layer_counts = ", ".join(f"{operator} {count}" for operator, count in layers)
     facts: list[tuple[str, object]] = [("platform", f"{report.platform}, {report.mode}")]
@@ -300,7 +312,7 @@ def _render_quantize_section(report: Report) -> PageSection:
 
 
 def _titled_list(head: str, lines: Sequence[str]) -> list[str]:
-    """Render a heading and a list of lines; [] without lines."""
+    """Render a heading and a numbered list of lines as HTML fragments; [] without lines."""
     if not lines:
         return []
     items = map(escape_html, lines)

@@ -140,7 +140,7 @@ def finetune(
     def measure() -> float:
         """Return the metric of the current integer graph on `eval_data`; larger is better.
 
-        An "mse" is negated.
+        The trained weights and scales are lowered for that. An "mse" is negated.
         """
         tuned_graph = replace_initializers(start, qat_module.get_weights())
         partition = qat_module.partition.with_graph(tuned_graph)
@@ -177,7 +177,8 @@ def finetune(
 def _make_recipe(loss: str | Callable[..., Any], settings: dict[str, Any]) -> Recipe:
     """Create the training recipe from a loss and the fields of `Recipe` in `settings`.
 
-    The fields are removed from `settings`, except for the seed, which `quantize` uses too.
+    The fields are removed from `settings` in place, except for the seed, which `quantize` uses too.
+    A loss other than "distill" and "labels" that is a text is loaded as a function.
     """
     from .torch.finetune import Recipe
 
@@ -199,7 +200,7 @@ def _format_untrained_note(qat_module: QatModule) -> list[str]:
 
 
 def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Model:
-    """Return a copy of `graph` with the initializers `weights` replaced, by name."""
+    """Return a copy of `graph` in which the initializers named in `weights` have these arrays."""
     copy = ir.clone(graph)
     for name, array in weights.items():
         copy.graph.initializers[name].const_value = ir.tensor(array, name=name)
@@ -210,9 +211,9 @@ def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> 
 
 
 def _select_layers(planned: PlannedModel, selector: str) -> list[ir.Node]:
-    """Return the nodes of the planned graph that a selector for the user's graph refers to.
+    """Return the nodes of the planned graph that `selector`, for the user's graph, refers to.
 
-    Raises ConfigError if they are all folded into other layers.
+    Raises ConfigError if there are none because they are folded into other layers.
     """
     nodes = planned.selectors(planned.graph).resolve_nodes(selector)
     if not nodes:
@@ -224,7 +225,10 @@ def _select_layers(planned: PlannedModel, selector: str) -> list[ir.Node]:
 
 
 def _trainable_inputs(node: ir.Node, qat_module: QatModule) -> list[str]:
-    """Return the names of the inputs of `node` that are trainable parameters, in input order."""
+    """Return the names of the inputs of `node` that are trainable parameters, in input order.
+
+    These are its weights and biases that the module trains.
+    """
     return [
         str(value.name)
         for value in node.inputs
@@ -303,10 +307,10 @@ def _resolve_constraints(
 
 
 def _parse_limit(kind: str, value: float | str) -> float | str:
-    """Parse a limit: a positive number, or for weights and biases also a percentile.
+    """Parse the limit of a "weight", "bias" or "output" (`kind`): a positive number.
 
-    Returns a number, or the percentile as text, such as "p99.9" (above 0, at most 100). ConfigError
-    for other values.
+    Weights and biases may also have a percentile. Returns a number, or the percentile as text, such
+    as "p99.9" (above 0, at most 100). Raises ConfigError for other values.
     """
     text = str(value)
     is_percentile = text.startswith("p")

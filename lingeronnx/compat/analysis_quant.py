@@ -150,7 +150,10 @@ class _CheckedEvaluation:
         self.__module__ = getattr(function, "__module__", type(function).__module__)
 
     def __call__(self, model: Any) -> float:  # noqa: ANN401 - any argument of the function
-        """Return the result as a float; raises ConfigError if it is NaN."""
+        """Call the user's function with `model` and return its result as a float.
+
+        Raises ConfigError if it is NaN.
+        """
         value = float(self.__wrapped__(model))
         if math.isnan(value):
             raise ConfigError(
@@ -175,7 +178,12 @@ def _find_model_file(path: Path) -> Path:
 
 
 def _format_ranking(result: Sensitivity) -> str:
-    """Format the ranking, most sensitive layer first, and the options that skip the worst ones."""
+    """Format the ranking as text: float and quantized values, a table, and advised options.
+
+    The table has rank, layer, type, value and loss, most sensitive layer first. A line says how
+    many layers share their value with others. Options that skip the worst layers come last, if any
+    help.
+    """
     rows = []
     for rank, entry in enumerate(result.ranking, 1):
         value = entry.values[0]

@@ -20,7 +20,7 @@ class TorchModule(Protocol):
     """The interface of a torch module that this package uses."""
 
     def named_modules(self) -> Iterable[tuple[str, object]]:
-        """Yield the path and the module of each submodule."""
+        """Yield (path, module) of the module itself and of all its submodules."""
         ...
 
 
@@ -30,7 +30,7 @@ Model = OnnxModel | TorchModule
 
 
 def is_module(model: object) -> TypeGuard[TorchModule]:
-    """Whether `model` is a torch module: it has `named_modules`."""
+    """Whether `model` is a torch module; without importing torch, it must have `named_modules`."""
     return hasattr(model, "named_modules")
 
 

@@ -57,10 +57,11 @@ class Dumper:
         self._watches = ExitStack()
 
     def __enter__(self) -> Dumper:
+        """Return this dumper; recording begins with `analyse_layer_output`."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all watches."""
+        """Stop recording all models; the statistics stay."""
         self._watches.close()
 
     def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:
@@ -154,9 +155,10 @@ class ModelProfiler:
     """
 
     def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
-        """Keep the model to profile: a session, quantized model, torch module, or path of a model.
+        """Store the model to profile: a session, quantized model, torch module, or path of a model.
 
-        Recording begins with the `with` block; files are written to `out_dir`.
+        A session is opened for a path. Recording begins with the `with` block; files are written to
+        `out_dir`.
         """
         self.model: Any = Session(model) if isinstance(model, str | os.PathLike) else model
         self.out_dir = Path(out_dir)
@@ -191,16 +193,20 @@ class ModelProfiler:
             save_profile(self._recorder.profile(), self.out_dir / PROFILE_FILE)
 
     def _watch_session(self, session: Session) -> None:
-        """Record the tensors of all calls of `session` until the block ends."""
+        """Record all tensors of the calls of `session` until the block ends.
+
+        Their values are also dumped into the folder `tensors` of the profile.
+        """
         dump = self._open.enter_context(DumpFolder(self.out_dir / TENSORS_FOLDER))
         self._recorder = Recorder(session, on_tensor=dump.add)
         self._open.enter_context(session.watched(self._recorder.add))
 
     @property
     def get_info_manager(self) -> InfoManager:
-        """Return access to the recorded profile; raises ConfigError if recording has not begun.
+        """The object that writes tables and histograms of the recorded profile.
 
-        For a torch module it begins with its first call, otherwise on entering the block.
+        Raises ConfigError if recording has not begun: for a torch module it begins with its first
+        call, otherwise on entering the block.
         """
         if self._recorder is None:
             raise ConfigError("no data recorded; call the model first")
@@ -224,7 +230,7 @@ class InfoManager:
     def __init__(
         self, recorder: Recorder, out_dir: Path, modules: Mapping[str, object] | None = None
     ) -> None:
-        """Keep the recorder, the folder and the modules by path."""
+        """Store the recorder, the default folder of files, and the torch modules by path."""
         self._recorder, self._out_dir, self._modules = recorder, out_dir, modules or {}
 
     def table(
@@ -246,7 +252,7 @@ class InfoManager:
             Include only these operator types, such as "Conv", or for a torch module these classes,
             such as nn.Conv2d.
         with_stack
-            As in `Profile.table`.
+            Whether to add a column with the source locations of the operators.
         """
         profile = self._filter_by_class(self._recorder.profile(), types)
         return profile.table(out_dir or self._out_dir, prefixes, _operator_types(types), with_stack)
@@ -262,8 +268,13 @@ class InfoManager:
 
         Parameters
         ----------
-        out_dir, prefixes, types
-            As in `table`.
+        out_dir
+            Parent of the folder, by default that of the profiler.
+        prefixes
+            Include only operators whose name begins with one of these.
+        types
+            Include only these operator types, such as "Conv", or for a torch module these classes,
+            such as nn.Conv2d.
         force_per_channel
             Whether to write one histogram per channel.
         """
@@ -277,7 +288,7 @@ class InfoManager:
         )
 
     def _profile_channels(self) -> Profile:
-        """Return a profile by channel, computed from the tensors that the profiler saved."""
+        """Return a profile with distributions per channel, computed from the dumped tensors."""
         recorded = RecordedSession(self._recorder.session, self._out_dir)
         recorder = Recorder(recorded, per_channel=True)
         for feeds in recorded.batches():
@@ -286,9 +297,10 @@ class InfoManager:
         return recorder.profile()
 
     def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
-        """Return the entries of modules and operators of `types` if these include a class.
+        """Return a copy of `profile` with the entries of modules of the classes in `types`.
 
-        Without a class the profile is returned unchanged.
+        Entries of operator types in `types` are included too. If `types` has no class, `profile` is
+        returned unchanged.
 
         Raises
         ------
@@ -319,9 +331,9 @@ def _as_tuple(types: Sequence[str | type] | None) -> tuple[str | type, ...]:
 
 
 def _operator_types(types: Sequence[str | type] | None) -> list[str] | None:
-    """Return the operator types to select, or None if `types` includes a class.
+    """Return the operator types (texts) in `types`, or None if it also has classes.
 
-    Classes are selected by `InfoManager._filter_by_class`.
+    None selects everything, because entries were selected by class already.
     """
     requested = _as_tuple(types)
     operator_types = [item for item in requested if isinstance(item, str)]

@@ -159,9 +159,10 @@ class QuantAnalysis:
         return dict(bad_case.feeds)
 
     def set_bad_case(self, data: object) -> None:
-        """Use `data` as the bad case: feeds by input name, an array, or a tuple of inputs.
+        """Use `data` as the bad case, the sample on which the models are compared.
 
-        A comparison made before is dropped. Raises DataError for anything else.
+        It is feeds by input name, an array, or a tuple of inputs. A comparison made before is
+        dropped. Raises DataError for anything else.
         """
         self._bad_case = self._to_feeds(data)
         self._comparison = None
@@ -236,7 +237,10 @@ class QuantAnalysis:
         )
 
     def compare_per_layer(self) -> Comparison:
-        """Write abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv.
+        """Write the comparison of all tensors on the bad case to `out_dir`, and return it.
+
+        The files are abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv.
+        If profiles were set instead of a run, they are compared here.
 
         Returns
         -------
@@ -314,14 +318,17 @@ class QuantAnalysis:
         return rows
 
     def clean(self) -> None:
-        """Remove the intermediate files, but not the reports."""
+        """Remove the intermediate files from `out_dir`, but not the reports.
+
+        These are the journal of the sensitivity and the exported baseline.
+        """
         for name in (JOURNAL_FILE, "baseline.onnx"):
             (self.out_dir / name).unlink(missing_ok=True)
 
     # ---- the two models -------------------------------------------------------------------------
 
     def _require_bad_case(self) -> dict[str, np.ndarray]:
-        """Return the bad case; raises ConfigError if there is none."""
+        """Return the feeds of the bad case by input name; ConfigError if none was set."""
         if self._bad_case is None:
             raise ConfigError(
                 "no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case first"
@@ -329,10 +336,10 @@ class QuantAnalysis:
         return self._bad_case
 
     def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
-        """Convert a bad case to feeds by input name.
+        """Convert a bad case to feeds by input name of the analysed model.
 
-        A mapping stays, a tuple has one value per input, and a single array is for the only input;
-        raises DataError for anything else.
+        A mapping is taken as it is, a tuple has one value per input, and a single array is for the
+        only input. Raises DataError for anything else.
         """
         names = self._input_names()
         inputs = convert_inputs(data, names)
@@ -352,7 +359,7 @@ class QuantAnalysis:
     def _float_session(self) -> Session:
         """Return a session on the float baseline, opened once.
 
-        A torch module is exported with the bad case.
+        A torch module is exported with the bad case, unless its profile has the export.
         """
         if isinstance(self._baseline, Session):
             return self._baseline
@@ -364,10 +371,10 @@ class QuantAnalysis:
         return self._exported
 
     def _export_baseline(self) -> Session:
-        """Return a session on the export of a torch module.
+        """Return a session on the ONNX export of the baseline, a torch module.
 
-        It is the one in its profile, if `set_model_profiler_dir` was called and it is there, else a
-        new export with the bad case to `out_dir`/baseline.onnx.
+        It is the export in its profile, if `set_model_profiler_dir` was called and it is there,
+        else a new one with the bad case to `out_dir`/baseline.onnx.
         """
         if self._profiles is not None:
             exported_path = self._profiles[0] / EXPORTED_FILE
@@ -380,16 +387,16 @@ class QuantAnalysis:
         )
 
     def _baseline_source(self) -> TensorSource:
-        """Return the source of the tensors of the baseline.
+        """Return the source of the baseline's tensors for comparison.
 
-        Of a result of quantize it is its plan computed in float, else the float session.
+        For a result of quantize it is its plan computed in float, else the float model.
         """
         if isinstance(self._baseline, QuantizedModel):
             return PlannedSource(self._baseline.float_graph, self._baseline.plan)
         return open_source(self._float_session())
 
     def _analysis_source(self) -> TensorSource:
-        """Return the source of the tensors of the analysed model.
+        """Return the source of the analysed model's tensors for comparison.
 
         For the type "fake_quant" it is the plan computed in float, else the integer graph.
         """
@@ -398,7 +405,7 @@ class QuantAnalysis:
         return IntegerSource(self._integer_session())
 
     def _integer_session(self) -> Session:
-        """Return a session on the integer graph; raises ConfigError if the model is float."""
+        """Return a session on the analysed integer graph; ConfigError if the model is float."""
         model = self._analysed
         if isinstance(model, QuantizedModel):
             return model.runner

@@ -146,7 +146,7 @@ def quantize_static(
 
 
 def _map_enum(argument: str, value: object, settings: Mapping[str, _Setting]) -> _Setting:
-    """Return the entry of `settings` for a member of an enum, or for its name.
+    """Return the entry of `settings` for an enum member of onnxruntime, or for its name.
 
     Raises ConfigError, naming `argument`, if the member is not supported.
     """
@@ -178,7 +178,10 @@ def _map_types(activation: object, weight: object, per_channel: bool) -> dict[st
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Replace names of settings in a ConfigError by the arguments of `quantize_static`."""
+    """Context manager that rewrites a ConfigError of `quantize` for `quantize_static`.
+
+    Names of settings in its message become the arguments that the caller knows.
+    """
     try:
         yield
     except ConfigError as error:

@@ -26,17 +26,17 @@ __all__ = [
 
 
 def breakable_path(value: object) -> str:
-    """Render a path that narrow screens break after a slash first."""
+    """Render a text as HTML in which narrow screens may break lines after a slash."""
     return escape_html(value).replace("/", "/<wbr>")
 
 
 def heading(name: str) -> str:
-    """Render a heading within a section."""
+    """Render a text as a heading within a section (h3), escaped."""
     return f"<h3>{escape_html(name)}</h3>"
 
 
 def paragraph(value: object, kind: str = "") -> str:
-    """Render a paragraph.
+    """Render a text as an HTML paragraph, escaped.
 
     kind : CSS class: "", "dim", "bad" or "good".
     """
@@ -44,7 +44,7 @@ def paragraph(value: object, kind: str = "") -> str:
 
 
 def labelled_paragraph(label: str, value: object) -> str:
-    """Render a paragraph that begins with a bold label."""
+    """Render an HTML paragraph that begins with a bold label; both texts are escaped."""
     return f"<p><b>{escape_html(label)}</b> {escape_html(value)}</p>"
 
 
@@ -69,7 +69,7 @@ def copyable_command(command: str, label: str = "") -> str:
 
 
 def ordered_list(items: Iterable[str]) -> str:
-    """Render HTML fragments as a numbered list."""
+    """Render HTML fragments, which are not escaped here, as a numbered list."""
     return f"<ol>{''.join(f'<li>{item}</li>' for item in items)}</ol>"
 
 
@@ -130,7 +130,10 @@ def scroll_region(name: str, inner: str) -> str:
 
 
 def svg_figure(name: str, svg: str) -> str:
-    """Render an SVG drawing, made for a white page, in the colors of the page."""
+    """Render an SVG drawing, made for a white page, as a figure that scrolls and has a `name`.
+
+    The page's style shows it in the colors of the page; `name` is for screen readers.
+    """
     drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{escape_html(name)}" ', 1)
     return f'<figure class="picture">{scroll_region(name, drawn)}</figure>'
 

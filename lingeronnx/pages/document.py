@@ -85,4 +85,5 @@ def _render_section(section: PageSection) -> str:
 
 
 def _read_asset(name: str) -> str:
+    """Return the text of the file `name` in this package, such as page.css."""
     return (files(__package__) / name).read_text(encoding="utf-8")

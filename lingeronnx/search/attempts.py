@@ -40,7 +40,10 @@ StartFactory = Callable[[], Candidate]
 
 
 def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
-    """Return the header of a search journal: digests of everything that its results depend on."""
+    """Return the header of a search journal: everything that its results depend on.
+
+    Digests of the model and of the plan, the text of the goal, and its limit of samples.
+    """
     return {**_start_digest(base), "goal": goal.text, "limit": goal.limit}
 
 
@@ -59,7 +62,7 @@ class AttemptRunner:
     """
 
     def __init__(self, base: Candidate, goal: Goal, progress: Progress | None = None) -> None:
-        """Start from `base`, as the best attempt so far, for `goal`."""
+        """Store the goal, and `base`, the result of the user's own options, as the best so far."""
         self._base, self._goal, self._progress = base, goal, progress
         self._best: tuple[Attempt, Candidate] = (Attempt(), base)
         self._calibrated: dict[str, CalibrationResult] = {}
@@ -98,14 +101,14 @@ class AttemptRunner:
         return {**record, **entry, "seconds": time.monotonic() - start_time}, candidate
 
     def keep_best(self, attempt: Attempt, candidate: Candidate) -> None:
-        """Cache the best attempt so far, so that it is not built again."""
+        """Store `attempt` with its model as the best so far, so that it is not built again."""
         self._best = attempt, candidate
 
     def build_candidate(self, attempt: Attempt) -> Candidate:
-        """Return the model quantized with the options of an attempt.
+        """Return the model quantized with the options of an attempt: planned, refined and lowered.
 
-        The best attempt comes from the cache, unless its result was read from the journal. The
-        methods of `try_best_effort` are applied if the recipe of the effort has them.
+        The best attempt so far comes from the cache, if it was built here. If the recipe of the
+        effort has further methods, these are tried too.
         """
         if self._best[0] == attempt:
             return self._best[1]
@@ -136,9 +139,9 @@ class AttemptRunner:
         return assign_scales(prepared, replace(calibration, partition=partition))
 
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
-        """Return the base's prepared model with the attempt's settings and calibrated effort.
+        """Return the start's prepared model with the attempt's settings on top of the user's.
 
-        The effort is the attempt's, or that of the base if it has none.
+        The effort is the attempt's, or the user's if it has none.
         """
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}
@@ -185,7 +188,10 @@ class _AttemptJob:
     start_digest: Mapping[str, object]
 
     def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
-        """Make a function that takes (attempt, float_value) and returns the attempt's record.
+        """Create the start on this worker, and return a function that measures an attempt.
+
+        The function takes (attempt, metric of the float model or None) and returns the journal
+        record.
 
         Raises
         ------
@@ -234,10 +240,11 @@ class AttemptPrefetcher:
     def record(
         self, attempt: Attempt, likely_next: Iterable[Attempt], float_value: float | None
     ) -> Record | None:
-        """Return the record of an attempt, waiting for the cluster; None without a cluster.
+        """Return the journal record of an attempt, waiting for the cluster; None without a cluster.
 
         If the attempt is neither complete nor pending, the pending ones are cancelled, and it is
         submitted with those of `likely_next`. Complete records are kept for later calls.
+        `float_value` is the metric of the float model, or None to measure it.
         """
         if self._job is None:
             return None
@@ -256,13 +263,13 @@ class AttemptPrefetcher:
     def _dispatch(
         self, job: _AttemptJob, attempts: Sequence[Attempt], float_value: float | None
     ) -> Generator[tuple[Attempt, Record], None, None]:
-        """Run attempts on the cluster and yield (attempt, record) in their order."""
+        """Run attempts on the cluster and yield (attempt, record) in the order of `attempts`."""
         items = ((attempt, float_value) for attempt in attempts)
         with contextlib.closing(map_jobs(job, items, cluster=self._cluster)) as records:
             yield from zip(attempts, records, strict=True)
 
     def close(self) -> None:
-        """Cancel the pending attempts and forget them."""
+        """Cancel the pending attempts and forget them; complete records are kept."""
         if self._incoming is not None:
             self._incoming.close()
         self._incoming, self._pending = None, set()

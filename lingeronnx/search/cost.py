@@ -60,11 +60,11 @@ def _bit_product(width: str) -> int:
 
 
 def measure_cost(attempt: Candidate) -> AttemptCost:
-    """Compute the cost of a quantized candidate.
+    """Compute the cost of a quantized candidate: bytes, multiply-accumulates, cycles and flash.
 
-    The MACs are summed by width, such as "8x4" (data bits x weight bits) or "float". The bytes are
+    MACs are summed by width, such as "8x4" (data bits x weight bits) or "float". The bytes are
     those of the constants, with 4-bit weights packed; cycles are None if the latency is unknown,
-    and the flash is the bytes if the platform has no packer.
+    and the flash is the bytes if the platform is not a chip.
     """
     partition, tensors = attempt.planned.partition, attempt.planned.plan.tensors
     macs: dict[str, int] = {}

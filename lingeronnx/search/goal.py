@@ -169,10 +169,10 @@ class Goal:
             self._check_evaluation(self.max_drop)
 
     def _check_evaluation(self, max_drop: float) -> None:
-        """Raise an error if `max_drop` cannot be measured with the data and the metric.
+        """Raise an error if a drop of the metric cannot be measured with the goal's data.
 
-        ConfigError without data, for a negative drop, and for a metric without labels; DataError
-        for a generator, which can be read only once.
+        ConfigError without data, for a negative `max_drop`, and for a metric without labels;
+        DataError for a generator, which can be read only once.
         """
         if self.data is None:
             raise ConfigError(
@@ -193,7 +193,7 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """The requirements that are set as one line, separated by commas; "" if there are none.
+        """The requirements that are set, as one line separated by commas; "" if there are none.
 
         Their order is SQNR (dB), drop of the metric, flash (bytes), time (ms).
         """
@@ -210,7 +210,7 @@ class Goal:
 
     @property
     def unit(self) -> str:
-        """The unit of `Measurement.value`."""
+        """The unit of measured accuracies: that of the metric with `max_drop`, else "dB"."""
         return "dB" if self.max_drop is None else resolve_metric(self.metric or "top1")[1]
 
     def measure(
@@ -257,10 +257,10 @@ class Goal:
         )
 
     def create_measurement(self, value: float, float_value: float | None) -> Measurement:
-        """Make the measurement of a `value`, with its shortfall from the accuracy target.
+        """Return the measurement of accuracy `value`, with its shortfall from the target.
 
-        The shortfall is negative beyond the target. The target is `max_drop` below `float_value`,
-        which it requires, else `min_sqnr`; without any the shortfall is 0.
+        The target is `max_drop` below `float_value`, which it then requires, else `min_sqnr`;
+        without any the shortfall is 0. It is negative beyond the target.
         """
         if self.max_drop is None:
             return Measurement(value, 0.0 if self.min_sqnr is None else self.min_sqnr - value)

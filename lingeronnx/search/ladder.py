@@ -125,7 +125,7 @@ class Attempt:
 
 
 def _format_layer_count(count: int) -> str:
-    """Format as "1 layer", "3 layers"."""
+    """Format a number of layers: "1 layer", "3 layers"."""
     return f"{count} layer{'s' if count > 1 else ''}"
 
 
@@ -163,7 +163,10 @@ class LayerGroup:
 
     @property
     def float_selectors(self) -> tuple[str, ...]:
-        """Selectors of the layers that can stay in float."""
+        """The distinct selectors of the layers that can stay in float, in order.
+
+        Layers without a selector, such as a Quant, are left out.
+        """
         return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
 
 
@@ -188,15 +191,15 @@ class NarrowLayer:
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """The selector as a tuple, as in `LayerGroup.selectors`."""
+        """The selector as a tuple of one, the interface that groups of layers have, too."""
         return (self.selector,)
 
 
 def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
     """List groups of layers that share scales, best gain per multiply-accumulate first.
 
-    The gain is the relative error that rounding the group causes, see `_measure_gains`; a group
-    costs at least the share of an average group.
+    The gain is the relative error at the outputs that disappears if only this group is not rounded.
+    A group costs at least as much as an average one.
     """
     operators = list_rounded_operators(planned)
     groups = _group_by_shared_scale(planned, operators)
@@ -212,15 +215,15 @@ def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
 
 
 def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
-    """Return everything that is rounded of some operators."""
+    """Return the union of the rounded tensors and weights of `operators`."""
     return reduce(or_, (operator.all_rounded for operator in operators), RoundedSet())
 
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
     """List the layers whose weights have fewer bits than the data, best gain per byte first.
 
-    Bytes are those that widening to the bits of the data adds. Layers without a selector are left
-    out.
+    Bytes are those that widening the weights to the bits of the data adds. Layers without a
+    selector are left out.
     """
     operators = list_rounded_operators(planned)
     sizes = [(layer, _widening_bytes(planned, layer)) for layer in operators]
@@ -276,7 +279,7 @@ def _group_by_shared_scale(
 
 
 def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
-    """Return node name -> multiply-accumulates per sample."""
+    """Return {node: multiply-accumulates for one sample} of the planned graph."""
     return {str(node.name): count_macs(node) for node in planned.partition.graph.graph}
 
 
@@ -327,9 +330,10 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
     """Yield the rungs of the ladder: lists of attempts, each more expensive than the previous one.
 
     Each rung extends the last attempt of the rung before it: wide graph outputs, wider layers (one
-    rung per supported width), then float layers. Rungs that do not apply are left out, but the last
-    one, which may be empty: layers are put in float up to `MAX_FLOAT_MAC_FRACTION` of the
-    multiply-accumulates. Gains are measured on the calibration samples after the first rung.
+    rung per supported width), then float layers. Rungs that do not apply are left out, except for
+    the last one, which may be empty: layers are put in float up to a fraction
+    MAX_FLOAT_MAC_FRACTION of the multiply-accumulates. Gains are measured on the calibration
+    samples after the first rung.
 
     Parameters
     ----------
@@ -396,9 +400,9 @@ def _iter_prefixes(groups: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...
 
 
 def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
-    """Return the selectors of layers whose output may be wide because it leaves the integer part.
+    """Return the selectors of layers whose output leaves the integer part and may be wide.
 
-    Layers whose output width the user has set are left out.
+    Layers whose output width the user has set are left out, and those without a selector.
     """
     wide_outputs = planned.partition.wide_outputs(planned.target)
     overrides = planned.config.overrides

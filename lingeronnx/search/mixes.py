@@ -84,7 +84,7 @@ def search_mixes(
 
 
 def _is_within_limits(usage: Sequence[float]) -> bool:
-    """Whether no fraction of a limit exceeds 1."""
+    """Whether no used fraction of a limit in `usage` exceeds 1."""
     return max(usage) <= 1
 
 

@@ -125,9 +125,10 @@ def render_search_section(search: Mapping[str, Any]) -> PageSection:
 
 
 def _render_row(trial: Mapping[str, Any]) -> list[str]:
-    """Render the table cells of an attempt as HTML, in the order of the columns.
+    """Render the table cells of an attempt, in the order of the columns, as HTML.
 
-    Values that are not known are empty; an attempt without a value has the reason there.
+    Values that are not known are empty; an attempt that was not measured has the reason instead of
+    its accuracy.
     """
     macs = "<br>".join(
         f"{escape_html(width)}: {count:,}" for width, count in (trial["macs"] or {}).items()
@@ -147,7 +148,7 @@ def _render_row(trial: Mapping[str, Any]) -> list[str]:
 
 
 def _render_command(options: Sequence[str]) -> str:
-    """Render the options of an attempt as one command that can be copied; "" without options."""
+    """Render the options of an attempt as one text with a copy button; "" without options."""
     return components.copyable_command(" ".join(options)) if options else ""
 
 

@@ -18,9 +18,10 @@ Record = dict[str, Any]
 
 
 def make_record(measurement: Measurement, cost: AttemptCost, ready: bool) -> Record:
-    """Return the measurement and cost of an attempt as JSON-ready values, without the attempt.
+    """Return the measurement and cost of an attempt as JSON-ready values for the search journal.
 
-    `ready` tells whether the result is fit for the chip; True if the platform is not a chip.
+    The attempt itself is not included. `ready` tells whether the result is fit for the chip; True
+    if the platform is not a chip.
     """
     figures = {key: getattr(cost, key) for key in ("bytes", "cycles", "flash")}
     return {
@@ -33,7 +34,7 @@ def make_record(measurement: Measurement, cost: AttemptCost, ready: bool) -> Rec
 
 
 def parse_cost(record: Mapping[str, Any]) -> AttemptCost:
-    """Return the cost stored in a complete record.
+    """Return the cost stored in a journal record that has all its fields.
 
     Raises
     ------

@@ -88,7 +88,10 @@ class AttemptResult:
 
     @property
     def shortfall(self) -> float:
-        """The accuracy missing to the goal; infinite if the attempt is not allowed."""
+        """The accuracy missing to the goal, in the goal's unit.
+
+        Infinite if the attempt is not allowed. Zero or negative if the accuracy target is reached.
+        """
         return math.inf if self.measurement is None else self.measurement.shortfall
 
     @property
@@ -137,12 +140,15 @@ class SearchResult:
 
     @property
     def _measurement(self) -> Measurement:
-        """The measurement of the best attempt, which must exist."""
+        """The accuracy of the best attempt, which must have been measured."""
         assert self.best.measurement is not None
         return self.best.measurement
 
     def to_dict(self) -> dict[str, object]:
-        """Return the outcome as JSON-ready values, in the form of `Report.search`."""
+        """Return the goal, whether it is met, the options of the best attempt and all attempts.
+
+        The values are JSON-ready; a report of `quantize` has them as `search`.
+        """
         required = None
         if not self.goal.is_limits_only:
             required = self._measurement.value + self._measurement.shortfall
@@ -159,7 +165,7 @@ class SearchResult:
         }
 
     def _trial_to_dict(self, trial: AttemptResult) -> dict[str, object]:
-        """Return the result of one attempt as JSON values.
+        """Return the options, accuracy, costs and outcome of one attempt as JSON values.
 
         Accuracy and costs are None where they were not measured; the shortfall is at least 0.
         """
@@ -308,10 +314,10 @@ class _Search:
     # ---- the search -----------------------------------------------------------------------
 
     def _climb_ladder(self) -> str:
-        """Search rung by rung from the cheapest attempts on; return why the search ended.
+        """Search rung by rung, from the cheapest attempts on, for one that meets the goal.
 
-        That is "met", or a sentence. It ends at once if the cheapest attempt is accurate enough but
-        exceeds a limit, since more accurate ones do not cost less.
+        Returns "met", or a sentence on why the search ended. It ends at once if the cheapest
+        attempt is accurate enough but exceeds a limit, since more accurate ones do not cost less.
         """
         start = self._try_efforts()
         start_result = self.trials[start]
@@ -350,10 +356,10 @@ class _Search:
         return best
 
     def _search_rung(self, rung: Sequence[Attempt]) -> bool:
-        """Whether an attempt of the rung meets the goal: galloping search, then bisection.
+        """Search a rung, attempts by rising cost, for the first that meets the goal.
 
-        The 1st, 2nd, 4th ... and at last the last attempt are tried until one meets the goal.
-        Bisection then finds the first attempt that does.
+        The 1st, 2nd, 4th ... and at last the last attempt are tried until one meets the goal;
+        bisection then finds the first that does. Returns whether one meets it.
         """
         last = len(rung) - 1
         failed, met, step = -1, -1, 0
@@ -390,13 +396,16 @@ class _Search:
         narrow_layers = rank_narrow_layers(self._base.planned)
 
         def widen_layers(layers: Sequence[NarrowLayer]) -> Attempt:
-            """Return the attempt that gives weights and data of `layers` `bits` bits."""
+            """Return the attempt that gives data and weights of `layers` the bits of the data."""
             return Attempt(wide=tuple((layer.selector, bits, bits) for layer in layers))
 
         extremes = (widen_layers(()), widen_layers(narrow_layers))  # both are tried in any case
 
         def evaluate_mix(wide_layers: Sequence[NarrowLayer]) -> list[float]:
-            """Return the fraction of each limit that the attempt with `wide_layers` uses."""
+            """Run the attempt with wide weights in `wide_layers`.
+
+            Return the used fraction of each limit.
+            """
             result = self._run_attempt(widen_layers(wide_layers), extremes)
             return [fraction for fraction, _ in self._goal.limit_usage(result.cost)]
 
@@ -411,7 +420,7 @@ class _Search:
         )
 
     def _format_excess(self, result: AttemptResult) -> str:
-        """Return the costs of an attempt that exceed their limits as text, "" for none."""
+        """Return the costs of an attempt that exceed their limits as text; "" if none does."""
         usage = self._goal.limit_usage(result.cost)
         return " and ".join(text for fraction, text in usage if fraction > 1)
 
@@ -476,10 +485,10 @@ class _Search:
         )
 
     def _check_budget(self) -> None:
-        """Raise _SearchStopped if the attempts or the time budget are used up.
+        """Raise _SearchStopped if the number of attempts or the time budget is used up.
 
-        The time is, if another attempt as long as the longest so far would exceed it. The first
-        attempt is always made.
+        The time counts as used up if another attempt as long as the longest so far would exceed it.
+        The first attempt is always made.
         """
         if not self.trials:
             return
@@ -538,5 +547,5 @@ def _bisection_indices(low: int, high: int) -> Iterator[int]:
 
 
 def _attempt_key(attempt: Mapping[str, Any]) -> str:
-    """Return the canonical JSON of an attempt, its key in the journal."""
+    """Return the JSON of an attempt's fields with sorted keys: its key in the journal."""
     return json.dumps(attempt, sort_keys=True)

@@ -113,7 +113,10 @@ class Environment:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return field name -> JSON value; each package also has `fits`, if it is satisfied."""
+        """Return {field: JSON value}.
+
+        Each package also has `fits`, whether its version is suitable.
+        """
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["packages"] = [
             {**vars(package), "fits": package.is_satisfied} for package in self.packages
@@ -214,7 +217,7 @@ def _iter_requirements() -> Iterator[Requirement]:
 
 
 def _processor_name() -> str:
-    """Return the model name in /proc/cpuinfo, or else the name that `platform` knows."""
+    """Return the processor's name: "model name" in /proc/cpuinfo, or else what `platform` tells."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(errors="replace").splitlines():
@@ -338,6 +341,9 @@ def _satisfies(version: str, sign: str, limit: str) -> bool:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    """Return the numeric components at the beginning of a version; () without any."""
+    """Return the numbers at the beginning of a version: (1, 26, 4) for "1.26.4rc1".
+
+    () without any.
+    """
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -99,17 +99,17 @@ def run_self_test(progress: Callable[[str, int, int | None], None] | None = None
 
 
 def _count_differences(actual: np.ndarray, expected: np.ndarray) -> int:
-    """Return the number of different elements; all of them if the shapes differ."""
+    """Return the number of elements that differ; all of `actual` if the shapes differ."""
     return int((actual != expected).sum()) if actual.shape == expected.shape else actual.size
 
 
 def _iter_tensor_pairs(
     model: ir.Model, samples: np.ndarray, target: Target, mode: str
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (tensor name, integers of the simulator, integers of the reference) of a model.
+    """Yield (tensor, integers of the simulator, integers of the reference) for each sample.
 
     `model` is quantized for `target` in `mode` with `samples`, which then run one by one, since the
-    graph may have batch 1.
+    graph may have batch 1. Float tensors are left out.
     """
     from onnx.reference import ReferenceEvaluator
 
