@@ -33,11 +33,11 @@ class _DeferredModule(ModuleType):
 
 @contextmanager
 def defer_imports(*names: str) -> Iterator[None]:
-    """Defer the imports of the modules `names` that the block makes and that are not loaded yet.
+    """Let imports of the modules `names` in the block load them only when an attribute is read.
 
-    In the block `sys.modules` has a placeholder for each, which is removed at the end, also after
-    an error. Objects that imported the placeholder keep it: it loads the real module when an
-    attribute is read.
+    For modules that a package imports but rarely needs; those that are loaded already are not
+    affected. In the block `sys.modules` has a placeholder for each, which is removed at the end,
+    also after an error. Whoever imported the placeholder keeps it.
     """
     deferred = [name for name in names if name not in sys.modules]
     for name in deferred:

@@ -99,8 +99,8 @@ def get_scales(attrs: Attributes, key: str) -> float | list[float]:
 def get_ints(attrs: Attributes, key: str, default: Sequence[int] | None = None) -> list[int]:
     """Return the attribute `key`, a list of numbers, as integers; `default` if absent or empty.
 
-    Fractions are truncated towards zero. Raises ModelError as `get_numbers`, and for numbers that
-    are not finite.
+    Fractions are truncated towards zero. Raises ModelError if the value is no list of finite
+    numbers, or absent without a default.
     """
     values = get_numbers(attrs, key, default)
     return [get_int({key: value}, key) for value in values]
@@ -136,9 +136,10 @@ def check_attributes(proto: ModelProto) -> None:
 
     Nodes of quantized domains may only have numbers, lists of numbers and strings. Standard
     operators are compared with ONNX's schemas; if the model's opset is absent or newer than the
-    installed onnx, or has no such operator, only with the types of `_STRING_ATTRIBUTES`. Nodes of
-    other domains are not checked; nodes in subgraphs are. Float attributes of standard operators
-    must be finite, also in functions, except for a few in which an infinity has a meaning.
+    installed onnx, or has no such operator, only the attributes of quantized graphs must be
+    strings. Nodes of other domains are not checked; nodes in subgraphs are. Float attributes of
+    standard operators must be finite, also in functions, except for a few in which an infinity has
+    a meaning.
     """
     standard_versions = [
         entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS
@@ -187,9 +188,9 @@ def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
 
 
 def _check_quantized_node(node: NodeProto) -> None:
-    """Raise ModelError if an attribute of a node in a quantized graph has an unsupported type.
+    """Raise ModelError if an attribute of `node`, of a quantized domain, has an unsupported type.
 
-    Supported are numbers, lists of numbers and strings; attributes in `_STRING_ATTRIBUTES` must be
+    Supported are numbers, lists of numbers and strings; the platform and mode attributes must be
     strings.
     """
     for attribute in node.attribute:
@@ -227,7 +228,7 @@ def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
 
 
 def _attribute_type_name(attribute_type: int) -> str:
-    """Return the name of an attribute type, or its number if it is unknown."""
+    """Return the name of the ONNX `attribute_type`, such as "INT"; if unknown, its number."""
     if attribute_type in AttributeProto.AttributeType.values():
         return AttributeProto.AttributeType.Name(attribute_type)
     return str(attribute_type)
@@ -235,7 +236,10 @@ def _attribute_type_name(attribute_type: int) -> str:
 
 @dataclass(frozen=True)
 class _OperatorContract:
-    """Attribute types and operand limits of a standard operator."""
+    """Types of the attributes of a standard operator by name, and limits of its operands.
+
+    The limits are the number of required inputs, and the largest number of outputs.
+    """
 
     attribute_types: Mapping[str, int]
     min_inputs: int = 0
@@ -281,11 +285,11 @@ _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)
 
 @cache
 def _operator_contract(op_type: str, version: int) -> _OperatorContract:
-    """Return the contract of a standard operator in opset `version`.
+    """Return attribute types and operand limits of the operator `op_type` in opset `version`.
 
-    It is `_UNKNOWN_CONTRACT` if that opset has no such operator. Operand limits are those of
-    `version`. Attributes that only other opsets have are included, with their type there: exporters
-    write them and they are read.
+    `_UNKNOWN_CONTRACT` if that opset has no such operator. Operand limits are those of `version`.
+    Attributes that only other opsets have are included, with their type there: exporters write them
+    and they are read.
     """
     try:
         current = onnx.defs.get_schema(op_type, version, "")

@@ -75,7 +75,7 @@ def _drop_default_axes(axes: Mapping[str, int | None]) -> dict[str, int | None]:
 
 
 def _collect_batch_symbols(inputs: Sequence[ir.Value], axes: Mapping[str, int | None]) -> set[str]:
-    """Return the names of the symbolic batch sizes of `inputs`.
+    """Return the names of the symbolic batch sizes of `inputs`, such as "N".
 
     The batch axis of an input is that in `axes` (by input name), axis 0 if it is missing or None.
     """
@@ -146,7 +146,7 @@ def _is_valid_axis(axis: int, rank: int | None) -> bool:
 
 
 def _dim_size(value: ir.Value, axis: int) -> int | str | None:
-    """Return the size of an axis: a number, or a symbolic name.
+    """Return the size of `axis` of `value`: a number, or a symbolic name.
 
     None if the shape or the dimension is unknown, or `axis` is not below the rank.
     """
@@ -261,7 +261,7 @@ def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] |
 
 
 def _second_input(node: ir.Node) -> ir.Value | None:
-    """Return input 1 of `node`, or None if it is absent."""
+    """Return input 1 of `node`, or None if it is absent or omitted."""
     return node.inputs[1] if len(node.inputs) > 1 else None
 
 
@@ -288,7 +288,7 @@ def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
 
 
 def _map_gather_axis_to_input(node: ir.Node, axis: int) -> int | None:
-    """Map an output axis of a Gather to its data's axis, as `_map_axis_to_input`.
+    """Return the axis of input 0 of a Gather that becomes `axis` of its output; None if unknown.
 
     None for an axis of the indices, and if these are not constant or the axis is negative.
     """
@@ -301,7 +301,7 @@ def _map_gather_axis_to_input(node: ir.Node, axis: int) -> int | None:
 
 
 def _map_unit_axes_to_input(node: ir.Node, axis: int) -> int | None:
-    """Map an output axis of a Squeeze or Unsqueeze to the input's, as `_map_axis_to_input`.
+    """Return the axis of input 0 of a Squeeze or Unsqueeze that becomes `axis` of its output.
 
     None for the axis that an Unsqueeze adds, and if `axes` are unknown or negative.
     """

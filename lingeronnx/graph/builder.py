@@ -64,7 +64,10 @@ class SubgraphBuilder:
         return node.outputs[0]
 
     def _make_name(self, suffix: str) -> str:
-        """Reserve and return "<base>_<suffix>", with a number if a tensor has that name."""
+        """Reserve and return the tensor name "<base>_<suffix>", with a number if it is taken.
+
+        The base is usually the name of the replaced node's output.
+        """
         return ir.reserve_name(f"{self._base}_{suffix}", self._used_names)
 
     def constant(self, array: np.ndarray, suffix: str) -> ir.Value:

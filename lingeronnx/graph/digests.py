@@ -45,7 +45,7 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
 
 
 def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
-    """Compute the digest of a node and all that it reads; None if an input has no digest.
+    """Return a digest of `node` and all that it reads; None if an input has no digest.
 
     Attributes count in the order of their names, names of nodes and tensors do not. `digests` maps
     tensor names to digests. Tensors read inside subgraphs count too; those without a digest, such
@@ -98,9 +98,10 @@ def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | None:
-    """Return the digest of an input of a node, or None if it is not in `digests`.
+    """Return the digest of `value`, an input of a node.
 
-    Constants are hashed by type, shape and elements; an absent input has a digest of its own.
+    None if it is computed and not in `digests`. Constants are hashed by type, shape and elements;
+    an absent input has a digest of its own.
     """
     if value is None:
         return b"absent"

@@ -64,7 +64,10 @@ class DynamicTail:
 
     @property
     def has_unknown_operator(self) -> bool:
-        """Whether an operator of the tail has a foreign domain and is not a model function."""
+        """Whether an operator of the tail has a foreign domain and is no function of the model.
+
+        Such an operator can be run neither by onnxruntime nor by the simulator.
+        """
         return any(_is_unknown_operator(self.model, node) for node in self.model.graph)
 
     @property
@@ -123,7 +126,7 @@ def _collect_outputs(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 
 def _get_input_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the graph inputs that are not initializers."""
+    """Return the names of the inputs of `graph` that are not initializers."""
     names = {value.name for value in graph.input}
     return names.difference(tensor.name for tensor in graph.initializer)
 
@@ -138,7 +141,7 @@ def _explain_nodes(tail: onnx.GraphProto, reasons: dict[str, str]) -> dict[str, 
 
 
 def _has_shape_operators(model: ir.Model) -> bool:
-    """Whether an operator of the main graph is unknown or may have a data-dependent shape."""
+    """Whether an operator of `model` may have a data-dependent shape, or is unknown."""
     shape_ops = {*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS}
     return any(
         node.op_type in shape_ops or _is_unknown_operator(model, node) for node in model.graph
@@ -307,17 +310,17 @@ def _explain_tail_node(model: ir.Model, node: ir.Node, data_values: set[ir.Value
 
 
 def _is_unknown_operator(model: ir.Model, node: ir.Node) -> bool:
-    """Whether `node` has a foreign domain and is not a function of the model."""
+    """Whether `node` has a domain that nothing here computes, and is no function of `model`."""
     if node.domain in _KNOWN_DOMAINS:
         return False
     return all((node.domain, node.op_type) != key[:2] for key in model.functions)
 
 
 def _has_data_dependent_shape(node: ir.Node, data_values: set[ir.Value]) -> bool:
-    """Whether the output shapes of `node` depend on the elements of `data_values`.
+    """Whether output shapes of `node` depend on elements of the tensors `data_values`.
 
-    This holds for operators that always do, for inputs that give a shape, and for a Loop whose
-    condition may change, if they read such a value.
+    These are computed from input data. It holds for operators that always do, for inputs that give
+    a shape, and for a Loop whose condition may change, if they read such a tensor.
     """
     if node.op_type in operators.DATA_DEPENDENT_SHAPE_OPS:
         return any(value in data_values for value in node.inputs)
@@ -408,7 +411,10 @@ def _find_recomputed_nodes(
 
 
 def _is_batched_float(info: onnx.ValueInfoProto) -> bool:
-    """Whether a tensor is float32 and not a scalar; a tensor of unknown shape is none."""
+    """Whether the tensor `info` is float32 and has axes; an unknown shape counts as axes.
+
+    The body can pass such a tensor to the tail.
+    """
     tensor_type = info.type.tensor_type
     if tensor_type.elem_type != onnx.TensorProto.FLOAT:
         return False

@@ -52,7 +52,7 @@ class _ExpandedSize:
     executed_nodes: int = 0
 
     def __add__(self, other: _ExpandedSize) -> _ExpandedSize:
-        """Add two sizes, each count at most _SATURATED_COUNT."""
+        """Return the size of both parts together, each count at most _SATURATED_COUNT."""
         return _ExpandedSize(
             min(self.nodes + other.nodes, _SATURATED_COUNT),
             min(self.executed_nodes + other.executed_nodes, _SATURATED_COUNT),
@@ -113,7 +113,10 @@ def _format_count(count: int) -> str:
 
 
 def _node_label(node: NodeProto) -> str:
-    """Return "<operator> <name>"; an unnamed node is called after its first output."""
+    """Return "<operator> <name>" of `node` for messages.
+
+    Without a name, that of its first output.
+    """
     return f"{node.op_type} {node.name or next(iter(node.output), 'without a name')}"
 
 
@@ -223,7 +226,7 @@ def _scalar_value(tensor: TensorProto) -> int | None:
 
 
 def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
-    """List the graphs in the attributes of a node, not those nested in them."""
+    """Return the graphs in the attributes of `node`, not those nested in them."""
     subgraphs: list[GraphProto] = []
     for attribute in node.attribute:
         subgraphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -266,6 +269,9 @@ def _find_callers(
 
 
 def _find_callees(function: FunctionProto) -> set[_FunctionKey]:
-    """Return the keys of all operators in `function` and its subgraphs; some may be functions."""
+    """Return (domain, operator, overload) of all nodes in `function` and its subgraphs.
+
+    Some of them may be functions of the model.
+    """
     nodes = iter_nodes_recursive(function.node)
     return {(node.domain, node.op_type, node.overload) for node in nodes}

@@ -119,9 +119,10 @@ def load(path: str | os.PathLike[str], label: str = "") -> Model:
 
 
 def convert_user_model(proto: onnx.ModelProto, label: str = "the model") -> Model:
-    """Convert a protobuf model of the user and check its weights.
+    """Convert a protobuf model of the user to a graph in memory, and check its weights.
 
-    Parameters and errors are those of `from_proto`; ModelError also if a weight is NaN or infinite.
+    `label` is its name in messages. Raises ModelError if the model is malformed, or a weight is NaN
+    or infinite.
     """
     model = from_proto(proto, label)
     check_weight_values(proto, label)
@@ -133,7 +134,7 @@ class HasGraph(Protocol):
 
     @property
     def graph(self) -> Model:
-        """The graph in memory."""
+        """The model as a graph in memory."""
 
 
 #: Accepted forms of a model: a path, a protobuf model, a graph, or the result of `quantize`.
@@ -172,7 +173,8 @@ def as_model(model: ModelLike) -> Model:
 def as_model_proto(model: ModelLike) -> onnx.ModelProto | None:
     """Return `model` as a protobuf model: a path is read, a protobuf model returned as it is.
 
-    None for a graph in memory and all other objects. Raises ModelError as `onnx_file.read_model`.
+    None for a graph in memory and all other objects. Raises ModelError if the file is missing or
+    unreadable, or its external data are.
     """
     if isinstance(model, str | os.PathLike):
         return onnx_file.read_model(model)
@@ -187,7 +189,7 @@ def model_label(model: ModelLike) -> str:
 def as_owned_model(model: ModelLike) -> Model:
     """Return a graph that the caller may change: `model` cloned if it is a graph, else loaded.
 
-    Raises ModelError as `load`, also if a weight of a graph is NaN or infinite.
+    Raises ModelError if it cannot be loaded or is malformed, also if a weight is NaN or infinite.
     """
     graph = as_model(model)
     if isinstance(model, str | os.PathLike | onnx.ModelProto):
@@ -311,7 +313,7 @@ def _is_negative_dim(dim: Dim) -> bool:
 
 
 def _iter_subgraphs(node: Node) -> Iterator[Graph]:
-    """Yield the subgraphs of `node`."""
+    """Yield the graphs in the attributes of `node`, not those nested in them."""
     for attribute in node.attributes.values():
         yield from get_subgraphs(attribute)
 
@@ -483,7 +485,7 @@ def find_constant(value: Value | None) -> np.ndarray | None:
     """Return the array of an initializer or of a Constant node with attribute `value`, else None.
 
     None also for a graph input with a default value, and for Constant nodes with other attributes.
-    Raises ModelError as `const_value`.
+    Raises ModelError if the data do not match type and shape.
     """
     node = producer(value)
     if (
@@ -516,7 +518,10 @@ def const_value(value: Value | None) -> np.ndarray | None:
 
 
 def require_const_value(value: Value | None) -> np.ndarray:
-    """Return `const_value` of a tensor that must be constant, else raise InternalError."""
+    """Return the array of the initializer `value`; raise InternalError if it is no constant.
+
+    A graph input with a default value is no constant.
+    """
     array = const_value(value)
     if array is None:
         raise InternalError(f"{_value_label(value)} is not a constant")
@@ -524,6 +529,7 @@ def require_const_value(value: Value | None) -> np.ndarray:
 
 
 def _value_label(value: Value | None) -> str:
+    """Return the name of `value` for messages, or "an absent input" for None."""
     return str(value.name) if value is not None else "an absent input"
 
 
@@ -577,8 +583,7 @@ def read_json_metadata(model: Model, key: str) -> dict[str, Any]:
 def get_axes(node: Node, index: int = 1) -> list[int] | None:
     """Return the axes of `node`: attribute `axes`, or if that is absent, constant input `index`.
 
-    The input holds them since opset 13. None if both are absent or the input is computed at run
-    time.
+    Newer opsets have them as input. None if both are absent or the input is computed at run time.
     """
     axes = get_attr(node, "axes")
     if axes is None and len(node.inputs) > index:
@@ -621,12 +626,12 @@ def compute_digest(model: Model) -> str:
 
 
 def is_standard_op(node: Node | None, *op_types: str) -> TypeGuard[Node]:
-    """Whether `node` is present, and one of `op_types` of the standard domain."""
+    """Whether `node` is not None, and is one of the operators `op_types` of the standard domain."""
     return node is not None and not node.domain and node.op_type in op_types
 
 
 def is_float32(value: Value | None) -> bool:
-    """Whether `value` is present and known to be float32."""
+    """Whether `value` is not None, and its element type is known to be float32."""
     return value is not None and value.dtype == DataType.FLOAT
 
 
@@ -708,21 +713,27 @@ def output_name(node: Node) -> str:
 
 
 def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
-    """Return the shape with None for unknown dimensions, or None if the rank is unknown."""
+    """Return the shape of `value` with None for unknown dimensions; None if the rank is unknown.
+
+    A symbolic dimension such as "N" is unknown. None also if `value` is None.
+    """
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
 
 def get_sample_dims(value: Value | None) -> list[int]:
-    """Return the sizes of the axes after axis 0, 1 for unknown ones; [] for an unknown rank."""
+    """Return the sizes of the axes of `value` after axis 0, 1 for unknown ones.
+
+    [] for an unknown rank.
+    """
     return [dim or 1 for dim in (get_shape(value) or ())[1:]]
 
 
 def require_shape(value: Value | None) -> tuple[int | None, ...]:
-    """Return `get_shape` of a tensor whose rank must be known, else raise InternalError.
+    """Return the shape of `value` with None for unknown dimensions.
 
-    After shape inference, every rank is known.
+    InternalError for an unknown rank. After shape inference, every rank is known.
     """
     shape = get_shape(value)
     if shape is None:
@@ -731,7 +742,7 @@ def require_shape(value: Value | None) -> tuple[int | None, ...]:
 
 
 def mark_folded_batch(value: Value, folded: bool) -> None:
-    """Record whether axis 0 of `value` is the batch axis multiplied by other axes.
+    """Record in `value` whether its axis 0 is the batch multiplied by other axes (`folded`).
 
     Such an axis grows with the batch, but holds several rows of each sample.
     """
@@ -739,7 +750,10 @@ def mark_folded_batch(value: Value, folded: bool) -> None:
 
 
 def has_folded_batch(value: Value) -> bool:
-    """Whether `mark_folded_batch` recorded a folded batch axis for `value`."""
+    """Whether axis 0 of `value` was recorded as the batch multiplied by other axes.
+
+    False by default.
+    """
     return bool(value.meta.get("lingeronnx.folded_batch", False))
 
 
@@ -784,15 +798,16 @@ def set_constant_base_name(node: Node, name: str) -> None:
 
 
 def constant_base_name(node: Node) -> str:
-    """Return the base name of constants created for `node`.
+    """Return the base name of constants that are created for `node`.
 
-    This is the name set by `set_constant_base_name`, or the name of the node's first output.
+    This is the name that was set for them (nodes of one base name share constants), or the name of
+    the node's first output.
     """
     return str(node.meta.get(_CONSTANT_BASE_NAME, node.outputs[0].name))
 
 
 def has_constant_base_name(node: Node) -> bool:
-    """Whether `set_constant_base_name` set a base name for `node`."""
+    """Whether a base name was set for constants of `node`, which it shares with others."""
     return _CONSTANT_BASE_NAME in node.meta
 
 
@@ -802,7 +817,7 @@ def producer(value: Value | None) -> Node | None:
 
 
 def require_producer(value: Value | None) -> Node:
-    """Return the node that computes `value`, which must exist, else raise InternalError."""
+    """Return the node that computes `value`; raise InternalError for graph inputs and constants."""
     node = producer(value)
     if node is None:
         raise InternalError(f"{_value_label(value)} has no producer")
@@ -844,12 +859,15 @@ def iter_values(model: Model) -> Iterator[Value]:
 
 
 def unique_tensor_name(model: Model, base: str) -> str:
-    """Return `base`, with a number appended if a tensor of `model` already has that name."""
+    """Return `base`, with a number if a tensor of the main graph of `model` has that name.
+
+    The name is not reserved.
+    """
     return unique_name(base, get_tensor_names(model))
 
 
 def get_tensor_names(model: Model) -> set[str]:
-    """Return the names of all tensors of `model`, including constants."""
+    """Return the names of all tensors of the main graph of `model`, constants included."""
     return {str(value.name) for value in iter_values(model)} | set(model.graph.initializers)
 
 
@@ -863,7 +881,7 @@ def unique_name(base: str, used_names: Collection[str]) -> str:
 
 
 def reserve_name(base: str, used_names: set[str]) -> str:
-    """Return `unique_name(base, used_names)` and add it to `used_names`."""
+    """Return `base`, or the first unused of `base`_2, `base`_3, ..., and add it to `used_names`."""
     name = unique_name(base, used_names)
     used_names.add(name)
     return name
@@ -993,7 +1011,7 @@ def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[N
 
 
 def replace_all_uses(old: Value, new: Value) -> None:
-    """Let all consumers of `old` read `new`, which also replaces `old` as a graph output."""
+    """Let all consumers of `old` read `new`, in place; it also replaces `old` as a graph output."""
     oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
@@ -1025,12 +1043,15 @@ def _clear_subgraph_inputs(removed_nodes: Iterable[Node]) -> None:
 
 
 def inline_functions(model: Model) -> None:
-    """Inline all model-local functions. Errors of onnx_ir are passed on."""
+    """Inline all model-local functions of `model`, in place. Errors of onnx_ir are passed on."""
     common.InlinePass()(model)
 
 
 def lift_constants(model: Model) -> bool:
-    """Convert the Constant nodes to initializers and return whether there were any."""
+    """Convert the Constant nodes of `model` to initializers, in place.
+
+    Return whether there were any.
+    """
     lift = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
     return lift(model).modified
 
@@ -1054,15 +1075,15 @@ def infer_types(model: Model) -> None:
 
 
 def infer_shapes(model: Model) -> None:
-    """Set the shapes and types that onnx infers on the tensors of `model`."""
+    """Set the shapes and types that onnx infers on the tensors of `model`, in place."""
     common.ShapeInferencePass()(model)
 
 
 def bypass_node(model: Model, node: Node, replacement: Value) -> None:
-    """Remove `node`, which has one output, and let its consumers read `replacement`.
+    """Remove `node`, which has one output, from `model` and let its consumers read `replacement`.
 
-    If the output is a graph output, `replacement` replaces it and takes over its name.
-    `can_bypass_node` must hold.
+    If the output is a graph output, `replacement` replaces it and takes over its name; so it must
+    not be a graph input, another graph output or an initializer then.
     """
     out = node.outputs[0]
     if out.is_graph_output():
@@ -1076,10 +1097,10 @@ def bypass_node(model: Model, node: Node, replacement: Value) -> None:
 
 
 def can_bypass_node(node: Node, replacement: Value) -> bool:
-    """Whether `bypass_node` may remove `node` without renaming a tensor that must keep its name.
+    """Whether `node` may be removed, with its consumers reading `replacement`, by names.
 
     False only if the output of `node` is a graph output and `replacement` is a graph input, a graph
-    output or an initializer.
+    output or an initializer: both names are needed then.
     """
     pinned = (
         replacement.is_graph_input()

@@ -78,7 +78,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
 
 
 def check_no_external_data(proto: ModelProto) -> None:
-    """Raise ModelError if a protobuf model refers to external data, whose folder is not known."""
+    """Raise ModelError if `proto` refers to external data, whose folder is not known."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in iter_tensors(proto)):
         raise ModelError(
             "the model refers to external data in an unknown folder; pass the path of the model "
@@ -87,7 +87,7 @@ def check_no_external_data(proto: ModelProto) -> None:
 
 
 def iter_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yield all initializers and tensor attributes, including those of subgraphs and functions."""
+    """Yield all initializers and tensor attributes of `proto`, subgraphs and functions included."""
     yield from _iter_graph_tensors(proto.graph)
     for function in proto.functions:
         yield from _iter_node_tensors(function.node)
@@ -114,7 +114,7 @@ def _iter_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
-    """List the graphs stored in `attribute`, not those nested in them."""
+    """Return the graphs stored in `attribute`, not those nested in them."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
@@ -186,7 +186,10 @@ def _write_with_external_data(
 
 
 def _external_data_digest(proto: ModelProto) -> str:
-    """Return a digest of the data that `move_to_external_data` moves, 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits that identify the tensor data of `proto` that a data file gets.
+
+    These are raw data of at least _MIN_EXTERNAL_BYTES. For the name of the file.
+    """
     moved = (
         tensor.raw_data
         for tensor in iter_tensors(proto)
@@ -377,7 +380,7 @@ def _suggest_model_end(graph: GraphProto, output_name: str) -> str:
 
 
 def _check_tensor(tensor: TensorProto) -> None:
-    """Raise ModelError if the element type is unsupported or the data do not match the shape.
+    """Raise ModelError if `tensor` has an unsupported type, or data that do not fit its shape.
 
     Unsupported are unknown types and those of 6 bits; sizes must not be negative.
     """
@@ -567,7 +570,7 @@ def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
 
 
 def _find_duplicate(names: list[str]) -> str | None:
-    """Return the first name that occurs a second time, or None."""
+    """Return the first element of `names` that occurs a second time, or None."""
     visited: set[str] = set()
     for name in names:
         if name in visited:

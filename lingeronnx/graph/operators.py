@@ -503,12 +503,12 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 
 
 def _select_ops(predicate: Callable[[Operator], object]) -> frozenset[str]:
-    """Return the operators that satisfy `predicate`."""
+    """Return the names of the standard operators in the table whose entry satisfies `predicate`."""
     return frozenset(name for name, op in OPERATORS.items() if predicate(op))
 
 
 def _select_movement(*movements: DataMovement) -> frozenset[str]:
-    """Return the operators whose data movement is one of `movements`."""
+    """Return the names of the standard operators whose data movement is one of `movements`."""
     return _select_ops(lambda op: op.movement in movements)
 
 

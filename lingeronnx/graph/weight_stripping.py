@@ -30,10 +30,10 @@ _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, Tens
 def strip_weights(model: ModelProto) -> ModelProto | None:
     """Return a copy of `model` with patterns in place of weights, and without doc strings.
 
-    None if its constants, at 4 bytes per element, exceed _MAX_TOTAL_BYTES. Structural constants
-    (`_is_structural_constant`) keep their values; only metadata whose key begins with
-    _METADATA_PREFIX is left. External data need not be loaded: of these only types and shapes are
-    used.
+    None if its constants, at 4 bytes per element, exceed _MAX_TOTAL_BYTES. Constants on which the
+    structure may depend (of one element, or small and not float) keep their values; only metadata
+    whose key begins with _METADATA_PREFIX is left. External data need not be loaded: of these only
+    types and shapes are used.
     """
     tensors = list(iter_tensors(model))
     if sum(math.prod(tensor.dims) * 4 for tensor in tensors) > _MAX_TOTAL_BYTES:

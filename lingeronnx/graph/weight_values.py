@@ -28,7 +28,10 @@ _CONTRIB = "com.microsoft"
 
 
 class _Roles(NamedTuple):
-    """Indices of the inputs of an operator that it multiplies with others, and that it adds."""
+    """Indices of the inputs of an operator that it multiplies with others, and that it adds.
+
+    Constants that are multiplied must be finite, those that are added only not NaN.
+    """
 
     multiplied: tuple[int, ...]
     added: tuple[int, ...] = ()
@@ -116,22 +119,33 @@ def check_weight_values(proto: onnx.ModelProto, label: str = "the model") -> Non
 
 
 class _WeightChecker:
-    """Checks the constants of a model's nodes, each once for each role."""
+    """Checks that constant factors of nodes are finite, and constant summands are not NaN.
+
+    Each constant is checked once as a factor and once as a summand.
+    """
 
     def __init__(self, label: str) -> None:
-        """`label` is the name of the model in messages."""
+        """Start with no constant checked; `label` is the name of the model in messages."""
         self._label = label
         #: The constants are kept, so that no other one gets the id of one that was checked.
         self._checked: dict[tuple[int, bool], onnx.TensorProto | onnx.NodeProto] = {}
 
     def check_graph(self, graph: onnx.GraphProto, outer: ChainMap) -> None:
-        """Check a graph, whose nodes may read tensors of `outer` graphs."""
+        """Raise ModelError if a node of `graph` has a constant factor or summand that is invalid.
+
+        Factors must be finite, summands not NaN. Its nodes may also read tensors of `outer`, the
+        graphs around it. Subgraphs are checked too.
+        """
         sources = outer.new_child()
         sources.update({tensor.name: tensor for tensor in graph.initializer})
         self.check_nodes(graph.node, sources)
 
     def check_nodes(self, nodes: Sequence[onnx.NodeProto], sources: ChainMap) -> None:
-        """Check `nodes` and their subgraphs; `sources` are their initializers."""
+        """Raise ModelError if one of `nodes` has a constant factor or summand that is invalid.
+
+        Factors must be finite, summands not NaN; subgraphs are checked too. `sources` has the
+        initializers by name; the outputs of the nodes are added to it.
+        """
         for node in nodes:
             sources.update(dict.fromkeys(node.output, node))
         for node in nodes:
@@ -146,9 +160,10 @@ class _WeightChecker:
     def _check_inputs(
         self, node: onnx.NodeProto, indices: Sequence[int], may_be_infinite: bool, sources: _Sources
     ) -> None:
-        """Check the constants that reach some inputs of `node`.
+        """Raise ModelError if a constant for the inputs `indices` of `node` has NaN or infinity.
 
-        Raises ModelError for NaN, and for infinity unless `may_be_infinite`.
+        An infinity is allowed with `may_be_infinite`. A constant that was checked in this way is
+        skipped.
         """
         for index in indices:
             name = node.input[index] if index < len(node.input) else ""
@@ -163,7 +178,10 @@ class _WeightChecker:
     def _check_array(
         self, array: np.ndarray, name: str, node: onnx.NodeProto, may_be_infinite: bool
     ) -> None:
-        """Check the elements of a constant; raise ModelError for the first that is not allowed."""
+        """Raise ModelError for the first NaN in `array`, or infinity unless `may_be_infinite`.
+
+        `name` and `node` are the constant and its consumer in the message.
+        """
         is_wrong = np.isnan(array) if may_be_infinite else ~np.isfinite(array)
         if not is_wrong.any():
             return
@@ -179,14 +197,18 @@ class _WeightChecker:
 
 
 def _get_domain(node: onnx.NodeProto) -> str:
-    """Return the domain of a node; empty for both spellings of the standard domain."""
+    """Return the domain of `node`; "" for both spellings of the standard domain."""
     return "" if node.domain == "ai.onnx" else str(node.domain)
 
 
 def _iter_constants(
     name: str, sources: _Sources
 ) -> Iterator[tuple[str, onnx.TensorProto | onnx.NodeProto]]:
-    """Yield the initializers and Constant nodes from which a tensor is moved or converted."""
+    """Yield (name, constant) for the initializers and Constant nodes that tensor `name` comes from.
+
+    Followed are operators through which all elements of a constant pass, such as Transpose or Cast;
+    `sources` maps a name to its initializer or node.
+    """
     pending = [name]
     while pending:
         current = pending.pop()
@@ -201,7 +223,10 @@ def _iter_constants(
 
 
 def _read_floats(constant: onnx.TensorProto | onnx.NodeProto) -> np.ndarray | None:
-    """Return the values of an initializer or a Constant node; None if they are not floats."""
+    """Return the values of `constant`, an initializer or Constant node.
+
+    None if they are not floats.
+    """
     if isinstance(constant, onnx.NodeProto):
         for attribute in constant.attribute:
             if attribute.name == "value":

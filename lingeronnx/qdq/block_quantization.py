@@ -21,7 +21,7 @@ def read_block_qparams(
     zero: np.ndarray | None,
     exact_scales: np.ndarray,
 ) -> Affine:
-    """Return the quantization parameters of a blocked DequantizeLinear.
+    """Return scales, zero points and bits of a DequantizeLinear with a scale per block of a matrix.
 
     Parameters
     ----------

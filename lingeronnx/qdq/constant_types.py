@@ -8,13 +8,13 @@ __all__ = ["format_element_type", "is_number"]
 
 
 def is_number(array: np.ndarray) -> bool:
-    """Whether the elements of a constant are real numbers.
+    """Whether the elements of `array` are real numbers, not text, booleans or records.
 
-    int4, bfloat16 and similar types, which NumPy does not have, have the kind V.
+    int4, bfloat16 and similar types, which NumPy does not have, count as numbers.
     """
     return array.dtype.kind in "fiu" or (array.dtype.kind == "V" and array.dtype.names is None)
 
 
 def format_element_type(array: np.ndarray) -> str:
-    """Return the element type of a constant for messages; "text" for strings."""
+    """Return the element type of `array` for messages: its dtype, or "text" for strings."""
     return "text" if array.dtype.kind in "OSU" else str(array.dtype)

@@ -58,7 +58,7 @@ class SimulatorDifference:
 
     @property
     def is_notable(self) -> bool:
-        """Whether the difference is more than one of rounding."""
+        """Whether the difference is more than one of rounding: over 1 step, or by a float form."""
         return self.computes_in_float or self.max_steps > 1
 
 
@@ -117,10 +117,10 @@ def measure_differences(
 
 
 def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarray] | None:
-    """Generate normally distributed inputs within the range of each Quant of an integer graph.
+    """Generate normally distributed inputs for an integer graph, within the ranges of its inputs.
 
-    `_SAMPLES` samples if the graph takes any batch size. Returns None if an input has unknown
-    dimensions other than the batch. Integer inputs are 0.
+    `_SAMPLES` samples if the graph takes any batch size, else one. Returns input name -> array, or
+    None if an input has unknown dimensions other than the batch. Integer inputs are 0.
     """
     runner, rng, feeds = IntegerRunner(model), np.random.default_rng(seed), {}
     for spec in runner.inputs:
@@ -140,9 +140,9 @@ def generate_random_inputs(model: ir.Model, seed: int = 0) -> dict[str, np.ndarr
 def _sample_input(
     rng: np.random.Generator, size: list[int], dtype: np.dtype, qparams: Affine | None
 ) -> np.ndarray:
-    """Draw one input: zeros for integers, else normal, within the range of `qparams`.
+    """Return random values of shape `size` for one input: zeros for integers, else normal ones.
 
-    Without `qparams`, the standard deviation is 1.
+    Their standard deviation is a quarter of the range of `qparams`, 1 without.
     """
     if dtype.kind != "f":
         return np.zeros(size, dtype)
@@ -153,10 +153,10 @@ def _sample_input(
 
 
 def _format_operator(operator: str, group: Sequence[SimulatorDifference], data: str) -> str:
-    """Format the differences of the tensors of `operator` as one line.
+    """Format the differences of the tensors `group`, computed by `operator`, as one line.
 
     It has the number of tensors, the most integer steps with the name of that tensor, and the mean
-    over tensors of the mean difference in steps. `data` names the inputs.
+    over tensors of the mean difference in steps. `data` names the kind of inputs.
     """
     worst = max(group, key=lambda difference: difference.max_steps)
     prefix = "computed in float, " if worst.computes_in_float else ""

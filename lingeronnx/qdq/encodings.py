@@ -54,7 +54,7 @@ _SUPPORTED_GRANULARITIES = ("PER_TENSOR", "PER_CHANNEL")
 
 @dataclass(frozen=True)
 class Encoding:
-    """The entry of one tensor in a file.
+    """The scale of one tensor as another tool wrote it into a file, or why it cannot be used.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Encodings:
 
 
 def _get_constant_ranks(model: ir.Model) -> dict[str, int]:
-    """Return constant name -> number of axes, for the constants that nodes of the model read."""
+    """Return constant name -> number of axes, for the constants that nodes of `model` read."""
     ranks: dict[str, int] = {}
     for node in model.graph:
         for value in node.inputs:
@@ -176,7 +176,10 @@ def _get_weight_qparams(
 
 
 def _format_first_rejection(rejections: Mapping[str, str]) -> str:
-    """Format the first rejection, or the absence of entries, for an error message."""
+    """Format the first of `rejections` (tensor name -> reason) for an error message.
+
+    "the file has no entries" if there is none.
+    """
     for name, reason in rejections.items():
         return f"'{name}': {reason}"
     return "the file has no entries"
@@ -249,7 +252,10 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
 
 @dataclass(frozen=True)
 class _EncodingsFile:
-    """Reader of a file's JSON body; collects `entries`."""
+    """Reader of the scales in a JSON file of AIMET or esp-ppq, whose content is `body`.
+
+    The scales are collected in `entries`; `source_name` is for messages.
+    """
 
     source_name: str
     body: Mapping[str, Any]
@@ -282,21 +288,29 @@ class _EncodingsFile:
         return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.source_name)
 
     def _read_aimet_list(self, key: str, read_entry: Callable[[str, dict[str, Any]], None]) -> None:
-        """Call `read_entry` with (name, entry) for each entry of the list `key` of the body."""
+        """Call `read_entry` with (tensor name, entry) for each entry of the list `key` of the file.
+
+        An absent list counts as empty; ConfigError for anything that is not as expected.
+        """
         for entry in self._check_list(self.body.get(key, []), key):
             read_entry(self._get_text(entry, "name", key), entry)
 
     def _read_aimet_dict(self, key: str) -> None:
-        """Read the entries by tensor name under `key` of the body, of a version before 1.0."""
+        """Add the entries of the section `key` of an AIMET file of a version before 1.0.
+
+        The section maps a tensor name to a list of encodings, one or one per channel. ConfigError
+        if it is absent or malformed.
+        """
         for name, entry in self._check_dict(self.body.get(key, []), key).items():
             channels = [self._check_dict(item, name) for item in self._check_list(entry, name)]
             self._read_v0(name, channels)
 
     def _read_v0(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
-        """Add the entry of a tensor of a version before 1.0, a list of one or all channels.
+        """Add the scales of tensor `name` from an AIMET file of a version before 1.0.
 
-        Bits, type and symmetry are those of the first channel. An entry that is not of an integer
-        type is rejected, which adds it with the reason.
+        `channels` are one encoding, or one per channel. Bits, type and symmetry are those of the
+        first. A float type is rejected: the entry is added with the reason. ConfigError for an
+        empty list or malformed fields.
         """
         if not channels:
             self._raise_malformed(name, "no encoding", "one encoding, or one per channel")
@@ -310,10 +324,10 @@ class _EncodingsFile:
         return self._add_offset_encoding(name, scales, offsets, bits, signed)
 
     def _read_v1(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Add the entry of a tensor of version 1.0, with one scale per tensor or per channel.
+        """Add the scales of tensor `name` from an AIMET file of version 1.0.
 
-        Float types, scales of blocks, and zero points that are not integers are rejected, which
-        adds the entry with the reason. Entries of 32 bits or more (biases) are skipped. Raises
+        Float types, scales of blocks, and zero points that are not integers are rejected: the entry
+        is added with the reason. Entries of 32 bits or more (biases) are skipped. Raises
         ConfigError if bits, scales or offsets are malformed.
         """
         if entry.get("dtype", "INT") != "INT":
@@ -330,10 +344,10 @@ class _EncodingsFile:
         return self._add_offset_encoding(name, scales, offsets, bits, entry.get("is_sym") is True)
 
     def _read_v2(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Add the entry of a tensor of version 2.0: y_scale, y_zero_point and axis as in ONNX.
+        """Add the scales of tensor `name` from an AIMET file of version 2.0.
 
-        `output_dtype` gives bits and sign. Types that are not integers and scales of blocks are
-        rejected, which adds the entry with the reason.
+        It has y_scale, y_zero_point and axis as in ONNX; `output_dtype` gives bits and sign. Types
+        that are not integers and scales of blocks are rejected: the entry is added with the reason.
         """
         dtype = self._get_text(entry, "output_dtype", name)
         match = re.fullmatch(r"(u?)int(\d+)", dtype)
@@ -357,10 +371,11 @@ class _EncodingsFile:
     def _add_offset_encoding(
         self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool
     ) -> None:
-        """Add a tensor whose offsets are relative to the lowest integer.
+        """Add the scales of tensor `name`, with offsets relative to the lowest integer.
 
-        Zero points are the lowest integer minus the offset; those of a symmetric range without the
-        lowest integer become 0. One scale and offset, or one per channel (axis 0).
+        AIMET has such offsets. Zero points are the lowest integer minus the offset; those of a
+        symmetric range without the lowest integer become 0. One scale and offset, or one per
+        channel (axis 0).
         """
         low = -(1 << (bits - 1)) if signed else 0
         zeros = [-(self._check_number(name, "offset", offset)) + low for offset in offsets]
@@ -372,10 +387,10 @@ class _EncodingsFile:
     # ---- PPQ -------------------------------------------------------------------------------------
 
     def read_ppq(self) -> Encodings:
-        """Read the JSON file of esp-ppq's exporters.
+        """Read the JSON file of esp-ppq's exporters; return its entries.
 
         `configs` maps node -> tensor -> config; each entry also gets its node, its position among
-        the node's tensors, and their number.
+        the node's tensors, and their number. ConfigError for a malformed file.
         """
         values = self._check_dict(self.body["values"], "values")
         for node, configs in self._check_dict(self.body["configs"], "configs").items():
@@ -390,12 +405,12 @@ class _EncodingsFile:
     def _read_ppq_config(
         self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Encoding:
-        """Return the encoding of a tensor.
+        """Return the scale of tensor `name` from its `config` in a file of esp-ppq.
 
-        `values` maps a dominator's key -> its scale and zero point. The encoding has a reason
-        instead of parameters if the tensor stays in float, its scale is a float or dynamic one, or
-        it has none. Biases of 32 bits get scale 1. The sign follows from quant_min; a narrower
-        range counts as the full one of the type.
+        `values` maps a dominator's key to its scale and zero point. The entry has a reason instead
+        of parameters if the tensor stays in float, its scale is a float or dynamic one, or it has
+        none. Biases of 32 bits get scale 1. The sign follows from quant_min; a narrower range
+        counts as the full one of the type.
         """
         policy = self._check_dict(config.get("policy"), name)
         state = self._get_text(config, "state", name)
@@ -440,7 +455,7 @@ class _EncodingsFile:
             self.entries.append(entry)
 
     def _reject(self, name: str, reason: str) -> None:
-        """Add an entry without quantization parameters."""
+        """Add tensor `name` without quantization parameters, because of `reason`."""
         self.entries.append(Encoding(name, None, reason))
 
     def _make_qparams(
@@ -452,7 +467,9 @@ class _EncodingsFile:
         signed: bool,
         axis: object,
     ) -> Affine:
-        """Check the parameters of a tensor, and return its quantization parameters.
+        """Check the parameters of a tensor, and return them as scales, zero points and bits.
+
+        Raises ConfigError if they are malformed.
 
         Parameters
         ----------
@@ -515,26 +532,35 @@ class _EncodingsFile:
         return float(value)
 
     def _get_text(self, entry: object, key: str, location: str) -> str:
-        """Return the string `key` of an entry, or raise ConfigError."""
+        """Return the string `key` of the JSON object `entry`.
+
+        ConfigError if it is absent or no string. `location` names the entry in the message.
+        """
         value = self._check_dict(entry, location).get(key)
         if not isinstance(value, str):
             self._raise_malformed(location, f"{key} {value!r}", "a string")
         return str(value)
 
     def _check_dict(self, value: object, location: str) -> dict[str, Any]:
-        """Return `value` if it is a JSON object, else raise ConfigError."""
+        """Return a copy of `value` if it is a JSON object, else raise ConfigError.
+
+        `location` names it in the message.
+        """
         if not isinstance(value, dict):
             self._raise_malformed(location, f"a {type(value).__name__}", "a JSON object")
         return dict(value)
 
     def _check_list(self, value: object, location: str) -> list[Any]:
-        """Return `value` if it is a list, else raise ConfigError."""
+        """Return a copy of `value` if it is a list, else raise ConfigError.
+
+        `location` names it in the message.
+        """
         if not isinstance(value, list):
             self._raise_malformed(location, f"a {type(value).__name__}", "a list")
         return list(value)
 
     def _raise_malformed(self, location: str, actual: str, expected: str) -> NoReturn:
-        """Raise ConfigError: found `actual`, expected `expected`.
+        """Raise ConfigError that the file has `actual` where `expected` is required.
 
         `location` is the tensor or section of the file, "" for the file.
         """

@@ -83,19 +83,19 @@ def is_quantized(model: ir.Model) -> bool:
 
 
 def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of the graph, its subgraphs and all functions."""
+    """Yield the nodes of `model`, of its subgraphs and of all its functions."""
     yield from ir.iter_nodes_recursive(model.graph)
     for function in model.functions.values():
         yield from ir.iter_nodes_recursive(function)
 
 
 def import_quantized_model(model: ir.Model) -> ImportedQuantization:
-    """Convert a quantized model to a float graph and its scales.
+    """Return the float graph and the scales of `model`, which another tool quantized.
 
     Parameters
     ----------
     model
-        Quantized model; not modified.
+        Quantized model, with QDQ nodes or integer operators of ONNX; not modified.
 
     Returns
     -------
@@ -120,7 +120,7 @@ class _IntegerTensor(NamedTuple):
 
 @dataclass
 class _ModelImporter:
-    """Removes the quantization from `model`, in place."""
+    """Removes the QuantizeLinear and DequantizeLinear (QDQ) nodes of `model`, and notes scales."""
 
     model: ir.Model
     notes: list[str] = field(default_factory=list)
@@ -133,10 +133,11 @@ class _ModelImporter:
     restored_counts: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> ImportedQuantization:
-        """Remove all QDQ nodes and integer operators, and return the float model with their scales.
+        """Remove all QDQ nodes and integer operators, in place.
 
-        The model is changed in place. Scales are recorded by tensor for activations and weights,
-        and by node for the weights that it reads.
+        Return the float model and its scales. Scales are recorded by tensor for activations and
+        weights, and by node for the weights that it reads. ModelError if activation scales are
+        computed at run time, or nodes compute with integers.
         """
         self._prepare()
         for node in list(self.model.graph):
@@ -199,9 +200,9 @@ class _ModelImporter:
             self._move_real_values(node)
 
     def _get_weights(self, node: ir.Node) -> tuple[tuple[Affine, np.ndarray], ...]:
-        """Return (parameters, array) of each constant input of `node` that is a quantized weight.
+        """Return (parameters, array) of each constant input of `node` that was a quantized weight.
 
-        In input order.
+        In input order; the array has float values.
         """
         pairs = []
         for value in node.inputs:
@@ -213,7 +214,7 @@ class _ModelImporter:
     # ---- quantization parameters of a node -------------------------------------------------------
 
     def _read_qparams(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
-        """Return the quantization parameters of a QDQ node with integers of `kind`, and y_scale.
+        """Return scale, zero point and type of a QDQ node with integers of `kind`, and its y_scale.
 
         An exact scale in the metadata is used if y_scale is its rounding. ModelError if the scale
         is not constant, or the type unknown or wider than 32 bits.
@@ -246,11 +247,12 @@ class _ModelImporter:
     # ---- nodes -----------------------------------------------------------------------------------
 
     def _remove_quantize(self, node: ir.Node) -> None:
-        """Record the float tensor and the parameters of a QuantizeLinear's output.
+        """Record which float tensor the output of a QuantizeLinear represents, and its parameters.
 
         The node itself is not removed here. A constant's integers are computed; a variable's
         parameters become those of its activation, where the widest range of several QuantizeLinear
-        nodes wins, and of several scales the coarsest.
+        nodes wins, and of several scales the coarsest. A Relu or Clip that the saturation replaced
+        is inserted.
         """
         out, source = node.outputs[0], ir.require_input(node)
         qparams, _ = self._read_qparams(node, self._integer_type(node))
@@ -271,7 +273,7 @@ class _ModelImporter:
         self.integer_tensors[out] = _IntegerTensor(source, qparams)
 
     def _integer_type(self, node: ir.Node) -> ir.DataType | None:
-        """Return the integer type of a QuantizeLinear.
+        """Return the integer type that `node`, a QuantizeLinear, writes; None if it is unknown.
 
         It is that of the zero point, else the attribute output_dtype, else that of the output, else
         uint8, the default of ONNX.
@@ -285,10 +287,10 @@ class _ModelImporter:
         return node.outputs[0].dtype or ir.DataType.UINT8
 
     def _restore_activation(self, node: ir.Node, source: ir.Value, qparams: Affine) -> ir.Value:
-        """Insert the Relu or Clip that the saturation of a QuantizeLinear replaces.
+        """Insert the Relu or Clip (0 to 6) that the saturation of a QuantizeLinear `node` replaces.
 
-        Returns the activation's output; `source` if the range does not begin at 0, or if the tensor
-        is not negative anyway.
+        Returns its output. Returns `source`, the quantized tensor, if the range does not begin at
+        0, or if the tensor is never negative anyway, or is a graph input or output.
         """
         low, high = qparams.ends
         step = 1.0 / float(qparams.scales.flat[0])
@@ -319,7 +321,7 @@ class _ModelImporter:
         return activation.outputs[0]
 
     def _is_nonnegative(self, value: ir.Value, depth: int = 8) -> bool:
-        """Whether a tensor provably has no negative elements, from up to `depth` nodes upstream.
+        """Whether `value` provably has no negative elements, from up to `depth` nodes upstream.
 
         True for a constant without negative elements, and for the output of a Clip from 0 or more,
         of an operator that never writes negative values, or of one that keeps the sign of such
@@ -341,7 +343,7 @@ class _ModelImporter:
         return all(x is None or self._is_nonnegative(x, depth - 1) for x in inputs)
 
     def _remove_dequantize(self, node: ir.Node) -> None:
-        """Replace the output of a DequantizeLinear by its float tensor or constant.
+        """Let consumers of a DequantizeLinear read its float tensor or constant instead.
 
         For an integer graph input, float operators take its place. ModelError if the scale is not
         that of the QuantizeLinear, or another operator computes the integers.
@@ -378,7 +380,7 @@ class _ModelImporter:
     def _replace_constant(
         self, node: ir.Node, integers: np.ndarray, qparams: Affine, step: np.ndarray
     ) -> None:
-        """Replace a DequantizeLinear of a constant, and a Transpose after it, by float values.
+        """Replace a DequantizeLinear of constant `integers`, and a Transpose after it, by floats.
 
         `step` is y_scale. The initializer takes the name of the replaced output, and its parameters
         are recorded in `weights` if it has at most 16 bits.
@@ -464,7 +466,7 @@ class _ModelImporter:
         self.activations[value] = qparams
 
     def _move_real_values(self, node: ir.Node) -> None:
-        """Replace a data movement of integers by the same movement of the float tensors.
+        """Insert the data movement of integers `node` again, for the float tensors of its inputs.
 
         Its outputs get the parameters of the inputs. ModelError if the node computes with integers,
         or its inputs have different parameters.
@@ -500,9 +502,9 @@ class _ModelImporter:
 
 
 def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
-    """Whether a node computes the same function on integers as on float values.
+    """Whether `node` gives the same result on integers with `qparams` as on float values.
 
-    These are data movement, MaxPool, Resize, and Relu if the zero point is 0.
+    So do data movement, MaxPool, Resize, and Relu if the zero point is 0.
     """
     if node.domain:
         return False
@@ -512,9 +514,10 @@ def _moves_integers(node: ir.Node, qparams: Affine) -> bool:
 
 
 def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | None) -> None:
-    """Raise ModelError, naming the node `label`, for an invalid y_scale or zero point.
+    """Raise ModelError if the constants y_scale `step` or zero point `zero` of a node are invalid.
 
-    Neither may be empty, `step` must be a number within limits, and `zero` (or None) an integer.
+    Neither may be empty, `step` must be numbers within limits, and `zero` (or None) integers.
+    `label` names the node.
     """
     if not is_number(step):
         raise ModelError(
@@ -533,7 +536,7 @@ def _check_constant_qparams(label: str, step: np.ndarray, zero: np.ndarray | Non
 
 
 def _parse_exact_scales(value: object) -> np.ndarray:
-    """Return scales of the metadata as float32; an empty array if they are malformed."""
+    """Return scales read from the metadata as float32; an empty array if they are malformed."""
     try:
         return np.asarray(value, np.float32)
     except (ValueError, TypeError, OverflowError):
@@ -596,13 +599,13 @@ def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.n
 
 
 def _integer_type_of(qparams: Affine) -> ir.DataType:
-    """Return the ONNX type of the integers of quantization parameters."""
+    """Return the ONNX integer type for the range of `qparams`, such as INT8 or UINT4."""
     name = f"{'INT' if qparams.low < 0 else 'UINT'}{qparams.bits}"
     return next(dtype for dtype in ir.DataType if dtype.name == name)
 
 
 def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
-    """Raise ModelError if a constant has not as many channels as scales.
+    """Raise ModelError if the constant `array` of `node` has not as many channels as scales.
 
     One scale, and scales of groups, need no check here.
     """
@@ -618,9 +621,10 @@ def _check_channels(node: ir.Node, array: np.ndarray, qparams: Affine) -> None:
 
 
 def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the value of a constant, also through data movement and Cast; else None.
+    """Return the array of `value` if it is constant, also through data movement and Cast.
 
-    Only movements that keep all elements count: Reshape, Transpose, Identity and similar ones.
+    Else None. Only movements that keep all elements count: Reshape, Transpose, Identity and similar
+    ones.
     """
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:

@@ -56,10 +56,10 @@ def _upgrade_attributes(model: ir.Model, node: ir.Node, opset: int) -> None:
 
 
 def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
-    """Upgrade a softmax before opset 13, whose rows are all axes from `axis` (1 by default) on.
+    """Upgrade a softmax of an opset before 13, whose rows are all axes from `axis` (1) on.
 
-    If only the last axis is a row, `axis` becomes -1; else the input is also flattened and the
-    output reshaped to the shape of the input.
+    In place. If only the last axis is a row, `axis` becomes -1; else the input is also flattened
+    and the output reshaped to the shape of the input.
     """
     axis, shape = int(ir.get_attr(node, "axis", 1)), ir.get_shape(node.inputs[0])
     if axis == -1 or (shape is not None and axis % len(shape) == len(shape) - 1):

@@ -51,7 +51,10 @@ _IR_VERSIONS = {13: 7, 17: 8, 21: 10}
 
 
 def scale_from_step(step: np.ndarray) -> np.ndarray:
-    """Return 1 / y_scale in float32: integer steps per unit; no warning for invalid values."""
+    """Return 1 / `step` in float32: integer steps per unit; no warning for invalid values.
+
+    `step` is y_scale, the float value of an integer step.
+    """
     with np.errstate(all="ignore"):  # invalid values are rejected when they are read
         return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
 
@@ -79,7 +82,7 @@ class QdqGraph:
 
 
 def write_qdq(model: ir.Model) -> QdqGraph:
-    """Write an integer graph in standard ONNX.
+    """Write the integer graph `model` in standard ONNX: float operators between QDQ nodes.
 
     Parameters
     ----------
@@ -126,7 +129,7 @@ class QdqWriter:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Initialize the state, infer missing shapes, and inline functions of FUNCTION_DOMAIN.
+        """Initialize the state, infer missing shapes, and inline functions in the model.
 
         The opset is that of the model, at least MIN_OPSET. 8-bit constants are stored as int8.
         """
@@ -196,7 +199,7 @@ class QdqWriter:
                 value.type = declared_type
 
     def _update_metadata(self) -> None:
-        """Remove the metadata of integer graphs, and store the scales that y_scale rounds.
+        """Remove the metadata of integer graphs from the model, store scales that y_scale rounds.
 
         The platform and the calibration stay.
         """
@@ -230,10 +233,11 @@ class QdqWriter:
                     )
 
     def _integer_format(self, node: ir.Node) -> Format | None:
-        """Return the format of an integer node, or None for a float node.
+        """Return the integer operator of `node`, or None for a float node.
 
-        A node of a standard operator is an integer node if its first input is a held tensor, or a
-        constant table of integers.
+        A node of a standard operator is an integer node if its first input is an integer tensor
+        that was converted, or a constant table of integers. ModelError for an unknown operator of a
+        quantized domain.
         """
         op_format = require_integer_op(node)
         if is_quantized_domain(node):
@@ -246,9 +250,10 @@ class QdqWriter:
         return None
 
     def _convert_node(self, op_format: Format, node: ir.Node) -> None:
-        """Insert the QDQ form of an integer node before it, and record its outputs.
+        """Insert the float form of the integer node `node` before it, and record its outputs.
 
-        The node itself stays, to be removed later. `write_node` decides the form.
+        The node itself stays, to be removed later. `write_node` decides the form. ModelError for
+        invalid attributes, and for a graph input that is fed in integers.
         """
         attrs = read_attributes(op_format, node)
         declared_qparams = op_format.input_qparams(attrs)
@@ -297,6 +302,8 @@ class QdqWriter:
     ) -> None:
         """Quantize the new outputs of a node, or rename float ones; adds nodes to `writer`.
 
+        Outputs that nothing reads are left out.
+
         Parameters
         ----------
         op_format
@@ -326,7 +333,9 @@ class QdqWriter:
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Write the nodes of an integer operator.
+        """Append the nodes of an integer operator to `writer`; return its outputs.
+
+        By default these are the float operators of its format; subclasses may override this.
 
         Parameters
         ----------
@@ -347,9 +356,10 @@ class QdqWriter:
         return op_format.build_float_nodes(writer)
 
     def _check_input(self, value: ir.Value | None, qparams: Affine | None) -> None:
-        """Raise ModelError if an operand is a graph input that is fed in integers.
+        """Raise ModelError if `value` is a graph input that is fed in integers.
 
-        That is a graph input for which the node declares `qparams`; None: it declares none.
+        That is one for which its consumer declares `qparams` (None: it declares none) and that no
+        Quant converts.
         """
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
@@ -359,7 +369,7 @@ class QdqWriter:
         )
 
     def _shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """Return the shape of a tensor, inferred if not stored, with 1 for unknown dimensions.
+        """Return the shape of `value`, inferred if not stored, with 1 for unknown dimensions.
 
         () for an absent tensor or an unknown shape.
         """
@@ -370,10 +380,10 @@ class QdqWriter:
         return tuple(1 if size is None else size for size in shape or ())
 
     def _get_element_type(self, value: ir.Value | None) -> np.dtype | None:
-        """Return the element type that an operand has in a run; None if it is absent or unknown.
+        """Return the element type that `value` has in a run; None if it is absent or unknown.
 
-        It follows from the node that computes the operand. The type that the file declares is used
-        for graph inputs and float tensors only.
+        It follows from the node that computes it. The type that the file declares is used for graph
+        inputs and float tensors only.
         """
         if value is None:
             return None
@@ -406,11 +416,11 @@ class QdqWriter:
     def _append_quantize(
         self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, is_new: bool, qparams: Affine
     ) -> list[ir.Node]:
-        """Quantize and dequantize `new`, the float form of the integer tensor `old`.
+        """Return nodes that quantize and dequantize `new`, the float form of the tensor `old`.
 
-        Returns the new nodes, with a Clip before if the type is wider than the integers. `is_new`
-        is whether a new node produces `new`. More than 16 bits stay float with a note (and no
-        nodes); ModelError if that is a graph output.
+        A Clip comes first if the type is wider than the integers. `is_new` is whether a new node
+        produces `new`. More than 16 bits stay float with a note (and no nodes); ModelError if that
+        is a graph output.
         """
         name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
@@ -460,7 +470,10 @@ class QdqWriter:
     def _make_parameters(
         self, writer: FloatNodeBuilder, name: str, qparams: Affine
     ) -> list[ir.Value]:
-        """Return y_scale and zero point of the QDQ nodes of a tensor."""
+        """Return [y_scale, zero point] as initializers for the QDQ nodes of tensor `name`.
+
+        The zero point is left out for 32 bits.
+        """
         dtype, y_scale = integer_storage_type(qparams.bits), writer.add_y_scale(name, qparams.scale)
         return [y_scale, *writer.zero_point_inputs(dtype, zero_point=qparams.zero_point)]
 
@@ -472,9 +485,10 @@ class QdqWriter:
         qparams: Affine,
         parameters: Sequence[ir.Value] = (),
     ) -> list[ir.Node]:
-        """Dequantize `integers`, the QDQ form of the integer tensor `old`; return the new node.
+        """Return [a new DequantizeLinear] of `integers`, which stand for the integer tensor `old`.
 
-        `parameters` are y_scale and zero point if they exist already.
+        `parameters` are y_scale and zero point if they exist already. Records the tensor; if `old`
+        is a graph output, `integers` takes its place.
         """
         name = str(old.name)
         parameters = parameters or self._make_parameters(writer, name, qparams)
@@ -495,7 +509,7 @@ class QdqWriter:
         return [node]
 
     def _name(self, base: str) -> str:
-        """Reserve a tensor name that begins with `base`."""
+        """Reserve and return a tensor name: `base`, or `base` with a number if it is in use."""
         return ir.reserve_name(base, self.reserved_names)
 
 
@@ -510,7 +524,7 @@ def _get_constants(node: ir.Node) -> dict[int, np.ndarray]:
 
 
 def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[float]) -> bool:
-    """Whether the initializer `name`, a y_scale, gives back `scale` exactly in float32.
+    """Whether `scale` is exactly 1 / y_scale in float32, for the y_scale initializer `name`.
 
     True if there is no such initializer; False for scales per group (more than one axis).
     """

@@ -29,10 +29,10 @@ _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def to_qoperator(model: ir.Model) -> int:
-    """Convert QDQ nodes of `model` to integer operators in place; return their number.
+    """Convert QDQ nodes of `model` to integer operators of ONNX in place; return their number.
 
-    Conv and MatMul between QDQ nodes become QLinearConv and QLinearMatMul; data movement between
-    QDQ nodes of equal parameters moves the integers.
+    Conv and MatMul between QDQ nodes of 8 bits become QLinearConv and QLinearMatMul; data movement
+    between QDQ nodes of equal parameters moves the integers.
     """
     count = 0
     for node in list(model.graph):
@@ -47,13 +47,13 @@ def to_qoperator(model: ir.Model) -> int:
 
 
 def _find_dequantize_input(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the DequantizeLinear that produces input `index`, or None."""
+    """Return the DequantizeLinear that produces input `index` of `node`, or None."""
     producer = ir.producer(node.inputs[index]) if index < len(node.inputs) else None
     return producer if producer is not None and producer.op_type == "DequantizeLinear" else None
 
 
 def _find_quantize_output(node: ir.Node) -> ir.Node | None:
-    """Return the QuantizeLinear that is the sole consumer of the only output of `node`, or None."""
+    """Return the QuantizeLinear that alone reads the only output of `node`, or None."""
     consumer = ir.sole_consumer(node.outputs[0]) if len(node.outputs) == 1 else None
     if consumer is None or consumer.op_type != "QuantizeLinear":
         return None
@@ -99,9 +99,10 @@ def _is_int8_product(x: ir.Node, weight: ir.Node, quantize: ir.Node) -> bool:
 
 
 def _fuse_move(model: ir.Model, node: ir.Node) -> bool:
-    """Let a data movement between QDQ nodes of equal parameters move the integers; return True.
+    """Let the data movement `node` between QDQ nodes of equal parameters move the integers.
 
-    Returns False, without a change, for other parameters or types, and if a QDQ node is missing.
+    Returns True; False, without a change, for other parameters or types, and if a QDQ node is
+    missing.
     """
     dequantize, quantize = _find_dequantize_input(node, 0), _find_quantize_output(node)
     if dequantize is None or quantize is None:
@@ -118,7 +119,7 @@ def _fuse_move(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _has_same_qparams(dequantize: ir.Node, quantize: ir.Node) -> bool:
-    """Whether two QDQ nodes have equal scales and zero points, as far as these are constants.
+    """Whether both QDQ nodes have equal scales and zero points, as far as these are constants.
 
     Inputs that are not constant count as equal; a zero point in only one of them does not.
     """

@@ -35,13 +35,16 @@ _DYNAMIC_OPS = operators.DYNAMIC_QUANTIZATION_OPS | {
 
 
 def is_dynamic(node: ir.Node) -> bool:
-    """Whether a node quantizes activations with scales that are computed at run time."""
+    """Whether `node` quantizes activations with scales that are computed at run time.
+
+    Files have no activation scales then.
+    """
     return node.op_type in _DYNAMIC_OPS
 
 
 @dataclass(frozen=True)
 class _QOperatorForm:
-    """Inputs and attributes of an integer operator.
+    """Where an integer operator of ONNX has its inputs, and which float operator it stands for.
 
     Attributes
     ----------
@@ -92,7 +95,7 @@ _QOPERATOR_FORMS: Mapping[str, _QOperatorForm] = {
 
 
 def is_qoperator(node: ir.Node) -> bool:
-    """Whether a node is an integer operator that `expand_qoperators` expands."""
+    """Whether `node` is an integer operator (QLinear..., QGemm) that has a float form here."""
     return node.op_type in _QOPERATOR_FORMS or node.op_type == _CONCAT
 
 
@@ -123,7 +126,7 @@ def expand_qoperators(model: ir.Model) -> int:
 
 
 class _QOperatorExpander:
-    """Expands one integer operator."""
+    """Replaces one integer operator of ONNX by its float operator between QDQ nodes."""
 
     def __init__(self, model: ir.Model, node: ir.Node, form: _QOperatorForm) -> None:
         """Prepare to replace `node` of `model`, whose inputs and attributes `form` describes."""
@@ -167,10 +170,11 @@ class _QOperatorExpander:
         ir.replace_nodes(self.model, [node], [*self.new_nodes, float_node, quantize])
 
     def _dequantize_operand(self, index: int, suffix: str) -> ir.Value:
-        """Dequantize the operand whose tensor, scale and zero point begin at input `index`.
+        """Append a DequantizeLinear of the operand that begins at input `index`.
 
-        Several scales of a constant lie along its axis 0 for a convolution or with transB, else
-        along its last axis; those of a variable along axis 0.
+        Its tensor, scale and zero point follow each other there. Returns its output. Several scales
+        of a constant lie along its axis 0 for a convolution or with transB, else along its last
+        axis; those of a variable along axis 0.
         """
         scale, weight = self._get_scale(index), ir.const_value(self._get_input(index))
         attributes = {}
@@ -181,10 +185,10 @@ class _QOperatorExpander:
         return self._add_dequantize(inputs, suffix, attributes)
 
     def _dequantize_bias(self, bias: ir.Value) -> ir.Value:
-        """Dequantize an int32 bias with the product of the operands' scales.
+        """Append a DequantizeLinear of the int32 `bias` with the product of the operands' scales.
 
-        The product is one scale, or one per channel. ModelError if scales are computed at run time,
-        are no numbers, or their counts differ.
+        Returns its output. The product is one scale, or one per channel. ModelError if scales are
+        computed at run time, are no numbers, or their counts differ.
         """
         node = self.node
         scales: list[np.ndarray] = []
@@ -239,15 +243,18 @@ class _QOperatorExpander:
         return node.outputs[0]
 
     def _reserve_name(self, suffix: str) -> str:
-        """Return a new tensor name: the node's output with `suffix`."""
+        """Reserve and return a tensor name: that of the node's output with `suffix`."""
         return ir.reserve_name(f"{self.node.outputs[0].name}_{suffix}", self.reserved_names)
 
     def _get_input(self, index: int) -> ir.Value | None:
-        """Return input `index` of the node, None if it is absent."""
+        """Return input `index` of the integer operator, or None if it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def _get_scale(self, index: int) -> np.ndarray | None:
-        """Return the scale of the operand at input `index`, or None if it is not a constant."""
+        """Return the scale of the operand whose tensor is input `index`.
+
+        None if it is not a constant.
+        """
         return ir.const_value(self._get_input(index + 1))
 
 

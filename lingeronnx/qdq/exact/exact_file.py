@@ -26,14 +26,17 @@ _INPUT_KINDS = {
 
 
 class ExactFile:
-    """The standard graph that was written for an integer graph, which is not modified.
+    """An integer graph written in standard ONNX, and its comparison with the simulator.
+
+    The integer graph is not modified.
 
     Parameters
     ----------
     model
         The integer graph.
     functions
-        See `write_exact`, also for errors.
+        Whether operators that have no exact float form are written as functions of integer
+        operators.
 
     Attributes
     ----------
@@ -50,9 +53,11 @@ class ExactFile:
     def __init__(self, model: ir.Model, functions: bool) -> None:
         """Write the integer graph `model` in standard ONNX, and compare both in onnxruntime.
 
-        `functions` is passed to `write_exact`. `compared` gets the matches of each kind of random
-        input, and stays empty if input dimensions are unknown. If samples may be batched, `graph`
-        is the graph with a dynamic batch; otherwise `batch` is the reason.
+        With `functions`, operators without an exact float form are written as functions of integer
+        operators. `compared` gets the matches of each kind of random input, and stays empty if
+        input dimensions are unknown. If samples may be batched, `graph` is the graph with a dynamic
+        batch; otherwise `batch` is the reason. Raises ModelError if a graph cannot be converted or
+        run.
         """
         self.written: ExactGraph = write_exact(model, functions)
         self.graph = self.written.standard.graph
@@ -73,11 +78,11 @@ class ExactFile:
 
     @property
     def all_equal(self) -> bool:
-        """Whether all compared outputs are equal."""
+        """Whether all outputs that were compared are equal; True if none was compared."""
         return all(matches.equal == matches.count for matches in self.compared.values())
 
     def lines(self) -> list[str]:
-        """Return the lines of the report: notes, operators, comparison, batch size."""
+        """Return the report on the written graph as lines: notes, operators, comparison, batch."""
         batch = f"batch 1, as the integer graph: {self.batch}" if self.batch else "any batch size"
         return [
             *self.written.standard.notes,
@@ -113,9 +118,10 @@ class ExactFile:
         return lines
 
     def _format_proof(self) -> str:
-        """Return the proof that tie offsets change nothing else, as the end of a sentence.
+        """Return the proof that adding half a step changes nothing else, as the end of a sentence.
 
-        It needs a bound of the sums at each offset, and no comparison that contradicts it.
+        "" without proof: it needs a bound of the sums at each place, below what float32 represents
+        exactly, and no comparison that contradicts it.
         """
         written = self.written
         bounds = [written.sum_bounds.get(name) for name in written.tie_offsets]

@@ -48,14 +48,17 @@ def max_magnitude(dtype: np.dtype) -> int:
 def _bias_and_sum_bound(
     weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int
 ) -> tuple[np.ndarray, int]:
-    """Return the bias, int64 [O], and a bound of |sum (x - zero) * w + bias| for |x| <= reach."""
+    """Return the bias, int64 [O], and a bound of |sum (x - zero) * w + bias| for |x| <= reach.
+
+    `weight` is [O, ...]; an absent bias is zeros.
+    """
     wide = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
     biases = np.zeros(len(weight), np.int64) if bias is None else np.asarray(bias).astype(np.int64)
     return biases, int((wide * (reach + abs(zero)) + np.abs(biases)).max(initial=0))
 
 
 def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
-    """Convert int8 x to uint8 by adding 128.
+    """Return int8 `x`, a tensor or an array, plus 128 as uint8.
 
     onnxruntime's products of uint8 by int8 saturate at 16 bits on processors without dot
     instructions; those of uint8 by uint8 are exact everywhere.
@@ -66,7 +69,7 @@ def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
 
 
 def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
-    """Return the zero point, as a uint8 constant, of int8 values that `_to_uint8` converted."""
+    """Return the constant 128 + `zero`, the zero point of int8 values to which 128 was added."""
     return builder.constant(np.array(128 + zero, np.uint8))
 
 
@@ -77,9 +80,10 @@ def _write_conv(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a convolution as ConvInteger, bias and requantization; int8 x and weights only.
+    """Append a convolution as ConvInteger, bias and requantization; return [the output].
 
-    ConvInteger pads with the zero point, as the kernel does. NotExactError for 16 bits.
+    `kernel` is the simulator's, `xs` and `types` its inputs and their types. ConvInteger pads with
+    the zero point, as the kernel does. NotExactError unless input and weight are int8.
     """
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
         raise NotExactError("ONNX has no 16-bit integer convolution")
@@ -108,9 +112,9 @@ def _write_conv(
 def integer_matmul(
     builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0
 ) -> ir.Value:
-    """Return (x - zero) @ weight, int64 [..., O], for x [..., I] of type `dtype`, weight [I, O].
+    """Return (x - zero) @ weight as int64 [..., O], for x [..., I] of type `dtype`, weight [I, O].
 
-    MatMulInteger if both are int8, else a MatMul of int64.
+    Appends a MatMulInteger if both are int8, else a MatMul of int64.
     """
     if dtype == weight.dtype == np.int8:
         return builder.to_int64(
@@ -132,9 +136,10 @@ def _write_linear(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write requantize(x W^T + b) for `xs[0]` [..., I] in integers; return the only output.
+    """Append nodes for a fully connected layer on `xs[0]` [..., I] in integers.
 
-    `shapes` is not used; `types[0]` bounds the sums, which decides the form of the rescaling.
+    Return [the output]. It is x W^T + b, requantized. `types[0]` bounds the sums, which decides the
+    form of the rescaling; `shapes` is not used.
     """
     weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
@@ -150,7 +155,7 @@ def _write_matmul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the requantized product of `xs[0]` and `xs[1]`; return the only output.
+    """Append nodes for the requantized matrix product of `xs[0]` and `xs[1]`; return [the output].
 
     MatMulInteger if both are int8, else MatMul on int64. Sums are bounded by the length of the last
     axis of `xs[0]` times the largest magnitudes of both types.
@@ -179,9 +184,10 @@ def _write_sum(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a sum or difference: both operands are requantized, then the result, saturated.
+    """Append nodes for a sum or difference of `xs[0]` and `xs[1]`; return [the output].
 
-    A kernel whose `sign` is negative is a difference x - y.
+    Both operands are requantized, then the result, and saturated. A kernel whose `sign` is negative
+    is a difference x - y.
     """
     if isinstance(kernel, k.AddShift):
         *operand_rescales, out = (
@@ -206,7 +212,10 @@ def _write_mul(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the requantized product of `xs[0]` and `xs[1]`; return the only output."""
+    """Append nodes for the requantized elementwise product of `xs[0]` and `xs[1]`.
+
+    Returns [the output]. `types` bounds the product; `shapes` is not used.
+    """
     bound = math.prod(map(max_magnitude, types))
     form = kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)
     product = builder("Mul", *map(builder.to_int64, xs))
@@ -220,7 +229,7 @@ def _write_affine(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write (x - zero) * weight + bias of `xs[0]`, requantized; return the only output.
+    """Append nodes for (x - zero) * weight + bias of `xs[0]`, requantized; return [the output].
 
     Weight and bias have one value per channel (axis 1).
     """
@@ -242,7 +251,7 @@ def _write_requant(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the requantization of `xs[0]` to another scale or width; return the only output.
+    """Append nodes that requantize `xs[0]` to another scale or width; return [the output].
 
     A left shift wraps around instead of saturating unless ``kernel.saturate`` is set.
     """
@@ -260,9 +269,9 @@ def _write_concat(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the concatenation along ``kernel.axis`` of the inputs, each requantized first.
+    """Append nodes that concatenate `xs` along ``kernel.axis``, each requantized first.
 
-    Returns the only output.
+    Returns [the output].
     """
     operands = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
@@ -279,10 +288,10 @@ def _write_with_zero_points(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the kernel that a ZeroPointKernel contains, on its inputs minus their zero points.
+    """Append nodes for the kernel that a ZeroPointKernel contains, on `xs` minus their zero points.
 
-    An input with a zero point other than 0 becomes int16. NotExactError if the inner kernel has no
-    writer.
+    An input with a zero point other than 0 becomes int16. Returns the outputs. NotExactError if the
+    inner kernel has no exact form.
     """
     centered, centered_types = [], []
     for x, dtype, zero in zip(xs, types, kernel.zero_points, strict=True):
@@ -304,10 +313,11 @@ def _write_average(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write average pooling: sums by a convolution with ones, exact in float32.
+    """Append nodes for average pooling of `xs[0]`; return [the output].
 
-    A division is a table of the quotients of all sums. Raises NotExactError with ceil_mode, and for
-    sums that float32 cannot represent.
+    Sums come from a float convolution with ones, exact in float32; a division becomes a table of
+    the quotients of all sums. Raises NotExactError with ceil_mode, and for sums that float32 cannot
+    represent.
     """
     spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
     if kernel.ceil_mode:
@@ -338,8 +348,9 @@ def _write_average(
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
     """Return the results of a division by `rule` for the sums -bound..bound, in the type of `rule`.
 
-    Entry i is the result for the sum i - bound. `clip` is a fused range (low, high), or None. With
-    a negative shift all entries are the lowest value.
+    Entry i is the result for the sum i - bound, saturated, or clipped to `clip` (low, high), a
+    range that was fused into the division, unless None. With a negative shift all entries are the
+    lowest value.
     """
     form = rule.compile_for_bound(bound, clip)
     if rule.shift < 0:
@@ -358,7 +369,10 @@ def _write_table(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a lookup table as a Gather of ``values[x + size / 2]``; return the only output."""
+    """Append a lookup in a table as a Gather of ``values[x + size / 2]`` with x = `xs[0]`.
+
+    Returns [the output]; `shapes` and `types` are not used.
+    """
     values = np.asarray(kernel.values).reshape(-1)
     return [builder.gather(values, builder("Add", builder.to_int64(xs[0]), len(values) // 2))]
 
@@ -370,9 +384,10 @@ def _write_glu(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a gated linear unit: the first half along `axis` times the sigmoid of the second.
+    """Append nodes for a gated linear unit: half of `xs[0]` times the sigmoid of the other half.
 
-    The sigmoid is a lookup in the kernel's table; the product is requantized.
+    The halves are along ``kernel.axis``, and the second is the gate. The sigmoid is a lookup in the
+    kernel's table; the product is requantized. Returns [the output].
     """
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2

@@ -34,7 +34,7 @@ class NotExactError(Exception):
 
 
 class IntegerNodes:
-    """Builder of nodes on integers, collected in `nodes`.
+    """Builder of standard nodes on int64 integers, collected in `nodes`.
 
     `names` yields unique numbers for the names of outputs, shared by a function and its loops.
     """
@@ -46,7 +46,10 @@ class IntegerNodes:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
     def __call__(self, op_type: str, *inputs: Operand | None, **attributes: Any) -> ir.Value:  # noqa: ANN401 - as `ir.set_attr`
-        """Append a node with one output and return the output; numbers become int64 constants."""
+        """Append a node with one output and return the output, named ``OP_NUMBER``.
+
+        Numbers and arrays among the inputs become int64 constants, None an absent input.
+        """
         return self.add_multi_output(op_type, *inputs, outputs=1, **attributes)[0]
 
     def add_multi_output(
@@ -54,8 +57,7 @@ class IntegerNodes:
     ) -> list[ir.Value]:  # noqa: ANN401
         """Append a node with `outputs` outputs, and return these, named ``OP_NUMBER``.
 
-        Numbers and arrays among the inputs become constants (int64 for numbers), None an absent
-        input.
+        Numbers and arrays among the inputs become int64 constants, None an absent input.
         """
         values = [self._to_value(operand) for operand in inputs]
         node = ir.node(op_type, values, {}, num_outputs=outputs)
@@ -67,7 +69,7 @@ class IntegerNodes:
         return list(node.outputs)
 
     def _to_value(self, operand: Operand | None) -> ir.Value | None:
-        """Return an operand as a value; numbers and arrays become int64 constants, None stays."""
+        """Return `operand` as a value; a number or array becomes an int64 constant, None stays."""
         if operand is None or isinstance(operand, ir.Value):
             return operand
         return self.constant(np.asarray(operand, np.int64))
@@ -86,32 +88,36 @@ class IntegerNodes:
     # ---- types and shapes ------------------------------------------------------------------------
 
     def to_int64(self, x: ir.Value, zero: int = 0) -> ir.Value:
-        """Return x - zero as int64, for integers of any type."""
+        """Append nodes that return `x` - `zero` as int64, for integers x of any type."""
         cast = self("Cast", x, to=_INT64)
         return self("Sub", cast, zero) if zero else cast
 
     def narrow(self, x: ir.Value, dtype: np.dtype) -> ir.Value:
-        """Cast x to the integer type `dtype`; values that do not fit lose their top bits."""
+        """Append a Cast of `x` to the integer type `dtype`.
+
+        Values that do not fit lose their top bits. Returns its output, or `x` itself for int64.
+        """
         return x if dtype == np.int64 else self("Cast", x, to=int(ir.DataType.from_numpy(dtype)))
 
     def unsqueeze(self, x: ir.Value, axis: int = -1) -> ir.Value:
-        """Return x with an additional axis of size 1."""
+        """Return `x` with an axis of size 1 inserted at `axis`, by default as the last one."""
         return self("Unsqueeze", x, np.array([axis]))
 
     def reduce_sum(self, x: ir.Value, keep: bool = True) -> ir.Value:
-        """Return the sums along the last axis, which is removed unless `keep`."""
+        """Return the sums of `x` along the last axis, which stays with size 1 if `keep`."""
         return self("ReduceSum", x, np.array([-1]), keepdims=int(keep))
 
     # ---- arithmetic ------------------------------------------------------------------------------
 
     def multiply_by_power_of_two(self, x: Operand, exponent: ir.Value) -> ir.Value:
-        """Return x * 2^exponent for exponents from 0 to 62."""
+        """Append nodes that return `x` * 2^`exponent`, for exponents (a tensor) from 0 to 62."""
         return self("Mul", x, self.gather(1 << np.arange(63), exponent))
 
     def shift_right_floor(self, x: ir.Value, shift: int | np.ndarray | ir.Value) -> ir.Value:
-        """Return x >> shift, rounded down, for shifts (constant or tensor) from 0 to 62.
+        """Append nodes that return `x` >> `shift`, rounded down, for shifts from 0 to 62.
 
-        Returns `x` itself if all constant shifts are 0.
+        The shift is a constant, an array or a tensor. Returns `x` itself if all constant shifts are
+        0.
         """
         if isinstance(shift, ir.Value):
             power: Operand = self.gather(1 << np.arange(63), shift)
@@ -122,43 +128,55 @@ class IntegerNodes:
         return self("Div", self("Sub", x, self("Mod", x, power)), power)
 
     def shift_right_round(self, x: ir.Value, shift: int) -> ir.Value:
-        """Return x shifted right by a constant, rounded half up; negative shifts go left."""
+        """Append nodes that return `x` shifted right by a constant `shift`, rounded half up.
+
+        A negative shift goes left; for 0 it is `x` itself.
+        """
         if shift <= 0:
             return self("Mul", x, 1 << -shift) if shift else x
         return self.shift_right_floor(self("Add", x, 1 << (shift - 1)), shift)
 
     def shift_right_round_by(self, x: ir.Value, shift: ir.Value) -> ir.Value:
-        """Return x shifted right by a computed shift from 0 to 62, rounded half up."""
+        """Append nodes that return `x` shifted right by the tensor `shift`, rounded half up.
+
+        Shifts are from 0 to 62.
+        """
         halves = np.concatenate([[0], 1 << np.arange(62)])
         return self.shift_right_floor(self("Add", x, self.gather(halves, shift)), shift)
 
     def clamp(self, x: ir.Value, low: int | np.ndarray, high: int | np.ndarray) -> ir.Value:
-        """Return x clamped to [low, high]."""
+        """Append nodes that return `x` clamped to [`low`, `high`], constants that broadcast."""
         return self.clamp_max(self.clamp_min(x, low), high)
 
     def clamp_min(self, x: ir.Value, low: Operand) -> ir.Value:
-        """Return max(x, low); Max and Min of int64 are wrong near 2^31 in onnxruntime 1.22."""
+        """Append nodes that return max(`x`, `low`), by Less and Where.
+
+        Max and Min of int64 are wrong near 2^31 in onnxruntime 1.22.
+        """
         return self("Where", self("Less", x, low), low, x)
 
     def clamp_max(self, x: ir.Value, high: Operand) -> ir.Value:
-        """Return min(x, high)."""
+        """Append nodes that return min(`x`, `high`), by Greater and Where.
+
+        Max and Min of int64 are wrong near 2^31 in onnxruntime 1.22.
+        """
         return self("Where", self("Greater", x, high), high, x)
 
     def saturate(self, x: ir.Value, bits: int) -> ir.Value:
-        """Return x clamped to the signed integers of `bits` bits."""
+        """Append nodes that return `x` clamped to the signed integers of `bits` bits."""
         return self.clamp(x, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
     def bit_length(self, x: ir.Value, max_bits: int = 62) -> ir.Value:
-        """Return the bit length of x >= 0, at most `max_bits` <= 62."""
+        """Append nodes that return the bit length of `x` >= 0, at most `max_bits` <= 62."""
         reached = self("GreaterOrEqual", self.unsqueeze(x), 1 << np.arange(max_bits))
         return self.reduce_sum(self("Cast", reached, to=_INT64), keep=False)
 
     def gather(self, table: np.ndarray, index: ir.Value) -> ir.Value:
-        """Return table[index] for a table with one axis."""
+        """Append a lookup of `index` in the constant `table` of one axis; return table[index]."""
         return self("Gather", self.constant(np.asarray(table)), index, axis=0)
 
     def gather_last(self, x: ir.Value, indices: np.ndarray) -> ir.Value:
-        """Return x[..., indices]."""
+        """Append a Gather along the last axis; return x[..., indices] for constant `indices`."""
         return self("Gather", x, indices, axis=-1)
 
     # ---- requantization --------------------------------------------------------------------------
@@ -166,7 +184,7 @@ class IntegerNodes:
     def rescale(
         self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()
     ) -> ir.Value:
-        """Requantize accumulators.
+        """Append nodes that requantize accumulators; return the result, saturated, as int64.
 
         Parameters
         ----------
@@ -202,10 +220,10 @@ class IntegerNodes:
         return self.clamp(rounded, form.low, form.high)
 
     def _rescale_wide(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
-        """Requantize int64 sums in two halves of 32 bits, as `simulator.fixed_point` does.
+        """Append nodes that requantize int64 sums `acc` in two halves of 32 bits.
 
-        The sums are limited, multiplied, shifted right with rounding half up, moved by the zero
-        point and saturated to the range of `form`.
+        As the simulator does. The sums are limited, multiplied, shifted right with rounding half
+        up, moved by the zero point and saturated to the range of `form`.
         """
         acc = self.clamp(acc, -form.limit, form.limit)
         upper = self("Mul", self.shift_right_floor(acc, 32), form.multiplier)
@@ -219,9 +237,9 @@ class IntegerNodes:
         return self.clamp(self("Add", y, form.zero_point), form.low, form.high)
 
     def apply_piecewise(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
-        """Evaluate a piecewise linear function at integers x, with results of `bits` bits.
+        """Append nodes that evaluate the piecewise linear function `table` at integers `x`.
 
-        The same as `simulator.piecewise.evaluate_curve`.
+        Results have `bits` bits, and equal those of the simulator.
         """
         curve = table.curve(bits)
         if curve.values.size:

@@ -30,7 +30,7 @@ Step = Callable[[IntegerNodes, ir.Value, list[ir.Value]], list[ir.Value]]
 
 
 def _split_last_axis(builder: IntegerNodes, x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
-    """Split x along its last axis into slices of the given sizes."""
+    """Append a Split of `x` along its last axis into slices of `sizes`; return its outputs."""
     return builder.add_multi_output("Split", x, np.array(sizes), outputs=len(sizes), axis=-1)
 
 
@@ -42,9 +42,10 @@ def _gate_sums(
     rescale: Rescale | ChainedRescale,
     dtype: np.dtype,
 ) -> ir.Value:
-    """Return rescale(x @ weight.T + bias) for x [..., I], weight [O, I] and bias [O], as int64.
+    """Append nodes that return rescale(x @ weight.T + bias) for `x` [..., I], as int64 [..., O].
 
-    `dtype` is the type of x; it bounds the sums, which decides the form of the rescaling.
+    `weight` is [O, I], `bias` [O]. `dtype` is the type of x; it bounds the sums, which decides the
+    form of the rescaling.
     """
     weight_sums = np.abs(weight.astype(np.int64)).sum(axis=1)
     bounds = weight_sums * max_magnitude(dtype) + np.abs(bias.astype(np.int64))
@@ -60,26 +61,30 @@ def _write_lstm(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write an LSTM layer as a Scan; returns the kernel's requested outputs among y, h and c.
+    """Append an LSTM layer as a Scan; return the outputs that the kernel requests of y, h and c.
 
-    `arithmetic` "q11" rounds gates to 8 bits and packs pairs of 16-bit cells into int32; "q27" and
-    "wide" have gates of 16 bits and cells of 32, and only "q27" saturates f * c.
+    `xs` are x and computed initial states, of `types`. Format "q11" rounds gates to 8 bits and
+    packs pairs of 16-bit cells into int32; "q27" and "wide" have gates of 16 bits and cells of 32,
+    and only "q27" saturates f * c. NotExactError for sequence lengths.
     """
     units, packed, dtype = kernel.units, kernel.arithmetic == "q11", kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 31)
 
     def evaluate(inner: IntegerNodes, table: Piecewise, x: ir.Value) -> ir.Value:
-        """Evaluate a curve: 8-bit values if `packed`, else 32-bit ones rounded to 16 bits."""
+        """Append nodes that evaluate sigmoid or tanh (`table`) at `x`, as gates of 8 or 16 bits.
+
+        8 bits for packed cells; otherwise results of 32 bits are rounded to 16.
+        """
         if packed:
             return inner.apply_piecewise(table, x, 8)
         return inner.shift_right_round(inner.apply_piecewise(table, x, 32), 16)
 
     def step(inner: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h, c] from `a` and the rescaled sums of h; gates: i, f, g, o.
+        """Append one step of the LSTM to the loop body; return the new states [h, c].
 
-        `a` [N, 4 * units] has the rescaled input sums of the step. With 8-bit gates ("packed") sums
-        and c have 16 bits, else 32.
+        `a` [N, 4 * units] has the rescaled input sums of the step, `states` the old h and c; gates:
+        i, f, g, o. With 8-bit gates sums and c have 16 bits, else 32.
         """
         h, c = states
         b = _gate_sums(inner, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
@@ -107,9 +112,10 @@ def _write_lstm(
 
 
 def _pack_cells(builder: IntegerNodes, c: ir.Value, units: int) -> ir.Value:
-    """Pack 16-bit cells [.., H] in pairs, the first one lower; the remaining elements are 0.
+    """Append nodes that pack 16-bit cells `c` [.., H] in pairs: the first in the lower half.
 
-    Cell 2i and 2i + 1 go to element i. A last cell without partner is alone in its element.
+    Cells 2i and 2i + 1 go to element i. A last cell without partner is alone in its element; the
+    remaining elements are 0.
     """
     half = units // 2
     even = builder.gather_last(c, np.arange(0, 2 * half, 2))
@@ -127,23 +133,25 @@ def _write_gru(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a GRU layer as defined, with a Scan; returns the requested outputs of y and h.
+    """Append a GRU layer as defined, with a Scan; return the requested outputs of y and h.
 
-    The reset gate multiplies h before the weights, or with `reset_after` the weighted sum.
+    `xs` are x and a computed initial state, of `types`. The reset gate multiplies h before the
+    weights, or with ``kernel.reset_after`` the weighted sum. NotExactError for sequence lengths.
     """
     units, down, dtype = kernel.units, kernel.gate_bits - 1, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     new_form = kernel.rescale_o.compile_for_bound(1 << 31)
 
     def sum_states(builder: IntegerNodes, h: ir.Value, gates: slice) -> ir.Value:
-        """Return the rescaled sums of the weights of some gates (a slice of rows) and state h."""
+        """Append nodes for the rescaled sums of state `h` with the weight rows of `gates`."""
         weight, bias = kernel.weight_h[gates], kernel.bias_h[gates]
         return _gate_sums(builder, h, weight, bias, kernel.rescale_h, dtype)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h] for the input sums `a` [N, 3 * units]; gates: r, z, n.
+        """Append one step of the GRU to the loop body; return the new states [h].
 
-        h' = n + z * (h - n). The reset gate multiplies h, or its sums if ``kernel.reset_after``.
+        `a` [N, 3 * units] has the input sums of the step; gates: r, z, n. h' = n + z * (h - n). The
+        reset gate multiplies h, or its sums if ``kernel.reset_after``.
         """
         (h,) = states
         rz_inputs, n_inputs = _split_last_axis(builder, a, [2 * units, units])
@@ -175,21 +183,22 @@ def _write_executor_gru(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a GRU layer as the chips' executor computes it.
+    """Append a GRU layer as the chips' executor computes it.
 
-    Returns the requested outputs of y and h. Gates have 8 bits and sums 16; without
-    `uses_state_sums` the gates r and z ignore the state.
+    Return the requested outputs of y and h. `xs` are x and a computed initial state, of `types`.
+    Gates have 8 bits and sums 16; without ``kernel.uses_state_sums`` the gates r and z ignore the
+    state. NotExactError for sequence lengths.
     """
     units, dtype = kernel.units, kernel.rescale_o.dtype
     sigmoid, tanh = (load_piecewise(name, kernel.table) for name in ("sigmoid", "tanh"))
     out = kernel.rescale_o.compile_for_bound(1 << 16)
 
     def step(builder: IntegerNodes, a: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        """Return the new states [h] for the input sums `a` [N, 3 * units]; gates: r, z, n.
+        """Append one step of the executor's GRU to the loop body; return the new states [h].
 
-        In the arithmetic of the vendor's executor: 16-bit sums, 8-bit gates; the reset gate
-        multiplies the sums of h. Without ``kernel.uses_state_sums``, r and z depend on the input
-        only.
+        `a` [N, 3 * units] has the input sums of the step; gates: r, z, n. Sums have 16 bits, gates
+        8; the reset gate multiplies the sums of h. Without ``kernel.uses_state_sums``, r and z
+        depend on the input only.
         """
         (h,) = states
         b = _gate_sums(builder, h, kernel.weight_h, kernel.bias_h, kernel.rescale_h, dtype)
@@ -218,18 +227,16 @@ def _build_scan(
     step: Step,
     kinds: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Compute all steps with a Scan, and return the sequence and the final states.
-
-    The layout of x, sequence and states is described in `simulator.kernels.recurrent.layer`.
+    """Append a Scan over the steps of a recurrent layer; return the sequence and the final states.
 
     Parameters
     ----------
     kernel
         The layer.
     xs, types
-        Inputs of the layer and their types.
+        Inputs of the layer (x and computed initial states) and their types.
     step
-        Writer of a step.
+        Writes the nodes of a step into the body.
     kinds
         Types of the states; the first is that of the sequence.
 
@@ -270,7 +277,8 @@ def _build_scan(
 def _build_scan_body(builder: IntegerNodes, step: Step, kinds: Sequence[np.dtype]) -> ir.Graph:
     """Return the body of a Scan: states and int64 input sums -> new states and the element of y.
 
-    `kinds` has the type of each state. The element of y is a copy of the first new state.
+    `step` writes its nodes, `kinds` has the type of each state. The element of y is a copy of the
+    first new state. Names are taken from those of `builder`.
     """
     inner = IntegerNodes(builder.names)
     a, *states = (ir.Value(name=f"step_{next(builder.names)}") for _ in range(1 + len(kinds)))

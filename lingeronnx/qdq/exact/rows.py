@@ -47,7 +47,9 @@ def _apply_to_rows(
     alone: bool,
     rule: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Apply `rule` to x with its rows along the last axis, and restore the shape of x.
+    """Apply `rule` to `x` with its rows along the last axis, and restore the shape of `x`.
+
+    Reshapes or transposes are appended where needed.
 
     Parameters
     ----------
@@ -71,9 +73,10 @@ def _apply_to_rows(
 
 
 def _exp(builder: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
-    """Return e^d in Q23 for d <= 0 in Q25; `fused` rounds the last two steps once.
+    """Append nodes that return e^`d` in Q23 for d <= 0 in Q25, by a polynomial of 2^f.
 
-    This is a polynomial of 2^f, shifted by the whole part of d * log2(e).
+    It is shifted by the whole part of d * log2(e). With `fused` the last two steps are rounded
+    once.
     """
     t = builder.shift_right_round(builder("Mul", d, LOG2_E), 31)
     exponent = builder("Add", builder.shift_right_floor(t, 23), 1)
@@ -95,7 +98,7 @@ def _exp(builder: IntegerNodes, d: ir.Value, fused: bool) -> ir.Value:
 
 
 def _shift_left(builder: IntegerNodes, x: ir.Value, shift: ir.Value) -> ir.Value:
-    """Return x << shift, or x >> -shift (rounded down) for a negative `shift`, elementwise."""
+    """Append nodes that return `x` << `shift`, or x >> -shift (rounded down) if it is negative."""
     return builder.shift_right_floor(
         builder.multiply_by_power_of_two(x, builder.clamp_min(shift, 0)),
         builder.clamp_min(builder("Neg", shift), 0),
@@ -103,7 +106,7 @@ def _shift_left(builder: IntegerNodes, x: ir.Value, shift: ir.Value) -> ir.Value
 
 
 def _reciprocal_newton(builder: IntegerNodes, total: ir.Value) -> ir.Value:
-    """Return approximately 2^31 / `total`, int64, by two Newton steps.
+    """Append nodes that return approximately 2^31 / `total`, int64, by two Newton steps.
 
     `total` (positive) is first shifted to 23 bits; same shape.
     """
@@ -120,9 +123,11 @@ def _reciprocal_newton(builder: IntegerNodes, total: ir.Value) -> ir.Value:
 def _softmax_powers(
     builder: IntegerNodes, x: ir.Value, entry: np.ndarray, fused: bool
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Return (d, e, sum of e) of rows x: differences to the maximum, and their exponentials.
+    """Append nodes that return (d, e, sum of e) for rows `x` along the last axis.
 
-    `entry` is the kernel's input table; `fused` as for `_exp`. The sum is saturated to 32 bits.
+    d are the differences to the row's maximum, e = exp(d) in Q23. `entry` is the table that
+    converts inputs to Q25; with `fused` the exponential rounds its last two steps once. The sum is
+    saturated to 32 bits.
     """
     index = builder("Add", builder.to_int64(x), len(entry) // 2)
     values = builder.gather(np.asarray(entry, np.int64), index)
@@ -139,15 +144,16 @@ def _write_softmax(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a softmax along `axis` if `single_axis`, else along it and all later axes.
+    """Append nodes for a softmax of `xs[0]`, requantized; return [the output].
 
-    `division_mode` decides how e is divided by the sum: "newton" with an approximate reciprocal,
-    otherwise with an integer division; "fused" also rounds the exponential once less.
+    Along ``kernel.axis`` if `single_axis`, else along it and all later axes. The kernel's division
+    mode "newton" divides with an approximate reciprocal, others with an integer division; "fused"
+    also rounds the exponential once less.
     """
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return the requantized softmax along the last axis of x, in the kernel's output type."""
+        """Append the requantized softmax along the last axis of `x`; return the output."""
         _, e, total = _softmax_powers(builder, x, kernel.input_table, fused)
         if kernel.division_mode == "newton":
             factor = _reciprocal_newton(builder, total)
@@ -168,15 +174,15 @@ def _write_log_softmax(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write the requantized logarithm of a softmax; return the only output.
+    """Append nodes for the requantized logarithm of a softmax of `xs[0]`; return [the output].
 
     The logarithm of the sum comes from a table, by the top 10 bits of the sum. Rows lie along
-    `axis` if `single_axis`, else along it and all later axes.
+    ``kernel.axis`` if `single_axis`, else along it and all later axes.
     """
     form, fused = kernel.rescale.compile_for_bound(1 << 31), kernel.division_mode == "fused"
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return the requantized logarithm of the softmax along the last axis of x.
+        """Append the requantized logarithm of the softmax along the last axis of `x`.
 
         The logarithm of the sum comes from a table of 512 entries.
         """
@@ -199,10 +205,11 @@ def _write_layer_norm(
     shapes: Shapes,
     types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """Write a layer normalization over the last `row_axes` axes, with gamma and beta.
+    """Append nodes for a layer normalization of `xs[0]` with gamma and beta; return [the output].
 
-    The inverse root comes from a table. With 10 fractional bits n has 16 bits; otherwise 32, and
-    the sum passes through float32.
+    It is over the last `row_axes` axes of the kernel. The inverse root comes from a table. With 10
+    fractional bits normalized values have 16 bits; otherwise 32, and the sum passes through
+    float32.
     """
     count, narrow = len(kernel.gamma), kernel.fraction_bits == 10
     gamma, beta = (np.asarray(v).astype(np.int64) for v in (kernel.gamma, kernel.beta))
@@ -211,10 +218,11 @@ def _write_layer_norm(
     form = kernel.rescale.compile_for_bound(bound if narrow else min(bound, 1 << 31))
 
     def write_rows(x: ir.Value) -> ir.Value:
-        """Return normalized elements along the last axis of x, times gamma plus beta, requantized.
+        """Append the requantized normalization along the last axis of `x`, times gamma plus beta.
 
-        The inverse root of the spread (count^2 * variance + epsilon) comes from a table. With
-        `narrow`, the normalized values saturate to 16 bits, else they and the sums saturate to 32.
+        The inverse root of the spread (count^2 * variance + epsilon) comes from a table. With 10
+        fractional bits the normalized values saturate to 16 bits, else they and the sums saturate
+        to 32.
         """
         x = builder.to_int64(x)
         total, squares = builder.reduce_sum(x), builder.reduce_sum(builder("Mul", x, x))

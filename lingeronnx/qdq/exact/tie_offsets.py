@@ -53,7 +53,7 @@ _Layer: TypeAlias = k.Conv | k.ConvTranspose | k.Linear | k.ChannelAffine | Floa
 
 @dataclass(frozen=True)
 class IntegerSum:
-    """A float sum that is an integer of magnitude up to `bound`, divided by `unit`."""
+    """A float sum: an integer of magnitude up to `bound`, divided by the scale `unit`."""
 
     bound: int
     unit: float
@@ -61,9 +61,9 @@ class IntegerSum:
 
 @dataclass(frozen=True)
 class TieOffset:
-    """The offset added before a QuantizeLinear.
+    """The number that is added before a QuantizeLinear so that it rounds ties up.
 
-    value : offset in float units; 0 if nothing is rounded. bound : magnitude of the sum's integers.
+    value : in float units; 0 if nothing is rounded. bound : magnitude of the sum's integers.
     """
 
     value: float
@@ -71,7 +71,7 @@ class TieOffset:
 
 
 def _exact_exponent(ratio: float, label: str) -> int:
-    """Return log2 of a ratio; NotExactError, naming `label`, if it is not a power of two."""
+    """Return log2 of `ratio`; NotExactError, naming it `label`, if it is not a power of two."""
     mantissa, exponent = math.frexp(ratio)
     if mantissa != 0.5:
         raise NotExactError(f"{label} is {ratio:g}, which is not a power of two")
@@ -79,12 +79,12 @@ def _exact_exponent(ratio: float, label: str) -> int:
 
 
 def tie_offset_for_sum(total: IntegerSum, rescale: object, scale: float, bits: int) -> TieOffset:
-    """Compute the offset for a sum that is requantized.
+    """Return the offset with which QuantizeLinear of a sum rounds as the kernel's `rescale`.
 
     Parameters
     ----------
     total
-        The sum.
+        The sum: its bound and scale.
     rescale
         Requantization of the kernel.
     scale, bits
@@ -115,7 +115,7 @@ def tie_offset_for_sum(total: IntegerSum, rescale: object, scale: float, bits: i
 
 
 def _check_exact_in_float32(total: IntegerSum) -> None:
-    """Raise NotExactError if the bound of a sum is `FLOAT32_EXACT_LIMIT` or more."""
+    """Raise NotExactError if `total` may reach `FLOAT32_EXACT_LIMIT`, where float32 rounds."""
     if total.bound >= FLOAT32_EXACT_LIMIT:
         raise NotExactError(
             f"its sums reach {total.bound}; float32 is exact up to {FLOAT32_EXACT_LIMIT}"
@@ -128,7 +128,7 @@ def _layer_sum(
     types: Sequence[np.dtype],
     weight_scale: float | None,
 ) -> IntegerSum:
-    """Return the sum of a layer with weights and bias: largest magnitude, and scale.
+    """Return the largest magnitude and the scale of the sums of a layer with weights and bias.
 
     `scales` and `types` are those of the inputs. NotExactError if the weight has one scale per
     channel (`weight_scale` None), or the input has a zero point.
@@ -151,9 +151,10 @@ def _layer_sum(
 
 
 def check_float32_sum(kernel: FloatLinear, scales: Sequence[float], weight: float | None) -> None:
-    """Raise NotExactError unless a layer with float results computes sums that float32 represents.
+    """Raise NotExactError unless float32 represents all sums of a layer with float results.
 
-    `scales` are those of its inputs, `weight` is the scale of its weight or None for several.
+    `scales` are those of its inputs, int8; `weight` is the scale of its weight or None for several.
+    Sums must stay below `FLOAT32_EXACT_LIMIT`, and the product of scales must be a power of two.
     """
     total = _layer_sum(kernel, scales, [np.dtype(np.int8)], weight)
     _exact_exponent(total.unit, "the product of its scales")
@@ -161,7 +162,10 @@ def check_float32_sum(kernel: FloatLinear, scales: Sequence[float], weight: floa
 
 
 def _product_sum(scales: Sequence[float], types: Sequence[np.dtype], inner: int) -> IntegerSum:
-    """Return the sum of `inner` products of two inputs."""
+    """Return largest magnitude and scale of a sum of `inner` products of two inputs.
+
+    `scales` and `types` are those of the inputs.
+    """
     return IntegerSum(inner * math.prod(map(max_magnitude, types)), scales[0] * scales[1])
 
 
@@ -223,8 +227,9 @@ def _overflows(rescale: Rescale, magnitude: int, bits: int) -> bool:
 def _average_pool_offset(
     kernel: k.AvgPool, scales: Sequence[float], types: Sequence[np.dtype], out: float, bits: int
 ) -> TieOffset:
-    """Compute the offset of average pooling; arguments as for `compute_tie_offset`.
+    """Return the offset with which QuantizeLinear rounds as the average pooling `kernel`.
 
+    `scales` and `types` are those of the inputs; `out` and `bits` scale and width of the result.
     NotExactError with `ceil_mode`, for a window whose area is no power of two, and for a rule that
     rounds twice.
     """
@@ -244,10 +249,11 @@ def _average_pool_offset(
 def _scaled_add_offset(
     kernel: k.AddScaled, scales: Sequence[float], types: Sequence[np.dtype], out: float, bits: int
 ) -> TieOffset:
-    """Compute the offset of an `AddScaled`; arguments as for `compute_tie_offset`.
+    """Return the offset with which QuantizeLinear of a sum rounds as `kernel`, an `AddScaled`.
 
-    Its operands have 2^16 times the output's scale: if none is finer, only the sum is rounded.
-    NotExactError if one is finer, or if a ratio of scales is not a power of two.
+    `scales` and `types` are those of the operands; `out` and `bits` scale and width of the result.
+    The kernel's operands have 2^16 times the output's scale: if none is finer, only the sum is
+    rounded. NotExactError if one is finer, or if a ratio of scales is not a power of two.
     """
     finest = max(scales)
     for scale in scales:

@@ -109,7 +109,7 @@ def random_feeds(
 
 
 def _has_unknown_dimensions(spec: InputSpec) -> bool:
-    """Whether an input has unknown dimensions other than the batch."""
+    """Whether the input `spec` has unknown dimensions other than the batch, or an unknown rank."""
     if spec.shape is None:
         return True
     return any(size is None for axis, size in enumerate(spec.shape) if axis != spec.axis)
@@ -118,9 +118,9 @@ def _has_unknown_dimensions(spec: InputSpec) -> bool:
 def _draw_values(
     rng: np.random.Generator, size: list[int], qparams: Affine, like_calibration: bool
 ) -> np.ndarray:
-    """Draw the values of one float input of shape `size`, see `random_feeds`.
+    """Return random values of shape `size` for a float input with the quantization `qparams`.
 
-    If `like_calibration`, normal values with a standard deviation of a quarter of the range; else
+    With `like_calibration`, normal values with a standard deviation of a quarter of the range; else
     uniform ones up to 1.1 times the range, half of them multiples of half a step.
     """
     if like_calibration:
@@ -139,8 +139,9 @@ def compare_with_simulator(
 ) -> MatchCount:
     """Count the samples whose outputs are equal in the simulator and in `session`.
 
-    `session` runs the standard graph of `model`. Each of the `feeds` counts as one sample; outputs
-    are compared by `outputs_match`. ModelError if onnxruntime cannot run the graph.
+    `session` runs the standard graph that was written for the integer graph `model`. Each of the
+    `feeds` counts as one sample; outputs of Dequants are compared as integers, others bit for bit.
+    ModelError if onnxruntime cannot run the graph.
     """
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
     qparams = output_qparams(model)
@@ -163,7 +164,7 @@ def compare_with_simulator(
 
 
 def output_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return {graph output: quantization parameters of the Dequant that produces it}.
+    """Return graph output of `model` -> scale and zero point of the Dequant that produces it.
 
     Other outputs are left out.
     """
@@ -177,9 +178,10 @@ def output_qparams(model: ir.Model) -> dict[str, Affine]:
 
 
 def outputs_match(expected: np.ndarray, actual: np.ndarray, qparams: Affine | None) -> bool:
-    """Whether two outputs are bit-exactly equal or, with `qparams`, represent the same integers.
+    """Whether two outputs are equal or, with `qparams`, represent the same integers.
 
-    With `qparams` the values must also agree to a relative 1e-6. Without, NaNs are equal.
+    With `qparams` the values must also agree to a relative 1e-6. Without, they must be bit-exactly
+    equal; NaNs are equal.
     """
     if expected.shape != actual.shape:
         return False
@@ -242,7 +244,7 @@ def make_batch_dynamic(
 
 
 def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | None:
-    """Return the reason why an integer graph may mix the samples of a batch, or None.
+    """Return why the integer graph `model` may mix the samples of a batch, or None if it does not.
 
     Runs `feed`, and checks the integer kernels and the types of the float operators.
     """
@@ -258,11 +260,11 @@ def _find_mixed_samples(model: ir.Model, feed: dict[str, np.ndarray]) -> str | N
 
 
 def _make_reshapes_dynamic(model: ir.Model) -> bool:
-    """Let the first dimension of all Reshapes follow the batch, in place.
+    """Let the first size of all Reshape targets of `model` follow the batch, in place.
 
-    A positive first size becomes -1, or 0 if another size is -1. Returns False, perhaps with some
-    Reshapes changed, if a target shape is not constant, is empty, or has a first size above 1 and a
-    -1; otherwise True.
+    Return success. A positive first size becomes -1, or 0 if another size is -1. False, perhaps
+    with some Reshapes changed, if a target is not constant, is empty, or has a first size above 1
+    and a -1.
     """
     for node in model.graph:
         if node.op_type != "Reshape" or node.domain:
@@ -278,9 +280,9 @@ def _make_reshapes_dynamic(model: ir.Model) -> bool:
 
 
 def _clear_static_shapes(model: ir.Model) -> None:
-    """Make axis 0 of graph inputs and outputs the dynamic "batch", and clear other tensors' shapes.
+    """Make axis 0 of graph inputs and outputs the symbol "batch".
 
-    In place; initializers keep theirs.
+    Make other tensors' shapes unknown. In place; initializers keep their shapes.
     """
     io_tensors = {*model.graph.inputs, *model.graph.outputs}
     for value in ir.iter_values(model):
@@ -292,13 +294,11 @@ def _clear_static_shapes(model: ir.Model) -> None:
 
 
 def separate_batch_axis(model: ir.Model) -> None:
-    """Rewrite data movement along axis 0 so that it stays within samples, in place.
+    """Rewrite data movement of `model` along axis 0 so that it stays within samples, in place.
 
-    Parameters
-    ----------
-    model
-        Standard graph for one sample. Other nodes, nodes of constants and nodes with unknown
-        dimensions are not changed.
+    Concerned are Transpose, Concat, Gather and Slice in a standard graph for one sample: they get a
+    batch axis of their own between Reshapes. Other nodes, nodes of constants and nodes with unknown
+    dimensions are not changed.
     """
     reserved_names = ir.get_tensor_names(model)
     for node in list(model.graph):
@@ -325,15 +325,15 @@ def separate_batch_axis(model: ir.Model) -> None:
 
 
 def _is_static(shape: Sequence[int | None] | None) -> bool:
-    """Whether a shape has axes, and all its dimensions are known."""
+    """Whether `shape` is known, has axes, and all its dimensions are known."""
     return bool(shape) and None not in (shape or ())
 
 
 def _shift_axes(model: ir.Model, node: ir.Node) -> Mapping[str, Any] | None:
-    """Return a node's attributes for inputs with one more leading axis, or None.
+    """Return the attributes of `node` for inputs with one more leading axis; None if not needed.
 
-    None is for a node that does not rearrange axis 0. The axes of a Slice are a constant input,
-    which is replaced.
+    None for a node that does not rearrange axis 0. The axes of a Slice are a constant input, which
+    is replaced, in place.
     """
     attributes = {key: ir.get_attr(node, key) for key in node.attributes}
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
@@ -360,9 +360,9 @@ def _shift_axes(model: ir.Model, node: ir.Node) -> Mapping[str, Any] | None:
 def _make_reshape(
     model: ir.Model, value: ir.Value, shape: Sequence[int | None], reserved_names: set[str]
 ) -> ir.Node:
-    """Return a new Reshape of `value` to the constant `shape`; it is not inserted.
+    """Return a new Reshape of `value` to the constant `shape`; the node is not inserted.
 
-    Adds the shape to the initializers of `model` and the new names to `reserved_names`, in place.
+    The shape becomes an initializer of `model`, and the new names are added to `reserved_names`.
     """
     name = ir.reserve_name(f"{value.name}_seen", reserved_names)
     constant = ir.add_initializer(

@@ -119,7 +119,10 @@ def write_exact(model: ir.Model, functions: bool) -> ExactGraph:
 
 @dataclass
 class ExactWriter(QdqWriter):
-    """A `QdqWriter` that writes exact forms; see the module."""
+    """Writes an integer graph in standard ONNX, in forms that are bit-exact where that is provable.
+
+    It takes a copy of the graph, and records how each operator is written.
+    """
 
     with_functions: bool = False
     tie_offsets: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -129,12 +132,18 @@ class ExactWriter(QdqWriter):
     functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Initialize the base writer, and store 8-bit constants as uint8 with zero point 128."""
+        """Initialize the state of the writer.
+
+        8-bit constants are stored as uint8 with zero point 128.
+        """
         super().__post_init__()
         self.unsigned = True
 
     def _require_input_shapes(self, op_format: Format, writer: FloatNodeBuilder) -> None:
-        """Raise ModelError if an integer operand has no shape, in the file or inferred."""
+        """Raise ModelError if an integer operand of the node of `writer` has no known shape.
+
+        Shapes in the file and inferred ones count; exact forms depend on them.
+        """
         for index in op_format.kernel_inputs(writer.node):
             value = writer.node.inputs[index]
             if value is None or ir.get_shape(value) is not None or value in self.inferred_shapes:
@@ -148,11 +157,13 @@ class ExactWriter(QdqWriter):
     def write_node(
         self, op_format: Format, writer: FloatNodeBuilder, out: Sequence[Affine | None], bits: int
     ) -> list[ir.Value]:
-        """Write a node in the first exact form that applies, else as the base class does.
+        """Append the first exact form of a node that applies to `writer`; return the outputs.
 
-        Dequants, and kernels that only move or select integers, are exact in the base class's form.
-        Others are tried as table or with an offset, then as a function if `with_functions`. What
-        remains is recorded in `inexact` with the last reason.
+        `out` and `bits` are the quantization parameters and width of the outputs. Dequants, and
+        kernels that only move or select integers, are exact in the usual float form. Others are
+        tried as table or with an offset that rounds ties up, then as a function if
+        `with_functions`. What remains takes the float form and is recorded in `inexact` with the
+        last reason.
         """
         if op_format is DEQUANT:
             return op_format.build_float_nodes(writer)
@@ -187,7 +198,7 @@ class ExactWriter(QdqWriter):
         out: Affine | None,
         bits: int,
     ) -> list[ir.Value]:
-        """Write the float operator with offsets that make it exact; return its outputs.
+        """Append the float operator with offsets that make its rounding exact; return its outputs.
 
         `out` and `bits` are the quantization parameters and the width of the output. Offsets other
         than 0 are recorded in `tie_offsets`. NotExactError if no offset makes it exact, or an input
@@ -220,7 +231,7 @@ class ExactWriter(QdqWriter):
         return [self._add_half_step(writer, value, offset.value) if offset.value else value]
 
     def _record_offsets(self, writer: FloatNodeBuilder, offsets: Sequence[TieOffset]) -> None:
-        """Record the offsets of the node's output, and the bound of its sums."""
+        """Record `offsets` by the name of the node's output, and the largest bound of its sums."""
         name = str(writer.node.outputs[0].name)
         self.tie_offsets[name] = tuple(offset.value for offset in offsets)
         self.sum_bounds[name] = max(offset.bound for offset in offsets)
@@ -254,10 +265,11 @@ class ExactWriter(QdqWriter):
     def _write_row_product(
         self, op_format: Format, writer: FloatNodeBuilder, kernel: k.Linear, offset: TieOffset
     ) -> ir.Value:
-        """Write a MatMul and a Sub of the negated bias, which includes the offset if that is exact.
+        """Append a MatMul and a Sub of the negated bias; return the result.
 
-        onnxruntime fuses a product and a sum to a Gemm, which some releases cannot open, but not a
-        product and a difference.
+        The bias includes `offset` if that is exact, else an Add follows. onnxruntime fuses a
+        product and a sum to a Gemm, which some releases cannot open, but not a product and a
+        difference.
         """
         assert isinstance(op_format, WeightedIntegerOp)
         unit = get_number(writer.attrs, "scale_x") * get_number(writer.attrs, "scale_w")
@@ -275,20 +287,23 @@ class ExactWriter(QdqWriter):
         return self._add_half_step(writer, value, offset.value)
 
     def _weight_scale(self, writer: FloatNodeBuilder) -> float | None:
-        """Return the scale of a node's weight, or None if it has several scales or no weight."""
+        """Return the only scale of the node's weight.
+
+        None if it has several scales or no weight.
+        """
         scales = get_scales(writer.attrs, "scale_w") if "scale_w" in writer.attrs else None
         return None if isinstance(scales, Sequence) else scales
 
     def _add_half_step(self, writer: FloatNodeBuilder, value: ir.Value, half: float) -> ir.Value:
-        """Add the constant `half` to a float value."""
+        """Append an Add of the constant `half` to the float `value`; return its output."""
         return writer("Add", value, writer.add_constant(np.float32(half), "half_step"))
 
     def _write_operand(
         self, writer: FloatNodeBuilder, index: int, half: float, out: Affine, rounded: bool
     ) -> ir.Value:
-        """Return operand `index` with its offset `half`.
+        """Return float operand `index` plus its offset `half`, added by a new node unless it is 0.
 
-        `rounded` is whether it is quantized to the integers of the output `out`, and dequantized.
+        With `rounded` it is then quantized to the integers of the output `out`, and dequantized.
         """
         value = writer.float_input(index)
         if not half:
@@ -303,9 +318,9 @@ class ExactWriter(QdqWriter):
         return writer("DequantizeLinear", writer("QuantizeLinear", value, *parameters), *parameters)
 
     def _write_quant_floor(self, writer: FloatNodeBuilder, kernel: Kernel) -> list[ir.Value]:
-        """Round the float input of a Quant as the simulator does: floor(x * scale + 1/2) / scale.
+        """Append nodes that round the input of a Quant: floor(x * scale + 1/2) / scale.
 
-        Returns the rounded float values. Quantization rules that have no such form return the
+        Returns [the rounded float values]. Quantization rules that have no such form return the
         input, and are recorded in `inexact`.
         """
         x = writer.raw_input(0)
@@ -334,9 +349,10 @@ class ExactWriter(QdqWriter):
         return [value if is_float32 else writer("Cast", value, to=int(ir.DataType.FLOAT))]
 
     def _write_table(self, writer: FloatNodeBuilder, kernel: k.Table) -> list[ir.Value]:
-        """Write a lookup table as a Gather of integers, and add its output to `integer_values`.
+        """Append a lookup table as a Gather of integers to `writer`; return [the integer output].
 
-        The index is the integer input plus half the number of entries. Returns the one output.
+        The index is the integer input plus half the number of entries. The output is added to
+        `integer_values`. NotExactError if the input has no integers.
         """
         index = writer("Cast", self._integer_input(writer, 0), to=int(ir.DataType.INT64))
         middle = writer.add_constant(np.int64(kernel.values.size // 2), "middle")
@@ -351,12 +367,12 @@ class ExactWriter(QdqWriter):
     def _write_function_call(
         self, op_format: Format, writer: FloatNodeBuilder, kernel: Kernel
     ) -> list[ir.Value]:
-        """Write a call of the kernel's function with the integers of the inputs.
+        """Append a call of a new function that computes the kernel from the integers of the inputs.
 
-        The function is new for every call, is named after the format and a running number, and is
-        recorded in `functions` and `function_of`. Its outputs are integers. One is returned per
-        output of the node; outputs that the kernel does not compute get the first output of the
-        call. Raises NotExactError if an input has no integers or the kernel cannot be written.
+        The function is named after the format and a running number, and recorded in `functions` and
+        `function_of`. Its outputs are integers. Returns one per output of the node; those that the
+        kernel does not compute get the first output of the call. Raises NotExactError if an input
+        has no integers or the kernel cannot be written.
         """
         operands = op_format.kernel_inputs(writer.node)
         inputs = [self._integer_input(writer, index) for index in operands]
@@ -384,7 +400,7 @@ class ExactWriter(QdqWriter):
         return [by_index.get(index, call.outputs[0]) for index in range(len(writer.node.outputs))]
 
     def _operand_qparams(self, op_format: Format, writer: FloatNodeBuilder) -> list[Affine]:
-        """Return the quantization parameters of the inputs that the kernel takes, in order.
+        """Return scale, bits and zero point of the inputs that the kernel reads, in order.
 
         Raises NotExactError if those of one are unknown.
         """
@@ -397,9 +413,9 @@ class ExactWriter(QdqWriter):
         return operands
 
     def _integer_input(self, writer: FloatNodeBuilder, index: int) -> ir.Value:
-        """Return the int8, int16 or int32 tensor of input `index`.
+        """Return the int8, int16 or int32 tensor of input `index` of the node.
 
-        This is a constant itself, or the integers that are held for a variable. Raises
+        This is a constant itself, or the integers that were written for a variable. Raises
         NotExactError if the input has only a float form, or integers of another type.
         """
         value = writer.node.inputs[index]
