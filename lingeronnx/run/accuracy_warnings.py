@@ -77,7 +77,10 @@ class PredictionCounts:
     """
 
     def __init__(self, k: int) -> None:
-        """Start without samples; `k` is the number of classes of a top-k metric."""
+        """Start without samples.
+
+        A sample is correct if its label is among the `k` largest scores.
+        """
         self.k = k
         self.samples = self.correct = self.baseline_correct = self.lost = self.gained = 0
         self.has_baseline = False
@@ -91,7 +94,9 @@ class PredictionCounts:
         baseline_scores: np.ndarray | None = None,
         is_baseline_correct: np.ndarray | None = None,
     ) -> None:
-        """Add a batch.
+        """Add the counts of a batch, in place.
+
+        Counts of the baseline are added only if both of its arguments are given.
 
         Parameters
         ----------
@@ -120,7 +125,7 @@ class PredictionCounts:
         self.merge(part)
 
     def merge(self, other: PredictionCounts) -> None:
-        """Add the counts of further samples, in place.
+        """Add the counts of `other`, of further samples, in place.
 
         Of the counts by class, the shorter ones are extended by zeros.
         """
@@ -136,16 +141,19 @@ class PredictionCounts:
 
     @property
     def drop_standard_error(self) -> float | None:
-        """Standard error of the drop in points; None without a baseline or samples."""
+        """Standard error of the accuracy drop against the baseline, in percentage points.
+
+        None without a baseline or samples.
+        """
         if not self.has_baseline or not self.samples:
             return None
         return 100 * math.sqrt(self.lost + self.gained) / self.samples
 
     def format_warnings(self, *, is_integer: bool) -> list[str]:
-        """Return the warnings about loss, chance level, and a single predicted class.
+        """Return the warnings about a loss, chance level, and a single predicted class, in order.
 
-        Empty if there are none, or no samples. `is_integer` : whether the model, which is the only
-        one if there is no baseline, is integer.
+        Empty if there are none, or no samples. `is_integer` says whether the model is an integer
+        one; it only words the message if there is no baseline.
         """
         if not self.samples:
             return []
@@ -153,7 +161,7 @@ class PredictionCounts:
         return [warning for warning in warnings if warning]
 
     def _format_loss(self) -> str:
-        """Return a warning if the accuracy is lower than the baseline's, by more than by chance.
+        """Return a warning if the accuracy is below the baseline's by more than chance explains.
 
         The drop must exceed both `_MAX_LOSS_POINTS` points and `_MAX_STANDARD_ERRORS` standard
         errors; otherwise, or without a baseline, "".
@@ -175,9 +183,9 @@ class PredictionCounts:
         )
 
     def _format_chance(self, is_integer: bool) -> str:
-        """Return a warning if the float model, or the only one, is not better than chance.
+        """Return a warning if the float baseline, or else the model, is not better than chance.
 
-        Otherwise "". `is_integer` says what the only model is called.
+        Otherwise "". `is_integer` says what the model is called if there is no baseline.
         """
         class_count = len(self.labels)
         if self.has_baseline:
@@ -190,8 +198,8 @@ class PredictionCounts:
     def _format_one_class(self) -> str:
         """Return a warning if nearly all samples are predicted as one class, unlike the labels.
 
-        Otherwise "", see `_find_single_class`. If it is the baseline's only class as well, or there
-        is no baseline, the suggested cause is the data, else the scales.
+        Otherwise "". If the baseline predicts that single class as well, or there is no baseline,
+        the data are suggested as the cause, else the scales.
         """
         index = _find_single_class(self.predicted, self.labels)
         if index is None:
@@ -209,7 +217,7 @@ class PredictionCounts:
 
 
 def _add_counts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the sum of two arrays of counts; the shorter one is filled with zeros."""
+    """Return the sum of two vectors of counts as int64; the shorter one is filled with zeros."""
     total = np.zeros(max(first.size, second.size), np.int64)
     total[: first.size] += first
     total[: second.size] += second
@@ -217,10 +225,10 @@ def _add_counts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _find_single_class(predicted: np.ndarray, labels: np.ndarray) -> int | None:
-    """Return the class that nearly all samples are predicted as, or None.
+    """Return the index of the class that nearly all samples are predicted as, or None.
 
-    It is None as well if nearly as many samples have this label. `predicted` and `labels` are
-    numbers of samples by class.
+    None also if nearly as many samples have this label, or there are fewer than two classes.
+    `predicted` and `labels` are numbers of samples by class.
     """
     samples = int(labels.sum())
     if predicted.size < 2 or not samples:
@@ -278,7 +286,10 @@ def format_chance_warning(
 
 
 def _binomial_tail_bound(fraction: float, probability: float, samples: int) -> float:
-    """Return Chernoff's bound exp(-n KL(f || p)) of P(X <= n f), for f below p."""
+    """Return Chernoff's bound of P(X <= n f) for n samples and success probability p.
+
+    It is exp(-n KL(f || p)) for a fraction f below p, else 1.
+    """
     if fraction >= probability:
         return 1.0
     divergence = (1 - fraction) * math.log((1 - fraction) / (1 - probability))
@@ -298,7 +309,7 @@ class _Range:
     high: np.ndarray
 
     def include(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Extend the range."""
+        """Extend the range, in place, by elements from `low` to `high`; NaN is ignored."""
         self.low, self.high = np.fmin(self.low, low), np.fmax(self.high, high)
 
 
@@ -340,7 +351,9 @@ class OutputChecks:
         integers: np.ndarray | None = None,
         qparams: Affine | None = None,
     ) -> None:
-        """Add a batch, with samples on axis 0.
+        """Add the checks of a batch, with samples on axis 0, in place.
+
+        Arrays of different shapes or without numbers make the output not comparable.
 
         Parameters
         ----------
@@ -361,11 +374,12 @@ class OutputChecks:
         self.merge(part)
 
     def _count_clipped(self, reference: np.ndarray, integers: np.ndarray, qparams: Affine) -> None:
-        """Count the elements of a batch that are at a bound and clearly beyond it in float.
+        """Count the elements at a bound of the integers whose float value is clearly beyond it.
 
-        `reference` are the float values. Beyond means by more than `_MIN_EXCESS_STEPS` steps and
-        `_MIN_EXCESS` of the larger bound. Sets `elements`, `clipped`, `max_excess`, `bounds` and
-        `step` of this batch; nothing if the sizes of both arrays differ.
+        `reference` are the float values of the batch. Clearly means by more than
+        `_MIN_EXCESS_STEPS` steps and `_MIN_EXCESS` of the larger bound. Sets `elements`, `clipped`,
+        `max_excess`, `bounds` and `step` of this object; does nothing if the sizes of both arrays
+        differ.
         """
         if integers.size != reference.size:
             return
@@ -382,9 +396,9 @@ class OutputChecks:
         self.max_excess = float(np.max(excess, initial=0.0))
 
     def merge(self, other: OutputChecks) -> None:
-        """Add further samples of the same output, in place.
+        """Add `other`, the checks of further samples of the same output, in place.
 
-        Samples of another shape make the checks not comparable; the bounds are those of the last
+        Samples of another shape make the output not comparable; bounds and step are the last known
         ones.
         """
         self.samples += other.samples
@@ -403,12 +417,12 @@ class OutputChecks:
         self.max_excess = max(self.max_excess, other.max_excess)
 
     def format_warnings(self) -> list[str]:
-        """Return the warnings about an output that is constant, or clipped in many elements."""
+        """Return up to two warnings: the output is constant, and many elements are clipped."""
         warnings = [self._format_constant(), self._format_clipped()]
         return [warning for warning in warnings if warning]
 
     def _format_constant(self) -> str:
-        """Return a warning if the output is the same for all samples, and the float one is not.
+        """Return a warning if the output never varies between samples but the float model's does.
 
         Otherwise, or with fewer than two samples, "". The float output varies if an element's range
         over the samples exceeds `_MIN_VARIATION` of the largest magnitude, or
@@ -435,10 +449,10 @@ class OutputChecks:
         )
 
     def _format_clipped(self) -> str:
-        """Return a warning if a large fraction of the elements is at the integers' limits, else "".
+        """Return a warning if many elements are at the limits of the integers, else "".
 
-        It is large from `_MIN_CLIPPED_FRACTION` on; only elements whose float value is clearly
-        beyond the limit count (`_count_clipped`).
+        Many is `_MIN_CLIPPED_FRACTION` or more of all; only elements count whose float value is
+        clearly beyond the limit.
         """
         if not self.elements or self.clipped < _MIN_CLIPPED_FRACTION * self.elements:
             return ""
@@ -452,12 +466,15 @@ class OutputChecks:
 
 
 def _measure_range(array: np.ndarray) -> _Range:
-    """Return the range of each element over the samples on axis 0."""
+    """Return the range over the samples (axis 0) of each element of `array`; NaN is ignored."""
     return _Range(np.fmin.reduce(array, axis=0), np.fmax.reduce(array, axis=0))
 
 
 def format_sqnr_warning(name: str, sqnr_db: float) -> str:
-    """Return a warning if an output's SQNR against the float model is low or NaN, else ""."""
+    """Return a warning if SQNR `sqnr_db` of output `name` is below `MIN_SQNR_DB`, else "".
+
+    NaN gives a warning as well.
+    """
     if sqnr_db >= MIN_SQNR_DB:
         return ""
     return (
@@ -487,19 +504,22 @@ class FunctionDifferences:
     baseline_values: list[float] = field(default_factory=list)
 
     def add(self, sums: Sequence[float], baseline_sums: Sequence[float]) -> None:
-        """Add a batch: of both models, (sum of the metric weighted by samples, samples)."""
+        """Add a batch, given as (sum of the metric weighted by samples, samples) of both models.
+
+        `sums` are the model's, `baseline_sums` the float model's.
+        """
         count = int(sums[1])
         self.counts.append(count)
         self.values.append(sums[0] / max(count, 1))
         self.baseline_values.append(baseline_sums[0] / max(count, 1))
 
     def format_warnings(self, metric: str) -> list[str]:
-        """Return a warning, in a list, if the metric differs from the float model's, else [].
+        """Return [warning] if a user's metric differs from the float model's by too much, else [].
 
         It must change by more than `_MAX_STANDARD_ERRORS` standard errors, and by more than
         `_MIN_FUNCTION_CHANGE` of the float value; if it rises or the error is unknown, by more than
-        `_MIN_UNCERTAIN_CHANGE` of it (for few samples, more). NaN in integers only is also warned
-        about.
+        `_MIN_UNCERTAIN_CHANGE` of it (for few samples, more). A metric that is NaN for the model
+        only is warned about too. `metric` is its name.
         """
         samples = sum(self.counts)
         if not samples:
@@ -531,7 +551,7 @@ class FunctionDifferences:
         return [warning]
 
     def _standard_error(self, weights: np.ndarray) -> float | None:
-        """Return the standard error of the mean difference; None with few batches.
+        """Return the standard error of the mean difference of both metrics; None for few batches.
 
         `weights` [batches] are the batches' fractions of the samples. Few is less than
         `_MIN_BATCHES`.

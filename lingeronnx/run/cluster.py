@@ -51,7 +51,7 @@ class Job(Protocol[_In, _Out]):
     def start(self) -> Callable[[_In], _Out]:
         """Return the function that processes one item.
 
-        It is called on the worker, so that sessions and the like are opened there.
+        It is called once on the worker, so that sessions and the like are opened there.
         """
         ...
 
@@ -102,9 +102,9 @@ class _PackedJob(Generic[_Item, _Result]):
 
 
 def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
-    """Pickle a job, and compute its key, a hash of the bytes.
+    """Pickle a job together with its key, a hash of the bytes.
 
-    ConfigError if it cannot be pickled.
+    Raises ConfigError if it cannot be pickled.
     """
     try:
         body = pickle.dumps(job)
@@ -124,9 +124,10 @@ class _WorkerState:
     lock: Lock = field(default_factory=Lock)
 
     def run_item(self, job: _PackedJob[_Item, _Result], item: _Item) -> _Result:
-        """Process one item at a time, because threads must not share sessions.
+        """Return the result of `job` for `item`.
 
-        The function of a job is loaded at its first item, and replaces that of another job.
+        One item at a time, because threads must not share sessions. The function of a job is loaded
+        at its first item, and replaces that of another job.
         """
         with self.lock:
             if job.key not in self.functions:
@@ -143,6 +144,8 @@ _WORKER_STATE = _WorkerState()
 
 @dataclass
 class _ReceivedJob:
+    """The job of this worker process; None before a worker process has received one."""
+
     job: _PackedJob | None = None
 
 
@@ -150,13 +153,13 @@ _RECEIVED_JOB = _ReceivedJob()
 
 
 def _init_worker(job: _PackedJob, threads: int) -> None:
-    """Store the job and the number of threads in a new worker process."""
+    """Store `job` in a new worker process, and the number of threads in LINGERONNX_THREADS."""
     os.environ["LINGERONNX_THREADS"] = str(threads)
     _RECEIVED_JOB.job = job
 
 
 def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - types of the job
-    """Return the result of the job of this worker process for `item`."""
+    """Return the result for `item` of the job that this worker process received."""
     assert _RECEIVED_JOB.job is not None
     return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
@@ -191,7 +194,8 @@ def _submit_in_order(
 ) -> Generator[tuple[_Item, _Future], None, None]:
     """Yield (item, submitted result) in the order of `items`.
 
-    Keeps up to `_PREFETCH_PER_WORKER` * `workers` items submitted before the first is yielded.
+    `submit` starts the work on an item. Up to `_PREFETCH_PER_WORKER` * `workers` items are
+    submitted before the first is yielded.
     """
     pending: deque[tuple[_Item, _Future]] = deque()
     for item in items:
@@ -219,7 +223,8 @@ def _map_on_cluster(
 ) -> Iterator[_Result]:
     """Yield the results of all items in order, computed by the Dask cluster at `address`.
 
-    Lost workers are logged. ConfigError if Dask, the scheduler, or all workers are missing.
+    Lost workers are logged. Raises ConfigError if Dask is not installed, no scheduler answers, the
+    cluster has no worker, or workers are killed again and again.
     """
     try:
         from distributed import Client
@@ -258,18 +263,18 @@ def _log_lost_workers(previous: set[str], current: set[str]) -> set[str]:
 
 
 class _ClusterJob(Generic[_Item, _Result]):
-    """A job that was sent to the workers of a cluster."""
+    """A job that was sent to all workers of a Dask cluster."""
 
     def __init__(self, client: Client, job: _PackedJob[_Item, _Result]) -> None:
-        """Send the job to all workers of the cluster."""
+        """Send the pickled `job` to all workers of the cluster that `client` is connected to."""
         self._client, self._job = client, job
         self._scattered_job = self._scatter_with_retry(job, broadcast=True)
 
     def _scatter_with_retry(self, data: object, broadcast: bool = False) -> object:
         """Send data to one worker, or to all if `broadcast`; return Dask's future of the data.
 
-        Repeated up to `_MAX_TRIES` times, since the selected worker may just be disappearing; the
-        last error is passed on.
+        An OSError is retried up to `_MAX_TRIES` times in all, since the selected worker may just be
+        disappearing; the last one is passed on.
         """
         for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):
@@ -278,16 +283,16 @@ class _ClusterJob(Generic[_Item, _Result]):
         return self._client.scatter(data, broadcast=broadcast, hash=False)
 
     def submit(self, item: _Item) -> Remote[_Result]:
-        """Send `item` to one worker, and return the future of its result."""
+        """Send `item` to one worker and return the future of its result, without waiting."""
         return self._client.submit(
             _run_on_dask_worker, self._scattered_job, self._scatter_with_retry(item), pure=False
         )
 
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
-        """Return the result of an item.
+        """Wait for `future` and return the result of `item`.
 
         If its worker was lost, the job and the item are sent again, up to `_MAX_TRIES` times in
-        total; then ConfigError.
+        all; then ConfigError is raised.
         """
         from distributed import KilledWorker
 

@@ -46,10 +46,10 @@ class CompiledHost:
     def __init__(
         self, folder: str | os.PathLike[str], parts: Sequence[dict[str, Any]] | None = None
     ) -> None:
-        """Collect the entries of the host parts by name; each is compiled when it is first used.
+        """Store the entries of the host parts by name; each part is compiled when it is first used.
 
         `folder` is that of the deployed program; `parts` are the entries of its manifest, None to
-        read them from there.
+        read them from there. Raises ConfigError if the manifest cannot be read.
         """
         self._folder = Path(folder)
         entries = _load_manifest_parts(self._folder) if parts is None else parts
@@ -57,12 +57,14 @@ class CompiledHost:
         self._functions: dict[str, Any] = {}
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Compute the outputs of one host part for one sample, compiling it if it is used first.
+        """Compute the outputs of host part `part` for one sample, in order; compiled at first use.
+
+        Arrays are converted to the types in the manifest.
 
         Raises
         ------
         ModelError
-            If the program was deployed from another model.
+            If the folder has no such part with these inputs, or an input has another shape.
         ConfigError
             If the part cannot be compiled.
         """
@@ -92,7 +94,8 @@ class CompiledHost:
     def _compile_part(self, entry: dict[str, Any]) -> Any:  # noqa: ANN401 - a foreign function
         """Compile the C of a host part and return its function; `entry` is that of the manifest.
 
-        The compiler is CC, or cc. ConfigError if there is none or it fails.
+        The compiler is that in the environment variable CC, or cc. Raises ConfigError if there is
+        none or it fails.
         """
         source, compiler = self._folder / entry["source"], shlex.split(os.environ.get("CC", "cc"))
         if not compiler or shutil.which(compiler[0]) is None:
@@ -112,9 +115,9 @@ class CompiledHost:
 
 
 def _load_manifest_parts(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of the program's parts in the manifest.json of a deployed folder.
+    """Return the entries of all program parts in the manifest.json of a deployed folder.
 
-    ConfigError if there is none, it cannot be read, or it has another version.
+    Raises ConfigError if there is none, it cannot be read, or it has no C program.
     """
     try:
         body = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))

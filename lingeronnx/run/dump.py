@@ -42,7 +42,7 @@ _MAX_FIRST_VALUES = 8  # that a summary shows
 
 
 def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
-    """Return a dict with `scale` (None without `qparams`) and, if it is not 0, `zero_point`."""
+    """Return {"scale": scale}, None without `qparams`, and "zero_point" if it is not 0."""
     if qparams is None:
         return {"scale": None}
     entries: dict[str, object] = {"scale": qparams.scale}
@@ -52,9 +52,9 @@ def qparams_to_json(qparams: Affine | None) -> dict[str, object]:
 
 
 def qparams_from_json(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
-    """Return the parameters that `qparams_to_json` wrote in `entry`, of the width of `dtype`.
+    """Return the quantization parameters stored as `scale` and `zero_point` in `entry`.
 
-    None if the scale is None, which means real values.
+    Their width is that of `dtype`. None if the scale is None, which means real values.
     """
     if entry["scale"] is None:
         return None
@@ -93,7 +93,7 @@ class DumpFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Store the path; the folder is created by `__enter__`."""
+        """Store the path; the folder is created when the `with` block is entered."""
         self.path = Path(path)
         self._entries: dict[str, dict[str, Any]] = {}
         self._open = contextlib.ExitStack()
@@ -122,7 +122,7 @@ class DumpFolder:
     ) -> None:
         """Write the index and replace the folder; after an exception discard the new one.
 
-        ConfigError if the index cannot be written.
+        Raises ConfigError if the files cannot be written.
         """
         if exception_type is not None:
             self._open.__exit__(exception_type, exception, traceback)
@@ -137,10 +137,10 @@ class DumpFolder:
             ) from error
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Append a batch of tensor `name` to its file; a scalar becomes one row.
+        """Append a batch of tensor `name` to its file, along axis 0; a scalar becomes one row.
 
-        `qparams` are those of integers, else None; those of the first batch enter the index.
-        ConfigError if dtype or shape of a row changes, or the file cannot be written.
+        `qparams` are those of integers, else None; those of the first batch enter the index. Raises
+        ConfigError if dtype or row shape changes, or the file cannot be written.
         """
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array
@@ -175,9 +175,9 @@ class DumpFolder:
             ) from error
 
     def _write_index(self) -> None:
-        """Write the index, and link the files of the old folder that belong to no dump.
+        """Write the index, and link files of the old folder that belong to no dump into the new.
 
-        They are linked into the new folder, so that they survive the replacement.
+        So they survive the replacement.
         """
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
         (self._new_folder / INDEX_FILE).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -199,9 +199,9 @@ def _dump_file_names(folder: Path) -> set[str]:
 
 
 def _write_npy_header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
-    """Write the .npy header; numpy pads it so that a longer axis 0 does not change its size.
+    """Write an .npy header of `shape` and `dtype` at the beginning of `file`.
 
-    It is written at the beginning of `file`, over the previous one.
+    It replaces the previous one: a longer axis 0 does not change its size, because numpy pads it.
     """
     file.seek(0)
     np.lib.format.write_array_header_1_0(
@@ -234,8 +234,8 @@ class TensorSummary:
     def add(self, array: np.ndarray, qparams: Affine | None) -> None:
         """Add one batch, whose values are integers with `qparams`, or real if it is None.
 
-        Axis 0 of the batch is added to that of the shape; the other axes are those of the last
-        batch.
+        Axis 0 of the batch is added to that of the shape; the other axes, dtype and parameters are
+        those of the last batch.
         """
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
@@ -251,19 +251,23 @@ class TensorSummary:
 
     @property
     def mean(self) -> float:
-        """Mean of all values; NaN if there are none."""
+        """Mean of all stored values; NaN if there are none."""
         return self._total / self._count if self._count else math.nan
 
     def real(self, value: float) -> float:
-        """Return the real value of the stored `value`; unchanged for a float tensor."""
+        """Convert the stored `value` to a real one: (value - zero point) / scale.
+
+        Unchanged for a float tensor.
+        """
         if self.qparams is None:
             return value
         return (value - self.qparams.zero_point) / self.qparams.scale
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON-ready values.
+        """Return the summary as JSON values by name, such as "shape", "scale", "min" and "mean".
 
-        The real values of integers are (integer - `zero_point`) / `scale`.
+        Min, max, mean and first values are as stored; the real values of integers are (integer -
+        `zero_point`) / `scale`.
         """
         return {
             "name": self.name,

@@ -149,9 +149,9 @@ def evaluate(
 
 
 def _open_baseline(baseline: ir.ModelLike | Session, session: Session) -> Session:
-    """Open the baseline of `session`.
+    """Open the float model to compare `session` with.
 
-    Inputs that were fixed when `session` was quantized are fixed in its float model as well.
+    Inputs that were fixed when `session` was quantized are fixed in it as well.
     """
     base = baseline if isinstance(baseline, Session) else Session(baseline)
     model = apply_fixed_inputs(base.model, session.model)
@@ -159,9 +159,9 @@ def _open_baseline(baseline: ir.ModelLike | Session, session: Session) -> Sessio
 
 
 def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
-    """Return the metric `name`; by default "top1" with labels, "sqnr" with only a baseline `base`.
+    """Return `name`, or by default "top1" if there are labels, else "sqnr" with baseline `base`.
 
-    ConfigError if there is neither.
+    Raises ConfigError if there is neither.
     """
     if name is not None:
         return name
@@ -189,10 +189,10 @@ class _BatchResult:
 
 
 class _ResultChecks:
-    """What the warnings about a result need, summed over batches."""
+    """Counts, summed over batches, from which warnings about an evaluation are made."""
 
     def __init__(self, metric: str, output: str) -> None:
-        """Start without batches of `output`, measured by `metric`."""
+        """Start without batches of output `output`, measured by metric `metric`."""
         self._metric = metric
         self.predictions = PredictionCounts(0)
         self._output = OutputChecks(output)
@@ -214,7 +214,7 @@ class _ResultChecks:
     def format_warnings(self, measure: object, *, is_integer: bool) -> list[str]:
         """Return the warnings about predictions, the user's metric, SQNR and the output.
 
-        `measure` is the metric with all results (SQNR is checked if it is an `Agreement`),
+        `measure` is the metric over all batches (SQNR is checked if it is an `Agreement`),
         `is_integer` whether the model is an integer one.
         """
         warnings = self.predictions.format_warnings(is_integer=is_integer)
@@ -235,13 +235,16 @@ class _MetricJob:
 
     @cached_property
     def metric_factory(self) -> tuple[Callable[[], Any], str]:
-        """Function that creates a measure, and its unit; a user's function is loaded once."""
+        """(function that creates a measure, its unit).
+
+        A user's function is loaded once.
+        """
         return resolve_metric(self.metric)
 
     def create_measures(self) -> list[Any]:
         """Create a measure for the model, and one for the baseline if the metric uses labels.
 
-        ConfigError if the metric compares two models and there is no baseline.
+        Raises ConfigError if the metric compares two models and there is no baseline.
         """
         create, _ = self.metric_factory
         measure = create()
@@ -254,16 +257,19 @@ class _MetricJob:
         return [measure]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments only."""
+        """Pickle the arguments only, without the loaded metric."""
         return _MetricJob, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], _BatchResult]:
-        """Return the function that measures a batch."""
+        """Return the function that measures a batch (feeds, labels)."""
         return self._measure_batch
 
     @cached_property
     def _integer_tensors(self) -> list[str]:
-        """Names of the integer tensors that the output is dequantized from: one, or none."""
+        """Names of the integer tensors that the output is dequantized from: one, or none.
+
+        Empty for a float model and without a baseline.
+        """
         if not self.model.is_integer or self.base is None:
             return []
         floats = self.model.floats
@@ -272,10 +278,10 @@ class _MetricJob:
     def _run_model(
         self, feeds: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None, Affine | None]:
-        """Return the output, and the integers that it is dequantized from with their parameters.
+        """Return the measured output, the integers it is dequantized from, and their parameters.
 
         The latter two are None if the output is not dequantized from integers or these are not
-        available. The output is `self.output`.
+        available. Raises ConfigError if the model does not have the output.
         """
         names = list(dict.fromkeys([self.output, *self._integer_tensors]))
         tensors: dict[str, tuple[np.ndarray, Affine | None]] = {}
@@ -290,10 +296,10 @@ class _MetricJob:
         return output, integers, integer_qparams
 
     def _measure_batch(self, batch: Batch) -> _BatchResult:
-        """Measure a batch.
+        """Measure a batch (feeds, labels).
 
         A metric with labels measures model and baseline against these; another compares the model
-        with the baseline. DataError if labels are missing, or the output does not follow the
+        with the baseline. Raises DataError if labels are missing, or the output does not follow the
         samples.
         """
         feeds, labels = batch
@@ -330,7 +336,7 @@ class _MetricJob:
         return _BatchResult(len(actual), sums, predictions, output_checks)
 
     def _check_size(self, actual: np.ndarray, reference: np.ndarray) -> None:
-        """Raise DataError if the output of the model and of the baseline have other sizes."""
+        """Raise DataError if the outputs of the model and of the baseline have different sizes."""
         if np.size(reference) != np.size(actual):
             shapes = f"{list(np.shape(actual))}, the baseline's {list(np.shape(reference))}"
             raise DataError(

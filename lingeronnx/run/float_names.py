@@ -12,7 +12,8 @@ def map_to_float_names(graph: ir.Model) -> dict[str, str]:
     """Map each integer tensor at a Quant or Dequant to the float tensor that it represents.
 
     A tensor with several Dequants is mapped to the output of the first. A Requant only changes the
-    scale, so its output is mapped to the float tensor of its input.
+    scale, so its output is mapped like its input, or else to its input. Other integer tensors are
+    missing.
     """
     float_names: dict[str, str] = {}
     requants = []

@@ -20,9 +20,10 @@ __all__ = ["build_host_model", "expand_dequant", "iter_read_names"]
 
 
 def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return [Cast, Mul], which compute a Dequant, and add the factor 1 / scale to `model`.
+    """Return [Cast, Mul], standard nodes that compute Dequant node `dequant`.
 
-    The scale is a power of two, so only the Cast rounds.
+    The constant 1 / scale is added to `model`, in place. The scale is a power of two, so only the
+    Cast rounds.
     """
     used_names: set[str] = set()
     for node in model.graph.node:
@@ -40,9 +41,9 @@ def expand_dequant(model: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx
 
 
 def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of the inputs of a node, then of outer tensors that its subgraphs consume.
+    """Yield the names of the inputs of `node`, then of outer tensors that its subgraphs consume.
 
-    Absent inputs are omitted; a name may come several times.
+    Absent inputs are left out; a name may come several times.
     """
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
@@ -54,7 +55,7 @@ def iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _iter_outer_names(subgraph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that a subgraph's nodes or outputs consume and it does not define."""
+    """Yield the names that a subgraph's nodes or outputs consume and that it does not define."""
     defined = {value.name for value in (*subgraph.input, *subgraph.initializer)}
     for node in subgraph.node:
         defined.update(node.output)
@@ -69,7 +70,8 @@ def build_host_model(
     """Build a model of some nodes of `model`, or return None if there are no nodes.
 
     Its inputs are the tensors that the nodes consume and do not compute, constants apart; its
-    outputs are those of `outputs` that they compute, in that order.
+    outputs are those of `outputs` that they compute, in that order. Raises ModelError if an input
+    or output has no type.
     """
     if not nodes:
         return None
@@ -118,9 +120,10 @@ def _copy_functions(model: onnx.ModelProto, host_model: onnx.ModelProto) -> None
 
 
 def _make_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
-    """Return a tensor's name and type, which is float at a Quant or Dequant by default.
+    """Return name and type of tensor `name` as `model` declares it.
 
-    ModelError if the model has no type for another tensor.
+    Without a declaration, a tensor at a Quant or Dequant is float of unknown shape; for others
+    ModelError is raised.
     """
     graph = model.graph
     for value in (*graph.value_info, *graph.input, *graph.output):

@@ -25,7 +25,7 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (means, standard deviations) of a batch as float64 vectors.
 
     They have one value per channel for [N, C, H, W] with at most `_MAX_CHANNELS` channels, else one
-    for all.
+    for all elements.
     """
     is_per_channel = array.ndim == 4 and array.shape[1] <= _MAX_CHANNELS
     axes = (0, 2, 3) if is_per_channel else tuple(range(array.ndim))
@@ -36,8 +36,8 @@ def compute_moments(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> None:
     """Store mean and standard deviation of the float arrays `feeds` in the metadata of `model`.
 
-    `feeds` maps input -> array; values have 6 digits. Arrays of other types, and empty ones, are
-    left out.
+    `feeds` maps input -> array; values are rounded to 6 digits. Arrays of other types, and empty
+    ones, are left out; nothing is stored if none is left.
     """
     moments = {}
     for name, array in feeds.items():
@@ -52,7 +52,9 @@ def store_input_moments(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Non
 
 
 def load_input_moments(model: ir.Model) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {input: (means, standard deviations)} from the metadata; empty if there are none.
+    """Return input -> (means, standard deviations) from the metadata of `model`.
+
+    {} if there are none.
 
     Raises
     ------

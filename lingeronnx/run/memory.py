@@ -30,17 +30,17 @@ def bytes_per_sample(model: ir.Model) -> int:
 
 
 def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> int:
-    """Choose a batch size for samples of `sample_bytes` bytes, from 1 to `max_batch`.
+    """Choose a batch size, 1 to `max_batch`, for samples of `sample_bytes` bytes.
 
-    The tensors of a batch use an eighth of `budget_bytes`.
+    The tensors of a batch use at most an eighth of `budget_bytes`, except for batch size 1.
     """
     return max(1, min(budget_bytes // 8 // max(sample_bytes, 1), max_batch))
 
 
 def trim_memory() -> None:
-    """Return freed memory to the operating system (glibc's malloc_trim); does nothing elsewhere.
+    """Return freed memory to the operating system by glibc's malloc_trim.
 
-    glibc otherwise keeps it for each thread.
+    Does nothing elsewhere. glibc otherwise keeps it for each thread.
     """
     if sys.platform != "linux":
         return

@@ -30,13 +30,16 @@ class Agreement:
     needs_labels = False
 
     def __init__(self, report: str = "sqnr") -> None:
-        """Start with empty sums. `report` is the measure that is the result, such as "sqnr"."""
+        """Start with empty sums.
+
+        `report` names the measure that `value` returns: "sqnr", "mse" or "cosine".
+        """
         self.report = report
         self._count = 0
         self._error = self._signal = self._other = self._cross = 0.0
 
     def add(self, reference: np.ndarray, array: np.ndarray) -> None:
-        """Add one batch; both arrays have the same shape.
+        """Add one batch; both arrays have the same number of elements.
 
         Elements that are not finite in `reference` are left out.
         """
@@ -50,7 +53,7 @@ class Agreement:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Number of elements, and the sums of (a-b)^2, a^2, b^2 and a*b."""
+        """(number of elements, sums of (a-b)^2, a^2, b^2 and a*b), a being the reference."""
         return self._count, self._error, self._signal, self._other, self._cross
 
     def merge(self, sums: Sequence[float]) -> None:
@@ -68,7 +71,7 @@ class Agreement:
 
     @property
     def mse(self) -> float:
-        """Mean squared error."""
+        """Mean squared error over all elements; 0 without any."""
         return self._error / max(self._count, 1)
 
     @property
@@ -86,7 +89,7 @@ class Agreement:
 
     @property
     def value(self) -> float:
-        """The measure named `report`."""
+        """The measure that was chosen at the start: SQNR in dB, mean squared error, or cosine."""
         return float(getattr(self, self.report))
 
 
@@ -96,20 +99,23 @@ class TopK:
     needs_labels = True
 
     def __init__(self, k: int) -> None:
-        """Start without samples; a sample is right if its label is among the best `k` scores."""
+        """Start without samples.
+
+        A sample is correct if its label is among the `k` largest scores.
+        """
         self.k = k
         self._hits = self._count = 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Add labels [N] and scores [N, classes]; equal scores are ranked by index.
+        """Add labels [N] and scores [N, ...], whose axes after 0 are classes.
 
-        A label counts as right if it is among the `k` largest scores. DataError if scores are not
-        numbers, or a label is not a class index.
+        Of equal scores, the smaller index ranks first. Raises DataError if scores are not numbers,
+        or a label is not a class index.
 
         Returns
         -------
         numpy.ndarray
-            bool [N]: whether each sample is right.
+            bool [N]: whether each sample's label is among the `k` largest scores.
         """
         if not scores.ndim or scores.dtype.kind not in "iufb":
             is_text = scores.dtype.kind in "OUS"
@@ -126,17 +132,17 @@ class TopK:
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Number of correct samples, and of all."""
+        """(number of correct samples, number of all)."""
         return self._hits, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
-        """Add the sums (hits, samples) of another measure, in place."""
+        """Add the sums (correct samples, samples) of another measure, in place."""
         self._hits += int(sums[0])
         self._count += int(sums[1])
 
     @property
     def value(self) -> float:
-        """Percentage of correct samples."""
+        """Percentage of correct samples; 0 without samples."""
         return 100.0 * self._hits / max(self._count, 1)
 
 
@@ -146,7 +152,7 @@ def _check_labels(labels: object, classes: int) -> np.ndarray:
     Raises
     ------
     DataError
-        If they are not class indices of the output.
+        If they are not one whole number per sample from 0 to `classes` - 1.
     """
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
@@ -168,12 +174,12 @@ def _check_labels(labels: object, classes: int) -> np.ndarray:
 
 
 def call_user_function(label: str, function: Callable[..., Any], *arguments: object) -> float:
-    """Call a user's function and return its result as float.
+    """Call a user's function with `arguments` and return its result as float.
 
     Raises
     ------
     ConfigError
-        If it fails. `label` describes its role in the message.
+        If it fails or its result is no number. `label` describes its role in the message.
     """
     with wrap_user_errors(f"{label} failed", ConfigError):
         return float(function(*arguments))
@@ -185,18 +191,21 @@ class _CustomMetric:
     needs_labels = True
 
     def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]) -> None:
-        """Start without samples; function(outputs, labels) measures a batch."""
+        """Start without samples; `function(outputs, labels)` returns the value of a batch."""
         self._function = function
         self._total, self._count = 0.0, 0
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        """Add one batch: the function's value of it, weighted by the number of samples."""
+        """Add one batch: the user's function of it, weighted by the number of samples.
+
+        Raises ConfigError if the function fails.
+        """
         value = call_user_function("the metric function", self._function, scores, labels)
         self.merge((value * len(scores), len(scores)))
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Weighted sum, and number of samples."""
+        """(sum of values weighted by samples, number of samples)."""
         return self._total, self._count
 
     def merge(self, sums: Sequence[float]) -> None:
@@ -206,7 +215,7 @@ class _CustomMetric:
 
     @property
     def value(self) -> float:
-        """Mean over all samples."""
+        """Mean of the metric over all samples; 0 without samples."""
         return self._total / max(self._count, 1)
 
 
@@ -220,17 +229,17 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def resolve_metric(name: str) -> tuple[Callable[[], Any], str]:
-    """Return (function that creates the measure, unit) of a metric.
+    """Return (function that creates the measure, unit of its value) of metric `name`.
 
     Parameters
     ----------
     name
-        A key of `METRICS`, or ``module:function``.
+        A key of `METRICS`, or ``module:function``, which is loaded.
 
     Raises
     ------
     ConfigError
-        If the name is unknown.
+        If the name is unknown or not a text. DataError if there is no such function.
     """
     if not isinstance(name, str):
         raise ConfigError(

@@ -63,8 +63,8 @@ class PartsRunner:
     ) -> None:
         """Create a runner for every chip part and, if `host` is None, one per host part.
 
-        `host` computes all host parts instead; `arithmetic` and `target` are those of
-        `IntegerRunner`.
+        `host` computes all host parts instead. `arithmetic` is "executor", "training" or None for
+        the graph's default; `target` None is the platform of the graph.
         """
         self.parts = parts
         self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
@@ -104,7 +104,7 @@ class PartsRunner:
             yield PartRun(part, inputs, outputs, tensors)
 
     def run_chip_part(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all tensors of the chip part `name` for one sample, by name.
+        """Run chip part `name` on one sample and return all its tensors by name.
 
         Inputs of Quants may be passed as integers.
         """
@@ -112,9 +112,9 @@ class PartsRunner:
         return {tensor: np.asarray(array) for tensor, array, _ in results}
 
     def run_host_part(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of host part `name` for one sample, in the part's order.
+        """Run host part `name` on one sample and return its outputs in order.
 
-        `arrays` are its inputs, in order.
+        `arrays` are its inputs, in order. Raises StopIteration if there is no such part.
         """
         part = next(part for part in self.parts.host_parts if part.name == name)
         return list(self._run_on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
@@ -124,7 +124,7 @@ class PartsRunner:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of a host part by name, from the host function or onnxruntime.
 
-        ModelError if the host function returns another number of outputs.
+        Raises ModelError if the host function returns another number of outputs.
         """
         if self._host is None:
             results = self._float_runners[part.name].run(inputs)
@@ -143,7 +143,9 @@ class PartsRunner:
         names: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Run a batch and yield `(name, array, qparams or None)`, as `IntegerRunner` does.
+        """Run a batch, sample by sample, and yield `(name, array, qparams or None)`.
+
+        Tensors come part by part; arrays of all samples are concatenated on axis 0.
 
         Parameters
         ----------
@@ -179,9 +181,9 @@ class PartsRunner:
     def _run_sample(
         self, feed: Mapping[str, np.ndarray], names: Collection[str] | None
     ) -> dict[str, tuple[np.ndarray, Affine | None]]:
-        """Run one sample through all parts; return {tensor: (array, qparams or None)}.
+        """Run one sample through all parts; return tensor -> (array, qparams or None).
 
-        Only the tensors `names`, or all with None.
+        Only the tensors in `names`, or all for None.
         """
         tensors = {}
         for part_run in self.iter_parts(feed):

@@ -57,7 +57,8 @@ class ProgramPart:
     def choice(self) -> PackerArguments:
         """Packer arguments of a chip part with the verdict on them, chosen once.
 
-        See `Target.evaluate_packing`. The graph must not change afterwards.
+        They are those chosen together with other parts, or else the best for this one. The graph
+        must not change afterwards.
         """
         assert self.target is not None
         if self.preset_choice is not None:
@@ -65,7 +66,10 @@ class ProgramPart:
         return self.target.evaluate_packing(self.graph)
 
     def choice_for_arguments(self, argv: Sequence[str] | None) -> PackerArguments:
-        """Return arguments and verdict of a chip part under `argv`, or its `choice` for None."""
+        """Evaluate a chip part under packer arguments `argv`.
+
+        None returns the arguments chosen for it. Returns the arguments with the verdict.
+        """
         assert self.target is not None
         return self.choice if argv is None else self.target.evaluate_packing(self.graph, argv)
 
@@ -79,12 +83,12 @@ class PartitionedProgram:
 
     @property
     def chip(self) -> tuple[ProgramPart, ...]:
-        """The parts that run on the chip."""
+        """The parts that run on the chip, in execution order."""
         return tuple(part for part in self.parts if part.chip)
 
     @property
     def host_parts(self) -> tuple[ProgramPart, ...]:
-        """The parts that run on the host."""
+        """The parts that run on the host, in execution order."""
         return tuple(part for part in self.parts if not part.chip)
 
 
@@ -143,8 +147,8 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
 def _preset_choices(parts: Sequence[ProgramPart], target: Target) -> list[ProgramPart]:
     """Return `parts` with the packer arguments that the vendor chose for all chip parts together.
 
-    Host parts are unchanged; chip parts for which the vendor returned no choice have None, so that
-    `choice` evaluates them one by one.
+    Also marks in the graphs which of them keep their constants in shared memory. Host parts are
+    unchanged; a chip part without a choice has None and is evaluated on its own later.
     """
     graphs = [part.graph for part in parts if part.chip]
     choices = iter(target.vendor.assign_resident_constants(graphs, target))
@@ -182,7 +186,7 @@ class _StageAssignment:
         return consumers
 
     def _find_earliest_stages(self) -> dict[int, int]:
-        """Return {id of a node: the first stage in which it can run}, without constants.
+        """Return id of a node -> the first stage in which it can run; Constant nodes are left out.
 
         Chip nodes have odd stages, host nodes even ones, and none comes before its producers.
         """
@@ -224,7 +228,7 @@ class _StageAssignment:
     def _find_consumer_stages(
         self, node: ir.Node, stages: Mapping[int, frozenset[int]]
     ) -> frozenset[int]:
-        """Return the union of the stages of all consumers of `node`.
+        """Return the union of the stages of all consumers of `node`, empty without any.
 
         `stages` maps the id of a node to its stages, and must contain the consumers.
         """
@@ -235,7 +239,7 @@ class _StageAssignment:
         return consumer_stages
 
     def _is_host_fed_quant(self, node: ir.Node) -> bool:
-        """Whether `node` is a Quant whose input a chip node does not compute."""
+        """Whether `node` is a Quant whose input no chip node computes."""
         return (
             node.op_type == QUANT.name
             and id(ir.producer(ir.require_input(node))) not in self._chip_nodes
@@ -251,11 +255,11 @@ class _StageAssignment:
         return indices
 
     def indices(self, stage: int) -> frozenset[int]:
-        """Return the indices of a stage's nodes in graph order."""
+        """Return the indices, in graph order, of the nodes of `stage`; empty if it has none."""
         return frozenset(self.node_indices.get(stage, ()))
 
     def nodes(self, stage: int) -> list[ir.Node]:
-        """Return the nodes of a stage in graph order; [] if all of them are constants."""
+        """Return the nodes of `stage` in graph order; [] if all of them are constants."""
         nodes = [self.order[index] for index in self.node_indices.get(stage, ())]
         return nodes if any(id(node) not in self._constant_nodes for node in nodes) else []
 
@@ -281,7 +285,7 @@ class _ChipSubgraph:
             self._graph, self._indices = graph, list(range(len(graph.graph)))
 
     def extract_stage(self, stage: int) -> ir.Model:
-        """Return the chip part of a stage as a model of its own."""
+        """Return the chip nodes of `stage` as a model of its own."""
         stage_indices = self._assignment.indices(stage)
         positions = [i for i, index in enumerate(self._indices) if index in stage_indices]
         return extract_chip_nodes(self._graph, positions, self._target)
@@ -290,10 +294,10 @@ class _ChipSubgraph:
 def _extract_host_part(
     proto: onnx.ModelProto, assignment: _StageAssignment, stage: int
 ) -> ir.Model:
-    """Return the host part of a stage of the complete model `proto`.
+    """Return the host nodes of `stage` of the complete model `proto` as a model of its own.
 
     Its outputs are first the tensors that later stages consume, in their order, then graph outputs.
-    Dequants of the host become standard nodes.
+    Dequants of the host become standard nodes, whose constants are added to `proto`.
     """
     protos = proto.graph.node
     nodes: list[onnx.NodeProto] = []
@@ -313,5 +317,5 @@ def _extract_host_part(
 
 
 def _is_output(node: ir.Node) -> bool:
-    """Whether a node writes a graph output."""
+    """Whether any output of `node` is a graph output."""
     return any(value.is_graph_output() for value in node.outputs)

@@ -37,9 +37,9 @@ def store_provenance(
     settings: Mapping[str, object] | None = None,
     fixed: Mapping[str, np.ndarray | Sequence[float]] | None = None,
 ) -> None:
-    """Record in the integer graph `model`, in its current state, the float model that it is from.
+    """Record in integer graph `model` the float model it is from, and its own current state.
 
-    Nothing is recorded without `source`, or if the graph has no digest (`compute_output_digest`).
+    Nothing is recorded without `source`, or if the graph has no digest.
 
     Parameters
     ----------
@@ -64,9 +64,10 @@ def store_provenance(
 
 
 def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
-    """Return a copy of a float model in which the inputs are constants that `integer_model` fixed.
+    """Return a copy of float model `model` with constants for the inputs that were fixed.
 
-    `model` itself is returned if it has none of these inputs.
+    These are recorded in `integer_model`. `model` itself is returned if it has none of these
+    inputs.
     """
     inputs = {value.name for value in model.graph.inputs if value.const_value is None}
     fixed = {
@@ -82,22 +83,22 @@ def apply_fixed_inputs(model: ir.Model, integer_model: ir.Model) -> ir.Model:
 def load_fixed_inputs(model: ir.Model) -> dict[str, list[float]]:
     """Return input name -> values, for inputs of the float model that are constants of `model`.
 
-    Empty if none are recorded.
+    {} if none are recorded.
     """
     fixed = ir.read_json_metadata(model, METADATA_KEY).get("fixed")
     return fixed if isinstance(fixed, dict) else {}
 
 
 def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:
-    """Return the recorded settings of `quantize`, or None if there are none."""
+    """Return the settings of `quantize` recorded in `model`; None if there are none."""
     settings = ir.read_json_metadata(model, METADATA_KEY).get("settings")
     return settings if isinstance(settings, dict) else None
 
 
 def load_source_digest(model: ir.Model) -> str:
-    """Return the recorded digest of the float model that an integer graph is from.
+    """Return the recorded digest of the float model that integer graph `model` is from.
 
-    Empty if there is none, or the graph was changed since it was recorded.
+    "" if there is none, or the graph was changed since it was recorded.
     """
     record = ir.read_json_metadata(model, METADATA_KEY)
     if record and record.get("graph") == compute_output_digest(model):
@@ -106,6 +107,9 @@ def load_source_digest(model: ir.Model) -> str:
 
 
 def is_made_from(model: ir.Model | None, source: ir.Model | None) -> bool:
-    """Whether `model` was quantized from `source`, and neither was changed since."""
+    """Whether `model` was quantized from `source`, and neither was changed since.
+
+    False if one is None or nothing is recorded.
+    """
     origin = "" if model is None else load_source_digest(model)
     return bool(origin) and source is not None and origin == compute_output_digest(source)

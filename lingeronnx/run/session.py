@@ -144,16 +144,19 @@ class Session:
         return 0 if self._runner is None else int(self._runner.nbytes)
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the graph inputs."""
+        """Return name, shape and type of the graph inputs that are fed, as onnxruntime does.
+
+        Inputs with a default value are left out.
+        """
         return [_make_node_arg(v) for v in self.model.graph.inputs if v.const_value is None]
 
     def get_outputs(self) -> list[NodeArg]:
-        """Return the graph outputs."""
+        """Return name, shape and type of the graph outputs, as onnxruntime does."""
         return [_make_node_arg(v) for v in self.model.graph.outputs]
 
     @property
     def floats(self) -> dict[str, str]:
-        """{integer tensor at a Quant or Dequant: the float tensor that it represents}."""
+        """Integer tensor at a Quant or Dequant -> the float tensor that it represents."""
         return map_to_float_names(self.model)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
@@ -276,10 +279,11 @@ class Session:
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Tensors:
-        """Yield `(name, array, qparams or None)`, otherwise as `taps`.
+        """Yield `(name, array, qparams or None)` for all tensors, or the named ones, in order.
 
         `names` are the tensors to yield, None for all; `force` maps tensor names to arrays that
-        their consumers get instead. DataError if `feeds` is no mapping.
+        their consumers get instead. Raises DataError if `feeds` is no mapping or an input is
+        invalid, ConfigError for an unknown name.
         """
         if not isinstance(feeds, Mapping):
             raise DataError(f"the feeds are a {type(feeds).__name__}; pass {{name: array}}")
@@ -291,7 +295,7 @@ class Session:
         return self._notify_watchers(self._tensors(inputs, None, force), names)
 
     def _notify_watchers(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
-        """Call each watch with every (name, array, qparams), and yield those in `names`.
+        """Call each registered watch with every (name, array, qparams), and yield those in `names`.
 
         Yields all if `names` is None.
         """
@@ -307,9 +311,10 @@ class Session:
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run checked inputs and yield the tensors `names` (None: all), otherwise as `tensors`.
+        """Run checked inputs and yield (name, array, qparams or None) of `names` (None: all).
 
-        ConfigError if tensors are forced in a float model.
+        `force` maps tensors of an integer graph to arrays that their consumers get instead. Raises
+        ConfigError if it is given for a float model.
         """
         if self._tail is not None:
             return self._run_with_tail(self._tail, inputs, names, force)
@@ -329,9 +334,11 @@ class Session:
         names: Sequence[str] | None,
         force: Mapping[str, np.ndarray] | None,
     ) -> Tensors:
-        """Run the graph, then its tail with data-dependent shapes if its tensors are requested.
+        """Run the integer graph, then its tail with data-dependent shapes if that is requested.
 
-        names : tensors to yield, None for all. force : as for `tensors`; not in the tail.
+        Yields (name, array, qparams or None). `names` are the tensors to yield, None for all, the
+        tail's included; `force` maps tensors, not in the tail, to arrays that their consumers get
+        instead.
         """
         assert self._runner is not None  # only an integer graph has a tail
         tail_tensors = {str(v.name) for v in ir.iter_values(tail.model)} - set(tail.input_names)
@@ -354,7 +361,7 @@ class Session:
         yield from self._tail_runner.run(tail_feeds, tail_names, max(counts, default=1))
 
     def _check_feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-        """Return input name -> array, checked and converted as `Data` does.
+        """Return input name -> array, checked and converted to the inputs' types.
 
         Raises DataError if `feeds` do not fit the inputs.
         """
@@ -365,10 +372,10 @@ class Session:
         return checked
 
     def _check_fast(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
-        """Return `feeds` by input name if they need no conversion; None if `Data` must check them.
+        """Return `feeds` by input name if they need no conversion.
 
-        They need none if all inputs are arrays of exactly their type and shape, finite, with the
-        same number of samples, and there are no others.
+        None if they must be checked in full. They need none if all inputs are arrays of exactly
+        their type and shape, finite, with the same number of samples, and there are no others.
         """
         inputs: dict[str, np.ndarray] = {}
         counts = set()
@@ -382,11 +389,11 @@ class Session:
 
     @cached_property
     def _tensor_names(self) -> dict[str, None]:
-        """Names of all tensors, in graph order."""
+        """Names of all tensors, in graph order, as keys of a dict."""
         return dict.fromkeys(str(v.name) for v in ir.iter_values(self.model))
 
     def _check_names(self, names: Sequence[str]) -> None:
-        """Raise ConfigError, with the nearest name, if a tensor of `names` does not exist."""
+        """Raise ConfigError, with the nearest existing name, if a tensor of `names` is missing."""
         for name in names:
             if name not in self._tensor_names:
                 raise ConfigError(
@@ -401,7 +408,8 @@ def open_lowered_session(
 ) -> Session:
     """Open a session on a graph that was lowered for `target`.
 
-    fallback_sessions : sessions of float nodes to share and to add to; see `FloatFallback`.
+    `fallback_sessions` (digest -> session) are sessions of float nodes to share and to add to. A
+    graph without integer operators runs in onnxruntime.
     """
     # A graph without integer operators has no platform.
     session = Session(graph, platform=target if is_integer_graph(graph) else None)
@@ -437,12 +445,15 @@ def _reopen_session(
     platform: str | None,
     host: str | os.PathLike[str] | None,
 ) -> Session:
-    """Open a session on a model that `ir.to_bytes` wrote."""
+    """Open a session on a serialized model, in the process that unpickles it.
+
+    `arithmetic`, `platform` and `host` are the arguments of the original session.
+    """
     return Session(ir.from_bytes(content), arithmetic, platform, host)
 
 
 def is_integer_graph(model: ir.Model) -> bool:
-    """Whether any node is an integer operator of the quantized dialects."""
+    """Whether any node of `model` is an integer operator of the quantized domains."""
     return any(is_quantized_domain(node) for node in model.graph)
 
 

@@ -135,10 +135,11 @@ class _TensorSelection:
 def _select_tensors(
     session: Session, taps: Sequence[str], integers: bool, has_dump: bool, at: str | None
 ) -> _TensorSelection:
-    """Select the tensors of a simulation; parameters as for `simulate`, `has_dump` whether to dump.
+    """Select the tensors of a simulation.
 
-    Outputs are always returned, with `integers` as the tensors before their Dequant. A dump has the
-    `taps`, or all tensors without any.
+    Outputs are always returned, with `integers` as the tensors before their Dequant. `taps` are
+    further ones, "all" for every tensor; with `has_dump`, the `taps` are dumped, or all tensors
+    without any. `at` is a tensor to summarize.
     """
     all_names = [str(value.name) for value in ir.iter_values(session.model)]
     outputs = {}
@@ -158,7 +159,7 @@ def _select_tensors(
 
 
 def _check_none_missing(missing: Collection[str]) -> None:
-    """Raise ConfigError with the first of the tensors `missing`, if there is one."""
+    """Raise ConfigError for the first of the tensors `missing`; does nothing without any."""
     for name in missing:
         raise ConfigError(
             f"tensor '{name}' is not available: it is internal to a fused float segment, or "
@@ -167,14 +168,17 @@ def _check_none_missing(missing: Collection[str]) -> None:
 
 
 def _integer_tensor_name(value: ir.Value) -> str:
-    """Return the name of the integer tensor that a Dequant converts to `value`, or its own."""
+    """Return the name of the integer tensor that a Dequant converts to `value`.
+
+    The name of `value` itself if no Dequant writes it.
+    """
     node = ir.producer(value)
     source = node.inputs[0] if node is not None and node.op_type == DEQUANT.name else None
     return str(value.name if source is None else source.name)
 
 
 def _concatenate_batches(name: str, batches: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the `batches` of a tensor concatenated along axis 0; scalars count as one row.
+    """Concatenate the `batches` of a tensor along axis 0; scalars count as one row.
 
     Raises ConfigError, with `name`, if their other axes differ.
     """

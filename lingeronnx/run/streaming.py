@@ -45,7 +45,7 @@ class StreamableSession(Protocol):
     inputs: list[InputSpec]
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named tensors, or the graph outputs."""
+        """Run `feeds` and return the tensors `names`, or the graph outputs for None."""
         ...
 
 
@@ -75,7 +75,10 @@ class Stream:
         state: Mapping[str, str],
         start: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Check the state pairs (`state`: output name -> input name), and restart with `start`."""
+        """Check the state pairs (`state`: output name -> input name), and begin with `start`.
+
+        Raises ConfigError if the model does not have these tensors.
+        """
         self._session = session
         self._outputs = [str(v.name) for v in session.model.graph.outputs]
         self._input_by_output = _check_state_pairs(session.model, state)
@@ -151,7 +154,9 @@ class Call:
 
 
 def check_call_count(state: Mapping[str, str] | None, calls: object) -> None:
-    """Raise ConfigError if `calls` is neither None, "all" nor a positive integer, or lacks `state`.
+    """Raise ConfigError unless `calls` is None, "all" or a positive integer.
+
+    The latter need `state`.
 
     Parameters
     ----------
@@ -224,7 +229,10 @@ def iter_calls(
 
 
 def _count_divisible_samples(data: Data, feeds: Mapping[str, np.ndarray]) -> int:
-    """Return the number of samples in an item; 1 if the model fixes their number."""
+    """Return the number of samples in `feeds`, an item of `data`.
+
+    1 if the model fixes their number.
+    """
     counts = [
         data.inputs[name].count_samples(array)
         for name, array in feeds.items()
@@ -236,7 +244,10 @@ def _count_divisible_samples(data: Data, feeds: Mapping[str, np.ndarray]) -> int
 def _check_single_call(
     data: Data, feeds: Mapping[str, np.ndarray], state_inputs: Collection[str]
 ) -> None:
-    """Raise DataError if the only item of the data may be one call or several."""
+    """Raise DataError if `feeds`, the only item of the data, may be one call or several.
+
+    It is unclear if it has several samples and lacks a state input.
+    """
     count = _count_divisible_samples(data, feeds)
     if count > 1 and not feeds.keys() >= set(state_inputs):
         raise DataError(
@@ -354,7 +365,7 @@ def _concatenate_calls(
 ) -> list[dict[str, np.ndarray]]:
     """Concatenate the feeds of calls with equal shapes, in order of the first such call.
 
-    Returns one feed per group of shapes.
+    Returns one feed per group of shapes, with the inputs in `specs`.
     """
     groups: dict[tuple[object, ...], list[Mapping[str, np.ndarray]]] = {}
     for feeds in calls:
@@ -370,7 +381,10 @@ def _concatenate_calls(
 
 
 def _mean_square(array: np.ndarray) -> float:
-    """Return the mean square of the finite elements; 0 if there are none or no numbers."""
+    """Return the mean square of the finite elements of `array`.
+
+    0 if there are none or no numbers.
+    """
     if array.dtype.kind not in "biuf":
         return 0.0
     finite = array[np.isfinite(array)].astype(np.float64)
@@ -403,7 +417,7 @@ def _select_loud_calls(power: np.ndarray, count: int) -> slice:
 
 
 def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:
-    """Return {name: zeros} for the inputs `specs`, with the given number of samples.
+    """Return input name -> zeros for the inputs `specs`, with `samples` on the batch axis.
 
     Raises
     ------
@@ -424,9 +438,10 @@ def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.n
 
 
 def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of `state`, {output: input}; ConfigError unless it is valid.
+    """Return a copy of `state`, {output: input}, if it is valid for `model`.
 
-    It must not be empty, its tensors must exist, and no input may be used twice.
+    Raises ConfigError if it is empty, a tensor does not exist, or an input is used twice. An output
+    may be any tensor.
     """
     if not state:
         raise ConfigError("state: pass the tensors to feed back as {output: input}")
@@ -451,7 +466,10 @@ def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, s
 
 
 def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
-    """Return the number of samples of the first array that has a batch axis; 1 without any."""
+    """Return the number of samples of the first array in `feeds` that has a batch axis.
+
+    1 without any.
+    """
     for name, array in feeds.items():
         if name in specs and specs[name].axis is not None:
             return specs[name].count_samples(np.asarray(array))

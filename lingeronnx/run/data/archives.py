@@ -39,12 +39,15 @@ class _Entry:
 
     @property
     def data_bytes(self) -> int:
-        """Size of the data in bytes."""
+        """Size of the uncompressed data in bytes, without the header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def readable_rows(self) -> int:
-        """Number of rows if they are stored one after another, else 0."""
+        """Size of axis 0 if its rows are stored one after another, else 0.
+
+        0 for scalars and arrays in Fortran order.
+        """
         return self.shape[0] if self.shape and not self.is_fortran_order else 0
 
 
@@ -100,9 +103,9 @@ def iter_file_items(
 
 
 def find_labels(arrays: Collection[str], names: Collection[str]) -> str | None:
-    """Return the name of the array with labels, if there is one.
+    """Return the name of the array with labels, "labels" or "label", or None if there is none.
 
-    names : inputs of the model, which are never labels.
+    `names` are the inputs of the model, which are never labels.
     """
     return next((name for name in _LABEL_NAMES if name in arrays and name not in names), None)
 
@@ -114,10 +117,11 @@ def _iter_archive(
     names: Collection[str],
     by_row: Collection[str],
 ) -> Iterator[tuple[object, object]]:
-    """Yield (feeds, labels) of an archive; parameters as for `iter_file_items`.
+    """Yield (feeds, labels) of an .npz archive, whose `path` is for messages and the memory limit.
 
-    A small archive is one item. Of a large one, the arrays that allow it are read in chunks of
-    rows, one item each. DataError if more than the memory limit is needed at once.
+    `names` are the model's inputs, `by_row` those with samples on axis 0. A small archive is one
+    item. Of a large one, the arrays that allow it are read in chunks of rows, one item each. Arrays
+    that are not numeric are left out. Raises DataError if more than the limit is needed at once.
     """
     entries = _read_entries(archive)
     labels = find_labels(entries, names)
@@ -161,7 +165,10 @@ def _iter_archive(
 
 
 def _read_entries(archive: zipfile.ZipFile) -> dict[str, _Entry]:
-    """Return array name -> header, for all arrays in `archive`; other files are ignored."""
+    """Return array name -> header for all .npy files in `archive`; other files are ignored.
+
+    Raises ValueError if an array is shorter than its header says.
+    """
     entries = {}
     for info in archive.infolist():
         entry = _read_entry(archive, info)
@@ -176,11 +183,11 @@ def _find_row_readable_entries(
     names: Collection[str],
     by_row: Collection[str],
 ) -> dict[str, _Entry]:
-    """Return the arrays that can be read row by row together, with equal numbers of rows.
+    """Return name -> header of the arrays to read row by row together, all with equally many rows.
 
     They are the labels and the inputs in `by_row`, or all arrays if the model has one input and the
-    archive one array besides labels. Empty if one of them cannot be read that way. labels : name of
-    the array with labels. names, by_row : as for `iter_file_items`.
+    archive one array besides labels (`labels` is their name). Empty if one of them cannot be read
+    that way. `names` are the model's inputs.
     """
     # The only array of a file may have any name.
     is_only_array = len(by_row) == len(names) == 1 and len(entries) - (labels is not None) == 1
@@ -194,9 +201,9 @@ def _find_row_readable_entries(
 
 
 def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
-    """Return the number of rows (axis 0) of all arrays to read at once, at least 1.
+    """Return how many rows of all arrays in `entries` to read at once, at least 1.
 
-    About `_CHUNK_BYTES`; a multiple of `_ROW_MULTIPLE` if it is larger than that.
+    About `_CHUNK_BYTES` in all; a multiple of `_ROW_MULTIPLE` if there are more rows than that.
     """
     row_bytes = sum(entry.data_bytes // entry.shape[0] for entry in entries.values())
     count = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
@@ -204,9 +211,9 @@ def _rows_per_chunk(entries: Mapping[str, _Entry]) -> int:
 
 
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | None:
-    """Return the header of an array, or None if the file is not an .npy.
+    """Read the header of an array in `archive`; None if the file is not an .npy.
 
-    ValueError if the file is too short for its shape and dtype.
+    Raises ValueError if the file is too short for its shape and dtype, or holds Python objects.
     """
     if not info.filename.endswith(".npy"):
         return None
@@ -223,9 +230,10 @@ def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry | Non
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return (shape, whether in Fortran order, dtype) of an .npy file; ValueError for objects.
+    """Return (shape, whether in Fortran order, dtype) of an .npy stream.
 
-    The stream is then at the first byte of the data.
+    The stream is then at the first byte of the data. Raises ValueError if its elements are Python
+    objects.
     """
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
@@ -238,20 +246,20 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_entry_array(archive: zipfile.ZipFile, entry: _Entry) -> np.ndarray:
-    """Return the complete array of `entry`."""
+    """Read the complete array of `entry` from `archive`."""
     with archive.open(entry.info) as stream:
         return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
 def _open_entry_data(archive: zipfile.ZipFile, entry: _Entry) -> IO[bytes]:
-    """Return a stream of the data of `entry`, positioned after its header."""
+    """Open a stream of the data of `entry`, positioned after its header."""
     stream = archive.open(entry.info)
     stream.read(entry.data_offset)
     return stream
 
 
 def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
-    """Return the next `count` rows (axis 0) of array `entry` from `stream`, its uncompressed data.
+    """Read the next `count` rows (axis 0) of array `entry` from `stream`, its uncompressed data.
 
     Raises EOFError if the stream ends early.
     """
@@ -265,9 +273,9 @@ def _read_rows(stream: IO[bytes], entry: _Entry, count: int) -> np.ndarray:
 
 
 def _load_npy(file: IO[bytes], size: int) -> np.ndarray:
-    """Return the array of an .npy file of `size` bytes, which begins at the start of `file`.
+    """Read the array of an .npy file of `size` bytes, which begins at the start of `file`.
 
-    ValueError if the file is too short for the shape and dtype in its header.
+    Raises ValueError if the file is too short for the shape and dtype in its header.
     """
     if file.read(1) == b"\x93":
         file.seek(0)

@@ -108,8 +108,8 @@ class Data:
     ) -> None:
         """Open the source and store the options; items are read and checked later.
 
-        Arrays are read row by row if each input with a batch axis takes any batch size along axis
-        0.
+        Arrays in files are read row by row only if each input with a batch axis takes any batch
+        size on axis 0, and not with `whole_files`.
         """
         self.advice = advice
         self.hold_out = _DEFAULT_HOLD_OUT if hold_out else None
@@ -133,23 +133,24 @@ class Data:
 
     @property
     def source(self) -> object:
-        """The opened source, for another `Data` that must get the same samples."""
+        """The opened source, to pass to another `Data` that must get the same samples."""
         return self._open
 
     @property
     def is_rereadable(self) -> bool:
-        """Whether the batches can be read again."""
+        """Whether the batches can be read more than once."""
         return self._open.is_rereadable
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether the number of items is unknown, as for a generator."""
+        """Whether the number of items is unknown before they are read, as for a generator."""
         return self._open.is_open_ended
 
     def with_hold_out(self, rule: HoldOut) -> Data:
-        """Return the same data with the samples of `rule` held out.
+        """Return a copy of these data in which the samples of `rule` are held out.
 
-        The source must be rereadable.
+        If the rule has an end, no samples are read beyond those needed to hold out enough. The
+        source must be rereadable.
         """
         other = copy(self)
         other.hold_out = rule
@@ -201,7 +202,8 @@ class Data:
     ) -> Iterator[Batch]:
         """Yield samples `start` to `stop` - 1 of an item, without held-out ones, which are stored.
 
-        index : that of sample `start` among all samples.
+        `index` is that of sample `start` among all samples. Yields (feeds, labels) for each run of
+        samples between held-out ones.
         """
         for first, last, is_held_out in self._split_held_out(feeds, index, start, stop):
             part = {
@@ -218,7 +220,7 @@ class Data:
     def _check_max_samples(self, count: int) -> None:
         """Raise DataError if `count` exceeds the maximum of a source of unknown length.
 
-        Only for such sources (`is_open_ended`), and not if a limit is set.
+        Never without a maximum, with a limit, or for a source of known length.
         """
         if self._max_samples is None or count <= self._max_samples:
             return
@@ -229,10 +231,10 @@ class Data:
             )
 
     def held_out_batches(self) -> list[dict[str, np.ndarray]]:
-        """Return the held-out samples in small batches; empty if there are too few samples.
+        """Return the held-out samples in small batches.
 
-        Reads the source if that has not been done; a generator that was read in part is not read
-        again.
+        Empty if there are too few samples or no rule. Reads the source to its end if that has not
+        been done; a generator that was read in part is not read again.
         """
         is_readable = self.is_rereadable or not self._used
         if self.hold_out is not None and not self._complete and is_readable:
@@ -243,11 +245,11 @@ class Data:
     def _split_held_out(
         self, feeds: Mapping[str, np.ndarray], index: int, start: int, stop: int
     ) -> list[tuple[int, int, bool]]:
-        """Split samples `start` to `stop` - 1 into runs (first, end exclusive, whether held out).
+        """Split samples `start` to `stop` - 1 into runs (first, end excluded, whether held out).
 
-        `index` is that of sample `start` among all samples. Held out are the last
-        `_HELD_OUT_PER_PERIOD` of each `_PERIOD` samples from a first period on, up to a limit in
-        number and bytes; none without `hold_out`.
+        `index` is that of sample `start` among all samples. Held out are the last ones of each
+        period of the rule, from its first index on, up to a limit in number and bytes; none without
+        a rule.
         """
         rule = self.hold_out
         if rule is None or stop == start:
@@ -276,9 +278,9 @@ class Data:
     def peek_batch(self, size: int) -> Iterator[Batch]:
         """Yield one batch of at most `size` samples, from the first items that can be concatenated.
 
-        Its labels are None; held-out samples are left out. Generators are not consumed; their first
-        items stay in memory. Raises DataError without samples. If an input fixes the number of
-        samples, the batch has the samples of one item.
+        Its labels are None; held-out samples are left out. Generators are not consumed: their first
+        items stay in memory. If an input fixes the number of samples, the batch has the samples of
+        one item. Raises DataError if there are no samples.
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
@@ -307,7 +309,10 @@ class Data:
     def _can_concatenate(
         self, feeds: Mapping[str, np.ndarray], first_feeds: Mapping[str, np.ndarray]
     ) -> bool:
-        """Whether each array of `feeds` has the shape of that in `first_feeds`, samples apart."""
+        """Whether each array of `feeds` has the shape of that in `first_feeds`, samples apart.
+
+        An input without samples must have equal values.
+        """
         return all(
             self.inputs[name].kind(array) == self.inputs[name].kind(first_feeds[name])
             for name, array in feeds.items()
@@ -321,9 +326,10 @@ class Data:
     def split_feeds(
         self, feeds: Mapping[str, np.ndarray], size: int
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield batches of at most `size` samples; all at once if an input fixes their number.
+        """Yield `feeds` in batches of at most `size` samples.
 
-        Inputs with a fixed number of samples are complete in every batch.
+        Inputs without a batch axis are complete in every batch. A copy of `feeds` is the only batch
+        if an input fixes the number of samples.
         """
         counts = [
             self.inputs[name].count_samples(array)
@@ -342,8 +348,8 @@ class Data:
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
         """Return the first samples as one batch of at most `size`, by input name.
 
-        A generator is not consumed by it. Batches of at most `_MAX_CACHED_BYTES` are cached, so
-        that files are not read repeatedly.
+        Held-out samples are left out, and a generator is not consumed. Batches of at most
+        `_MAX_CACHED_BYTES` are cached, so that files are not read repeatedly.
         """
         cached_size, cached = self._head
         if size > cached_size:
@@ -356,7 +362,7 @@ class Data:
     def _iter_checked(
         self, items: Iterator[Item]
     ) -> Iterator[tuple[dict[str, np.ndarray], object, int]]:
-        """Yield (feeds, labels, number of samples) of `items`, checked by `_check_item`.
+        """Yield (feeds, labels, number of samples) of `items`, checked and converted.
 
         Raises
         ------
@@ -378,10 +384,10 @@ class Data:
     def _check_item(
         self, raw_feeds: object, labels: object, where: str
     ) -> tuple[dict[str, np.ndarray], int]:
-        """Return checked feeds by input name, and their number of samples. where : for messages.
+        """Return (feeds by input name in the inputs' types, their number of samples).
 
-        Feeds are named, former inputs that are constants dropped, arrays converted to the inputs'
-        types. DataError if an input is missing, unknown or invalid.
+        Unnamed arrays are named, and former inputs that are constants now are dropped. `where`
+        begins messages. Raises DataError if an input is missing, unknown or invalid.
         """
         feeds = self._without_fixed(self._name_feeds(raw_feeds, where), where)
         self._check_names(feeds, where)
@@ -392,9 +398,10 @@ class Data:
         return checked, self._count_item_samples(checked, labels, where)
 
     def _check_names(self, feeds: Collection[str], where: str) -> None:
-        """Raise DataError if feeds lack a required input, or have an array for none.
+        """Raise DataError if `feeds` lack a required input, or have an array for none.
 
-        where : for messages. The message has a remedy for missing inputs, or the nearest name.
+        The message, which begins with `where`, has a remedy for missing inputs, or the nearest
+        name.
         """
         for name in feeds:
             if name not in self.inputs:
@@ -415,9 +422,9 @@ class Data:
     def _count_item_samples(
         self, feeds: Mapping[str, np.ndarray], labels: object, where: str
     ) -> int:
-        """Return the number of samples, which all inputs and the labels must have, else DataError.
+        """Return the number of samples, which all inputs and the labels must share, else DataError.
 
-        Only inputs that accept any batch count; without any, it is 1.
+        Only inputs that accept any batch count; without any, it is 1. `where` begins the message.
         """
         counts = {
             name: self.inputs[name].count_samples(array)
@@ -434,8 +441,8 @@ class Data:
     def _raise_different_counts(self, counts: Mapping[str, int], where: str) -> None:
         """Raise DataError for inputs and labels with different numbers of samples.
 
-        counts : {input or "labels": samples}. The message has a remedy for the input with the
-        fewest.
+        `counts` maps each input, and "labels", to its samples. The message has a remedy for the
+        input with the fewest.
         """
         names = [name for name in counts if name != "labels"]
         fewest = min(names, key=counts.__getitem__)
@@ -449,9 +456,9 @@ class Data:
         )
 
     def _suggest_for_fewer_samples(self, name: str, same_count: Sequence[str]) -> str:
-        """Return a remedy for input `name`, which has fewer samples than others, or "".
+        """Return a remedy for input `name`, which has fewer samples than others, as ".
 
-        same_count : inputs with that number of samples.
+        TEXT", or "". `same_count` are the inputs with that number of samples.
         """
         if name in self.optional:
             return f"; omit '{name}': it begins at zeros"
@@ -459,16 +466,19 @@ class Data:
         return f"; {advice}" if advice else ""
 
     def _suggest_for_missing(self, missing: Sequence[str]) -> str:
-        """Return a remedy for inputs without an array for each sample, or ""."""
+        """Return a remedy for inputs `missing`, which lack an array for each sample.
+
+        "" if none is known.
+        """
         return "" if self.advice is None or not missing else self.advice(missing)
 
     def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
-        """Return `feeds` without former inputs that are constants of the model now.
+        """Return a copy of `feeds` without former inputs that are constants of the model now.
 
         Raises
         ------
         DataError
-            If the data have another value.
+            If the data have another value for such an input.
         """
         for name in feeds.keys() & self.fixed.keys():
             array, constant = np.asarray(feeds[name]), self.fixed[name]
@@ -483,18 +493,19 @@ class Data:
         return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _slice_input(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return samples `start` to `stop` - 1 of input `name`.
+        """Return samples `start` to `stop` - 1 of `array`, which feeds input `name`.
 
-        The complete array if the input fixes their number.
+        The complete array if the input has no batch axis or fixes the number of samples.
         """
         spec = self.inputs[name]
         return spec.slice_samples(array, start, stop) if spec.accepts_any_batch else array
 
     def _name_feeds(self, feeds: object, where: str) -> dict[str, object]:
-        """Return feeds by name; a bare array, or the only array of a file, feeds the only input.
+        """Return feeds by name.
 
-        Only required inputs count. An only array with another name gets a note. DataError for a
-        bare array if several inputs are required.
+        A bare array, or the only array of a file, feeds the only required input. An only array
+        under another name adds a note. Raises DataError for a bare array if several inputs are
+        required.
         """
         required = [name for name in self.inputs if name not in self.optional]
         if not isinstance(feeds, Mapping):
@@ -514,9 +525,10 @@ class Data:
         return {required[0]: value}
 
     def _fit_or_raise(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Check an array and convert it to the type of its input; DataError if it does not match.
+        """Check `array` for input `spec` and convert it to the input's type.
 
-        An array whose conversion exceeds memory is a DataError, too.
+        Raises DataError if it does not match, or if the conversion exceeds memory. `where` begins
+        messages.
         """
         try:
             self._check_shape(array, spec, where)
@@ -528,9 +540,9 @@ class Data:
             ) from error
 
     def _check_shape(self, array: np.ndarray, spec: InputSpec, where: str) -> None:
-        """Raise DataError unless `array` is numeric and has the shape of its input.
+        """Raise DataError unless `array` is numeric (or bool) and has the shape of input `spec`.
 
-        Bool counts as numeric. `where` begins the message.
+        Sizes on the batch axis are free. `where` begins the message.
         """
         if array.dtype.kind not in "fiub":
             raise DataError(
@@ -547,10 +559,11 @@ class Data:
             raise DataError(f"{where}: input '{spec.name}' {shape}; the batch axis is missing")
 
     def _convert_type(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-        """Convert an array to its input's type, but keep int8 and int16, which may be quantized.
+        """Convert an array to the type of input `spec`, except int8 and int16 for a float input.
 
-        Integers for a float input are converted with a note, floats must be finite. For an integer
-        input, floats and values that do not fit are a DataError.
+        These may be quantized. Other integers for a float input are converted with a note; floats
+        must be finite. Raises DataError for an integer input that gets floats or values that do not
+        fit.
         """
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             return _convert_float(array, spec, where)
@@ -573,16 +586,16 @@ class Data:
         return converted
 
     def _add_note(self, text: str) -> None:
-        """Add a remark for the user, unless it is there already."""
+        """Append `text` to the notes for the user, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-    """Return `array` in the float type of its input.
+    """Return `array` in the float type of input `spec`.
 
-    Raises DataError, with the first such sample, if a value is NaN or infinite, also where it is
-    too large for the type.
+    Raises DataError, with the first such sample, if a value is NaN or infinite, also if it only
+    becomes infinite in that type.
     """
     with np.errstate(over="ignore"):  # reported below
         array = array.astype(spec.dtype, copy=False)
@@ -596,7 +609,7 @@ def _convert_float(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray
 
 
 def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
-    """Return a shape as "N, 3, ?", without brackets: N is the batch axis, ? is of any size."""
+    """Format a shape as "N, 3, ?", without brackets: N is the batch axis, ? an axis of any size."""
     sizes = []
     for axis, size in enumerate(shape):
         if axis == batch_axis:
@@ -607,7 +620,7 @@ def _format_shape(shape: Sequence[int | None], batch_axis: int | None) -> str:
 
 
 def _format_array(array: np.ndarray) -> str:
-    """Return a single value as text, or a list of at most four elements and "..." for more."""
+    """Format a single value as text, or a list of at most four elements with "..." for more."""
     values = array.reshape(-1)[:4].tolist()
     if array.size == 1:
         return str(values[0])
@@ -615,6 +628,9 @@ def _format_array(array: np.ndarray) -> str:
 
 
 def _to_array(value: object, name: str, where: str) -> np.ndarray:
-    """Return `value` as an array; raises DataError, with `where` and `name`, if that fails."""
+    """Convert `value` to an array.
+
+    Raises DataError, with `where` and `name`, if that fails.
+    """
     with wrap_user_errors(f"{where}: '{name}' cannot be converted to an array", DataError):
         return np.asarray(value)

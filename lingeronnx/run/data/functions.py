@@ -41,7 +41,7 @@ def load_function(text: str, label: str) -> Callable[..., Any]:
 
 
 def import_function(module: str, name: str, label: str) -> Callable[..., Any]:
-    """Return the function `name` of a module, or of a file that ends in .py, which is executed.
+    """Return function `name` of a module, or of a file that ends in .py, which is executed.
 
     Raises
     ------

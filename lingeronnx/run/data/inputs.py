@@ -32,12 +32,15 @@ class InputSpec:
 
     @property
     def accepts_any_batch(self) -> bool:
-        """Whether any number of samples may be fed; false if the model fixes more than 1."""
+        """Whether any number of samples may be fed.
+
+        False for an input without samples, and if the model fixes a number above 1.
+        """
         return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
 
     @property
     def is_single_sample(self) -> bool:
-        """Whether the input has a batch axis of fixed size 1."""
+        """Whether the input has a batch axis of fixed size 1; False if the shape is unknown."""
         if self.axis is None or not self.shape:
             return False
         return self.shape[self.axis] == 1
@@ -45,7 +48,7 @@ class InputSpec:
     def matches_shape(self, shape: Sequence[int]) -> bool:
         """Whether `shape` has the declared rank and, apart from the batch axis, the declared sizes.
 
-        A declared size of None allows any.
+        A declared size of None allows any; an unknown shape matches () only.
         """
         declared = self.shape or ()
         if len(shape) != len(declared):
@@ -56,23 +59,26 @@ class InputSpec:
         return True
 
     def count_samples(self, array: np.ndarray) -> int:
-        """Return the number of samples in `array`; 1 if the input has none."""
+        """Return the number of samples in `array`; 1 if the input has no batch axis."""
         return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
     def slice_samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return samples `start` to `stop` - 1; the complete array if the input has no samples."""
+        """Return samples `start` to `stop` - 1 of `array` as a view.
+
+        The complete array if the input has no batch axis.
+        """
         if self.axis is None:
             return array
         return array[(slice(None),) * self.axis + (slice(start, stop),)]
 
     def concatenate(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Concatenate the samples of `arrays`; the first array if the input has no samples."""
+        """Concatenate the samples of `arrays`; the first array if the input has no batch axis."""
         return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
 
     def kind(self, array: np.ndarray) -> tuple[object, ...]:
-        """Return a key that arrays must have in common to be concatenated.
+        """Return a key that arrays for this input must share to be concatenated.
 
-        It is the shape without the axis of the samples, or all values if the input has no samples.
+        It is the shape without the batch axis, or shape and all values if the input has no samples.
         """
         if self.axis is None:
             return array.shape, array.tobytes()

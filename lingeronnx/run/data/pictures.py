@@ -39,7 +39,7 @@ Resize = Literal["fit", "crop", "pad"]
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the file has the suffix of a picture."""
+    """Whether the suffix of `path` is that of a picture, in any case; the file is not read."""
     return path.suffix.lower() in _SUFFIXES
 
 
@@ -85,8 +85,9 @@ class Pictures:
     ) -> None:
         """Check the options, list the files and import Pillow; pictures are read later.
 
-        `size` is (width, height); `mean` and `std` are one number, or one per channel. Raises
-        ConfigError for an invalid option or without Pillow.
+        `size` is (width, height) in pixels; `mean` and `std` are one number, or one per channel.
+        Raises ConfigError for an invalid option or without Pillow, DataError for a folder without
+        pictures.
         """
         for value, choices, option in (
             (layout, ("nchw", "nhwc"), "layout"),
@@ -114,19 +115,20 @@ class Pictures:
         _import_pillow()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state with absolute paths, because another process may run elsewhere."""
+        """Return the state for pickling, with absolute paths for processes that run elsewhere."""
         files = [(path.absolute(), label) for path, label in self._files]
         return {**self.__dict__, "folder": self.folder.absolute(), "_files": files}
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of pictures in the folder."""
         return len(self._files)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Yield (float32 pictures, int64 class of each) for successive pictures, in file order.
+        """Yield (float32 pictures, int64 class of each) for chunks of pictures, in file order.
 
         Pictures are (pixel - mean) / std, [N, C, H, W] or [N, H, W, C] by layout. Classes are None
-        if one of the pictures has none.
+        if a picture of the chunk has none. Raises DataError for a file that is not a readable
+        picture.
         """
         width, height = self.size
         count = max(_CHUNK_VALUES // (width * height * len(self._mean)), 1)
@@ -144,8 +146,8 @@ class Pictures:
     def _list_files(self) -> list[tuple[Path, int | None]]:
         """Return (file, class or None) of every picture, in the order of names.
 
-        Pictures in the folder itself have no class; otherwise those of subfolders, each a class.
-        DataError if there are none.
+        Pictures in the folder itself have no class; without any, those in subfolders are listed,
+        each subfolder a class. Raises DataError if there are none or the folder cannot be read.
         """
         try:
             entries = sorted(self.folder.iterdir())
@@ -166,10 +168,10 @@ class Pictures:
         return files
 
     def _read_pixels(self, path: Path) -> np.ndarray:
-        """Return the uint8 pixels [H, W, C] of a file, resized.
+        """Read a picture file as uint8 pixels [H, W, C], resized.
 
-        The channels have the order of `color`. DataError for a file that is irregular, too large,
-        or not a picture.
+        The channels have the order of `color`. Raises DataError for a file that is irregular, too
+        large, or not a picture.
         """
         pillow = _import_pillow()
         if (file_kind := describe_irregular_file(path)) is not None:
@@ -200,7 +202,7 @@ class Pictures:
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
     def _resize(self, picture: Image) -> Image:
-        """Return the picture with `size`, interpolated bilinearly, by the method `resize`.
+        """Return `picture` resized to the size of these data, interpolated bilinearly.
 
         "fit" ignores the aspect ratio; "crop" covers the size and crops to the center; "pad" fits
         into it and pads with black.
@@ -220,7 +222,7 @@ class Pictures:
 def _list_class_files(folders: Sequence[Path]) -> list[tuple[Path, int | None]]:
     """Return (file, class) of the pictures in `folders`; the class is the folder's index.
 
-    Files are sorted within each folder.
+    Files are sorted by name within each folder.
     """
     files: list[tuple[Path, int | None]] = []
     for index, folder in enumerate(folders):
@@ -242,7 +244,10 @@ def _per_channel(value: float | Sequence[float], channels: int, option: str) -> 
 
 
 def _import_pillow() -> ModuleType:
-    """Return Pillow's Image module; raises ConfigError if it is not installed."""
+    """Import and return Pillow's Image module.
+
+    Raises ConfigError if Pillow is not installed.
+    """
     try:
         from PIL import Image
     except ImportError:

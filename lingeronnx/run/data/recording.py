@@ -75,7 +75,7 @@ class RecordedItems:
         self._file_bytes = 0
 
     def __iter__(self) -> Iterator[_Item]:
-        """Yield all items.
+        """Yield all items, recorded ones first; items are read from the source only once.
 
         Raises
         ------
@@ -90,9 +90,9 @@ class RecordedItems:
             index += 1
 
     def _record_next(self) -> bool:
-        """Read and record one more item; return whether there was one.
+        """Read one more item from the source and record it; return whether there was one.
 
-        An exception of the iterator is passed on, and raised again by every later call.
+        An exception of the source is passed on, and raised again by every later call.
         """
         if self._error is not None:
             raise self._error
@@ -115,8 +115,8 @@ class RecordedItems:
     def _store(self, value: object) -> object:
         """Return the recorded form of an array or of a mapping of arrays.
 
-        It is a copy; arrays that exceed the remaining memory are written to the file instead and
-        represented by `_SpilledArray`. Other objects are returned as is.
+        It is a copy in memory; arrays that exceed the memory that is left are written to the
+        temporary file and represented by `_SpilledArray`. Other objects are returned unchanged.
         """
         if isinstance(value, Mapping):
             return {name: self._store(entry) for name, entry in value.items()}
@@ -132,7 +132,10 @@ class RecordedItems:
         return array.copy()
 
     def _spill(self, array: np.ndarray) -> _SpilledArray:
-        """Append an array to the temporary file; DataError if it cannot be written."""
+        """Append an array to the temporary file and return its position.
+
+        Raises DataError if the file cannot be written.
+        """
         spilled = _SpilledArray(self._file_bytes, array.shape, array.dtype)
         try:
             if self._file is None:
@@ -152,9 +155,9 @@ class RecordedItems:
         return spilled
 
     def _load(self, value: object) -> object:
-        """Return the value that `_store` was passed, with the arrays of the file read back.
+        """Return the original of a recorded value, with the arrays of the file read back.
 
-        DataError if the file ended early.
+        Raises DataError if the file ended early.
         """
         if isinstance(value, dict):
             return {name: self._load(entry) for name, entry in value.items()}

@@ -27,13 +27,23 @@ Item = tuple[object, object]
 
 
 class _CalibrationReader(Protocol):
-    def get_next(self) -> object: ...
+    """A calibration data reader as onnxruntime's quantizer uses it."""
+
+    def get_next(self) -> object:
+        """Return the feeds of the next batch by input name, or None at the end."""
+        ...
 
 
 class _Dataset(Protocol):
-    def __len__(self) -> int: ...
+    """A dataset whose entries have an index, as torch has them."""
 
-    def __getitem__(self, index: int) -> object: ...
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        ...
+
+    def __getitem__(self, index: int) -> object:
+        """Return entry `index`, one sample: an array, a dict, or a pair with its label."""
+        ...
 
 
 @dataclass
@@ -55,9 +65,10 @@ class ItemSource:
     remaining: Iterator[Item] | None = None
 
     def iter_items(self) -> Iterator[Item]:
-        """Yield all items; of a source that can be read only once, those that are not consumed yet.
+        """Yield all items and consume them.
 
-        Peeked items come first.
+        Of a source that can be read only once, these are the items that are not consumed yet,
+        peeked ones included.
         """
         if self.is_rereadable:
             yield from self._items()
@@ -91,7 +102,10 @@ class ItemSource:
         return ItemSource(recorded.__iter__, True, self.label, self.is_open_ended, is_stable=True)
 
     def _items(self) -> Iterator[Item]:
-        """Yield all items of a fresh iterator; exceptions of the user's code become DataError."""
+        """Yield all items of a fresh iterator.
+
+        Exceptions of the user's code become DataError.
+        """
         message = f"{self.label}: reading it failed"
         with wrap_user_errors(message, DataError):
             iterator = self.create_iterator()
@@ -112,16 +126,18 @@ def open_items(
     Parameters
     ----------
     source
-        A path, arrays, or an iterable; see `Data`. An `ItemSource` is returned unchanged.
+        A path, arrays, a function, or an iterable of feeds. An `ItemSource` is returned unchanged.
     label
         Description of the data, for messages.
-    names, by_row
-        Inputs of the model, as for `iter_file_items`.
+    names
+        Inputs of the model, which are never labels.
+    by_row
+        Inputs with one sample after another on axis 0, which files may be read by; else empty.
 
     Raises
     ------
     DataError
-        If the form is not supported.
+        If the form is not supported, or a path or function does not exist.
     """
     split = partial(_split_item, names=names)
     if isinstance(source, ItemSource):
@@ -159,13 +175,16 @@ def open_items(
 
 
 def _is_map_style_dataset(source: object) -> TypeGuard[_Dataset]:
-    """Whether `source` has indexed entries, as torch datasets, without being a sequence."""
+    """Whether `source` has a length and indexed entries, as torch datasets, and is no sequence."""
     has_entries = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     return has_entries and not isinstance(source, Sequence)
 
 
 def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
-    """Yield the entries of a dataset as batches of one sample."""
+    """Yield the entries of a dataset as (feeds, labels) of one sample each, with a batch axis 0.
+
+    `names` are the inputs of the model, which are never labels.
+    """
     for index in range(len(dataset)):
         yield _add_batch_axis(dataset[index], names)
 
@@ -173,9 +192,10 @@ def _iter_dataset(dataset: _Dataset, names: Collection[str]) -> Iterator[Item]:
 def _open_path(
     text: str, label: str, names: Collection[str], by_row: Collection[str]
 ) -> ItemSource:
-    """Open a file, a folder or a function; parameters as for `open_items`.
+    """Open the files of a folder, an .npz or .npy file, or "module:function", tried in this order.
 
-    Tried in this order: a folder, an .npz or .npy file, module:function; else DataError.
+    `names` are the model's inputs, `by_row` those with samples on axis 0. Raises DataError if
+    `text` is none of these.
     """
     path = Path(text)
     if "\0" in text:
@@ -219,13 +239,16 @@ def _list_folder(path: Path, label: str) -> list[Path]:
 def _iter_files(
     files: Sequence[Path], label: str, names: Collection[str], by_row: Collection[str]
 ) -> Iterator[Item]:
-    """Yield the items of all files; parameters as for `iter_file_items`."""
+    """Yield (feeds, labels) of all files in order, of a large one in several items.
+
+    `names` are the model's inputs, `by_row` those with samples on axis 0.
+    """
     for file in files:
         yield from iter_file_items(file, label, names, by_row)
 
 
 def resolve_source_path(source: object) -> object:
-    """Make the path in a source absolute, so that other processes find the file.
+    """Return `source` with an absolute path, so that other processes find the file.
 
     Applies to existing files and folders, and to file.py in "file.py:function". Other sources are
     returned unchanged.
@@ -242,9 +265,9 @@ def resolve_source_path(source: object) -> object:
 def _separate_labels(
     arrays: Mapping[str, object], names: Collection[str]
 ) -> tuple[dict[str, np.ndarray], object]:
-    """Split arrays into feeds and labels, and drop arrays that are not numeric (class names).
+    """Split arrays by name into (feeds, labels), and drop arrays that are not numeric.
 
-    names : inputs of the model, which are never labels.
+    `names` are the inputs of the model, which are never labels. Labels are None if there are none.
     """
     labels_name = find_labels(arrays, names)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != labels_name}
@@ -253,9 +276,9 @@ def _separate_labels(
 
 
 def _check_iterable(items: object, label: str) -> Iterable[object]:
-    """Return the result of a user's function as an iterable of feeds; DataError if it is none.
+    """Return the result of a user's function as an iterable of feeds.
 
-    A single mapping or array becomes a list of one.
+    A single mapping or array becomes a list of one. Raises DataError if it is not iterable.
     """
     if isinstance(items, Mapping | np.ndarray):
         return [items]
@@ -270,7 +293,8 @@ def _check_iterable(items: object, label: str) -> Iterable[object]:
 def _split_item(item: object, names: Collection[str]) -> Item:
     """Return (feeds, labels) of an item: a dict, an array, or a pair as data loaders yield it.
 
-    Labels are the second of a pair, or the labels in a dict (see `_separate_labels`); else None.
+    Labels are the second of a pair, or the array "labels" or "label" of a dict unless `names`, the
+    model's inputs, contain it; else None.
     """
     if isinstance(item, tuple | list) and len(item) == 2:
         feeds, labels = item
@@ -284,7 +308,7 @@ def _split_item(item: object, names: Collection[str]) -> Item:
 
 
 def _add_batch_axis(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of `item`, one dataset entry, each array with a new axis 0 of size 1.
+    """Return (feeds, labels) of one dataset entry, each array with a new axis 0 of size 1.
 
     Feeds are an array, or name -> array; labels are None if the entry has none.
     """

@@ -88,7 +88,10 @@ class Binder:
         keep: Collection[str] | None = (),
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        """Store the arguments, and begin without steps; `specs` (tensor -> spec) is copied."""
+        """Store the arguments, and begin without steps; `specs` (tensor -> spec) is copied.
+
+        `keep` are inner tensors of float nodes to output, None for all with a batch axis.
+        """
         self._model, self._side, self._consts = model, side, consts
         self._batched, self._keep = batched, keep
         self._fallback_sessions = fallback_sessions
@@ -100,11 +103,11 @@ class Binder:
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
-        """Convert `nodes`, or all; fill `steps`, `specs`, `held` and `integer_names`.
+        """Convert `nodes`, or all nodes; fill `steps`, `specs`, `held` and `integer_names`.
 
-        Float nodes are collected into one step until an integer node depends on them. Nodes whose
-        outputs all have specs already are skipped. Raises ModelError for nodes that are not
-        supported.
+        Consecutive float nodes are collected into one step until an integer node depends on them.
+        Nodes whose outputs all have specs already are skipped. Raises ModelError for nodes that are
+        not supported.
         """
         for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
@@ -121,7 +124,7 @@ class Binder:
         self._append_float_fallback()
 
     def _depends_on_pending(self, node: ir.Node) -> bool:
-        """Whether a node consumes an output of the pending float nodes."""
+        """Whether `node` consumes an output of the float nodes that are not converted yet."""
         pending_outputs: set[str] = set()
         for pending in self._pending:
             pending_outputs.update(str(value.name) for value in pending.outputs)
@@ -130,8 +133,8 @@ class Binder:
     def _integer_format(self, node: ir.Node) -> Format | None:
         """Return the format of a node that computes on integers, or None for a float node.
 
-        A node of a standard operator does if its first input is an integer tensor of less than 64
-        bits.
+        A standard ONNX operator computes on integers if its first input is an integer tensor of
+        less than 64 bits. Raises ModelError for an unknown operator of the quantized domains.
         """
         op_format = require_integer_op(node)
         if is_quantized_domain(node):
@@ -147,11 +150,11 @@ class Binder:
         return op_format
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
-        """Append the steps of an integer node, and the qparams of its outputs.
+        """Append the steps of an integer node, and record the qparams of its outputs.
 
-        Constant inputs become steps. An output of the kernel that is float in the graph is written
-        as integers under a new name and then dequantized. ModelError for missing inputs, or scales
-        that differ from the producers'.
+        Constant inputs become steps. An output that the graph declares as float is written as
+        integers under a new name and then dequantized. Raises ModelError for missing inputs, or
+        scales that differ from the producers'.
         """
         attrs = read_attributes(op_format, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
@@ -197,7 +200,7 @@ class Binder:
                 self.held[value.name] = qparams.changed(bits=bits)
 
     def _check_zero_point_support(self, node: ir.Node, attrs: Attributes) -> None:
-        """Raise ModelError if `attrs` has a nonzero zero point and the target supports none."""
+        """Raise ModelError if `attrs` has a nonzero zero point and the target supports only 0."""
         if self._side.target.zero_points:
             return
         key = find_nonzero_zero_point(attrs)
@@ -210,7 +213,7 @@ class Binder:
     def _append_dequant(self, name: str, integer_name: str, scale: float) -> None:
         """Append a step that dequantizes `integer_name` to tensor `name`: integer / scale.
 
-        Records both names.
+        Records that the graph has no tensor `integer_name`.
         """
         from simulator.kernels import Dequant
 
@@ -221,7 +224,7 @@ class Binder:
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        """Raise ModelError unless a node expects the scales and zero points of its producers.
+        """Raise ModelError unless `node` expects the scales and zero points of its producers.
 
         `names` are its inputs. Inputs without known parameters are not checked.
         """
@@ -251,7 +254,7 @@ class Binder:
                 )
 
     def _append_constant(self, name: str, array: np.ndarray) -> None:
-        """Append a step that outputs `array` as tensor `name`, unless this tensor exists."""
+        """Append a step that outputs `array` as tensor `name`, unless that exists already."""
         from simulator.kernels import Constant
 
         if name not in self.specs:
@@ -260,7 +263,7 @@ class Binder:
     def _append(self, step: Step) -> None:
         """Append a step, and infer the specs of its outputs.
 
-        ModelError if an input is not computed, or the kernel does not support its inputs.
+        Raises ModelError if an input is not computed, or the kernel does not support its inputs.
         """
         for name in step.inputs:
             if name not in self.specs:
@@ -285,10 +288,10 @@ class Binder:
         self.specs.update(zip(step.outputs, results, strict=False))
 
     def _append_float_fallback(self) -> None:
-        """Append the pending float nodes as one step, and clear them.
+        """Append the collected float nodes as one step, and clear the collection.
 
-        No step is appended if no output is used. Inner tensors in `keep` (with None, all) are
-        outputs too, if they have a batch axis (axis 0 of size 1 or unknown).
+        No step is appended if none of their outputs is used. Inner tensors in `keep` (with None,
+        all) are outputs too, if they have a batch axis (axis 0 of size 1 or unknown).
         """
         if not self._pending:
             return
@@ -306,7 +309,7 @@ class Binder:
 
 
 def bind_kernel(op_format: Format, info: KernelInfo) -> Kernel:
-    """Return the kernel of a node.
+    """Return the simulator kernel of the node in `info`, whose operator is `op_format`.
 
     Raises
     ------

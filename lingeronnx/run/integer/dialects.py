@@ -25,7 +25,10 @@ _V1_NAMES = {op.name for op in INTEGER_OPS if op.v3_name not in (None, op.name)}
 
 
 def detect_dialect(model: ir.Model) -> int:
-    """Return 3 if nodes of domain `linger` exist and none has a name of dialect v1, else 1."""
+    """Return the dialect of an integer graph: 3 or 1.
+
+    It is 3 if nodes of domain `linger` exist and none of them has a name that only dialect v1 has.
+    """
     nodes = [node for node in model.graph if node.domain == "linger"]
     return 3 if nodes and not any(node.op_type in _V1_NAMES for node in nodes) else 1
 
@@ -60,12 +63,12 @@ class ArithmeticSide:
         return cls(target, dialect if is_training else 0)
 
     def arithmetic(self, op_format: Format, node: ir.Node) -> Arithmetic:
-        """Return the arithmetic of an operator of this side on the target.
+        """Return the arithmetic with which this side computes operator `op_format` on the target.
 
         Raises
         ------
         ModelError
-            If the target does not have the operator on this side.
+            If the target does not have the operator on this side; `node` is named in the message.
         """
         training = self.target.training.get(self.dialect or 3, {}).get(op_format.name)
         if self.dialect:

@@ -58,7 +58,8 @@ class IntegerRunner:
     ) -> None:
         """Resolve platform and arithmetic, and read inputs, constants and batch axes of `model`.
 
-        Programs are compiled when feeds of new shapes arrive.
+        Programs are compiled when feeds of new shapes arrive. Raises ConfigError for invalid
+        LINGERONNX_SIMD or LINGERONNX_THREADS.
         """
         self.model = model
         self.target = detect_target(model) if target is None else target
@@ -80,12 +81,15 @@ class IntegerRunner:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors between inputs and outputs in all runs so far."""
+        """Bytes of the tensors between inputs and outputs in all programs so far.
+
+        0 before the first run.
+        """
         return sum(program.nbytes for program, _ in self._programs.values())
 
     @property
     def per_sample(self) -> bool:
-        """Whether samples could follow one another along axis 0 in all runs so far."""
+        """Whether samples could follow one another along axis 0 in all programs so far."""
         return all(program.accepts_batches for program, _ in self._programs.values())
 
     @property
@@ -167,9 +171,9 @@ class IntegerRunner:
         program: Program,
         qparams: Mapping[str, Affine],
     ) -> None:
-        """Cache `program` for such inputs if it takes them unchanged and needs no unstacking.
+        """Cache `program` under `key` if it takes the inputs unchanged and needs no unstacking.
 
-        `key` identifies types and shapes of the inputs. The number of entries is limited.
+        `key` identifies types and shapes of the inputs. At most `_MAX_DIRECT_PROGRAMS` are cached.
         """
         names = {id(array): name for name, array in inputs.items()}
         sources = {name: names.get(id(array), "") for name, array in program_feed.items()}
@@ -183,9 +187,10 @@ class IntegerRunner:
     def walk(
         self, feed: Mapping[str, np.ndarray], outputs: Collection[str] | None = None
     ) -> GraphWalk:
-        """Return a `GraphWalk` over one batch of real inputs; nothing is computed yet.
+        """Return an iterator over the steps of the graph on one batch of real inputs.
 
-        outputs : tensors to compute, with all tensors upstream; None for all.
+        Nothing is computed yet; each step runs when it is requested, on the complete batch.
+        `outputs` are the tensors to compute, with all tensors upstream; None for all.
         """
         inputs = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(inputs)
@@ -195,7 +200,11 @@ class IntegerRunner:
         return GraphWalk(binder, inputs)
 
     def bind(self, specs: Mapping[str, TensorSpec]) -> BoundGraph:
-        """Return the steps for feeds of `specs` (one sample, with a batch axis 0 of size 1)."""
+        """Return the simulator steps for feeds of `specs`, without running them.
+
+        A spec is the shape and type of one sample, with a batch axis 0 of size 1. Raises ModelError
+        for nodes that are not supported.
+        """
         binder = self._make_binder(specs)
         binder.run()
         return BoundGraph(binder.steps, binder.specs, binder.held, binder.integer_names)
@@ -203,10 +212,9 @@ class IntegerRunner:
     def _make_binder(
         self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None = ()
     ) -> Binder:
-        """Make a binder for feeds of `specs` (input name -> shape and type of one sample).
+        """Make a binder of this graph for feeds of `specs` (input -> shape and type of one sample).
 
-        `keep` are inner tensors of float nodes to keep besides outputs, None for all, as for
-        `Binder`.
+        `keep` are inner tensors of float nodes to keep besides outputs, None for all.
         """
         return Binder(
             self.model,
@@ -221,7 +229,7 @@ class IntegerRunner:
     def _count(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples in `inputs`, by the first input with a batch axis.
 
-        1 if there is none or the batch runs as a whole.
+        1 if there is none or the batch must run as a whole.
         """
         first = next((spec for spec in self.inputs if spec.axis is not None), None)
         if self.runs_whole_batch or first is None:
@@ -229,7 +237,7 @@ class IntegerRunner:
         return first.count_samples(inputs[first.name])
 
     def _stack_samples(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return inputs with their samples one after another along axis 0.
+        """Return the inputs with their samples one after another along axis 0.
 
         Inputs without samples are repeated for each sample.
         """
@@ -244,12 +252,12 @@ class IntegerRunner:
         return stacked
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
-        """Whether an input is fed as integers of its Quant.
+        """Whether `array` feeds input `name` with the integers of its Quant, not with real values.
 
         Raises
         ------
         DataError
-            If it is an integer array that does not match a Quant.
+            If it is an int8 or int16 array for a float input, but matches no single Quant.
         """
         expected_dtype = next(spec.dtype for spec in self.inputs if spec.name == name)
         if name in self._wide:
@@ -273,7 +281,7 @@ class IntegerRunner:
     def _make_program_feed(
         self, inputs: Mapping[str, np.ndarray], quantized: Collection[str]
     ) -> dict[str, np.ndarray]:
-        """Return a program's feed by tensor: Quant outputs replace the inputs in `quantized`.
+        """Return a program's feed by tensor: outputs of Quants replace the inputs in `quantized`.
 
         Such an input is fed real values as well if nodes other than Quants read it. Inputs of the
         model that are not in `inputs` are left out.
@@ -303,8 +311,8 @@ class IntegerRunner:
     ) -> tuple[Program, dict[str, Affine]]:
         """Compile a program for feeds of `specs`; return it with the qparams of integer tensors.
 
-        names : tensors to yield, None for all. quantized : inputs that are fed integers. ModelError
-        if the simulator does not support a step.
+        `names` are the tensors to yield, None for all; `quantized` the inputs that are fed
+        integers. Raises ModelError if the simulator does not support a step.
         """
         from simulator import program
 
@@ -322,10 +330,10 @@ class IntegerRunner:
 
 
 def _select_outputs(binder: Binder, names: Collection[str] | None) -> list[str] | None:
-    """Return the outputs of a program: those of `names` that it has.
+    """Return the names of the tensors that a program outputs: those of `names` that it has.
 
-    Without `names`, all tensors that the graph has (not the integers before a dequantization that
-    the graph lacks); None if these are all.
+    For None, all tensors that the graph has (not integers before a dequantization that the graph
+    lacks); the result None means all tensors of the program.
     """
     if names is not None:
         return [name for name in names if name in binder.specs]
@@ -371,7 +379,7 @@ def _make_specs(feed: Mapping[str, np.ndarray], count: int) -> dict[str, TensorS
 
 
 def _collect_constants(model: ir.Model) -> dict[str, np.ndarray]:
-    """Return initializers and outputs of Constant nodes by name.
+    """Return initializers and outputs of Constant nodes of `model` by name.
 
     A graph input with a default value is not a constant.
     """
@@ -413,7 +421,8 @@ class _DirectProgram:
 def detect_target(model: ir.Model) -> Target:
     """Return the platform that a graph was made for.
 
-    It is in the metadata, or else in a node's `platform`; the default is the first chip.
+    Its name is in the metadata, or else in a node's `platform`; the default is the first chip.
+    Raises ConfigError for an unknown name.
     """
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
@@ -441,8 +450,7 @@ def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     """Return `array`, whose `count` samples lie along `axis`, with the samples along axis 0.
 
-    Unchanged if `axis` is 0, `count` 1, or the array has another size there. The inverse of
-    `_unstack_samples`.
+    Unchanged if `axis` is 0, `count` 1, or the array has another size there.
     """
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != count:
         return array
@@ -450,9 +458,9 @@ def _stack_along_axis0(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _find_wide_inputs(model: ir.Model, target: Target) -> set[str]:
-    """Return the graph inputs of Quants to more bits than the target's Quant can write.
+    """Return the graph inputs of Quants to more bits than the target's Quant can write, up to 32.
 
-    Up to 32 bits; empty if the target has no limit. They are fed as int32.
+    They are fed as int32. Without a known Quant on the target there are none.
     """
     arithmetic = target.get_arithmetic(QUANT.name, QuantArithmetic)
     max_bits = 32 if arithmetic is None else arithmetic.max_bits

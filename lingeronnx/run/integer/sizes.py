@@ -23,12 +23,15 @@ class _ShapeBinder(Binder):
     """Binds the nodes that it can, whatever their scales, for shapes of incorrect graphs."""
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
-        """Bind a node as the base class does, and ignore nodes that fail."""
+        """Convert an integer node to steps and record its shapes; a node that fails is ignored."""
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
             super()._bind_node(op_format, node)
 
     def _integer_format(self, node: ir.Node) -> Format | None:
-        """Return the format as the base class does, but None if it raises ModelError."""
+        """Return the format of a node that computes on integers.
+
+        None for a float node and for an operator that is not known.
+        """
         with contextlib.suppress(ModelError):
             return super()._integer_format(node)
         return None
@@ -36,17 +39,18 @@ class _ShapeBinder(Binder):
     def _check_scales(
         self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
     ) -> None:
-        """Accept any scales, since they do not affect shapes."""
+        """Accept any scales and zero points, since they do not affect shapes."""
 
     def _append_float_fallback(self) -> None:
-        """Drop the pending float nodes."""
+        """Drop the collected float nodes without running them; their outputs have no shape."""
         self._pending = []
 
 
 def infer_shapes(model: ir.Model) -> dict[ir.Value, tuple[int | None, ...]]:
-    """Return the shapes of an integer graph's tensors for one sample, as far as they are known.
+    """Return tensor -> shape for one sample, as far as the shapes of an integer graph are known.
 
-    Nothing is run and scales are not checked, so that incorrect graphs have shapes as well.
+    Nothing is run and scales are not checked, so that incorrect graphs have shapes as well. Graph
+    inputs and outputs of float nodes are missing.
     """
     runner = IntegerRunner(model, target=GENERIC)
     specs = {}

@@ -43,7 +43,7 @@ class GraphWalk:
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
         """Prepare to execute the steps of `binder` on `feed` (tensor name -> array) of one batch.
 
-        Notes the last step that reads each tensor; `feed` is copied, its arrays are not.
+        `feed` is copied, its arrays are not.
         """
         self._binder, self._arrays = binder, dict(feed)
         self._last_use: dict[str, int] = {}
@@ -55,7 +55,8 @@ class GraphWalk:
     def __iter__(self) -> Iterator[WalkStep]:
         """Compute and yield one step after the other, on the complete batch.
 
-        A step's inputs are released when the next one is requested, if no later step reads them.
+        When the next step is requested, the inputs of the last one are released that no later step
+        reads.
         """
         for index, step in enumerate(self._binder.steps):
             self._step = step
@@ -70,13 +71,16 @@ class GraphWalk:
                     del self._arrays[name]
 
     def get_tensor(self, name: str) -> np.ndarray | None:
-        """Return the batch of a tensor that is computed and still needed, else None."""
+        """Return the batch of tensor `name` if it is computed and a later step needs it, else None.
+
+        A tensor that no step reads stays.
+        """
         return self._arrays.get(name)
 
     def redo(self, kernel: Kernel) -> None:
-        """Compute the current step again with another kernel, also for later steps.
+        """Compute the current step again with `kernel`; later steps read the new result.
 
-        The current `WalkStep` gets the new result; the old one is released first.
+        The current `WalkStep` gets it as `array`; the old result is released first.
         """
         assert self._step is not None
         assert self._current is not None
@@ -108,9 +112,9 @@ class GraphWalk:
 def run_program(
     program: Program, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Run a batch of `count` samples, one by one if the program mixes samples.
+    """Run a batch of `count` samples and yield (name, array); one by one if samples would mix.
 
-    force : tensors to replace. Yields (name, array).
+    `force` maps tensors to arrays that their consumers get instead.
     """
     if program.accepts_batches or count == 1:
         yield from program.run(feed, force)

@@ -115,7 +115,7 @@ def choose_batching(
 
 
 def _are_scalars(constants: Collection[onnx.TensorProto]) -> bool:
-    """Whether all constants have one element and at most one axis."""
+    """Whether all of `constants` have one element and at most one axis."""
     return all(len(tensor.dims) < 2 and math.prod(tensor.dims) == 1 for tensor in constants)
 
 
@@ -131,10 +131,10 @@ def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
 
 
 def _is_parallelizable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) -> bool:
-    """Whether `build_parallel_model` can repeat the nodes, and is expected to be faster.
+    """Whether one call may compute several samples by repeated nodes, and is expected to be faster.
 
-    That needs float32 inputs, no subgraphs, and at most `_MAX_PARALLEL_NODES` nodes and
-    `_MAX_PARALLEL_ELEMENTS` elements in all inputs (`specs`) of a sample.
+    That needs float32 tensors only (`specs`), no subgraphs, and at most `_MAX_PARALLEL_NODES` nodes
+    and `_MAX_PARALLEL_ELEMENTS` elements in all tensors of a sample.
     """
     if any(spec.dtype != np.float32 for spec in specs):
         return False
@@ -147,8 +147,9 @@ def _is_parallelizable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) ->
 def build_parallel_model(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Build a model of `PARALLEL_SAMPLES` samples that computes each sample by separate nodes.
 
-    onnxruntime aligns each sample that is split off, and each tensor downstream, as a separate
-    tensor, so the result is bit-equal to that of separate calls.
+    `proto`, for one sample, is not changed. onnxruntime aligns each sample that is split off, and
+    each tensor downstream, as a separate tensor, so the result is bit-equal to that of separate
+    calls.
     """
     parallel = onnx.ModelProto()
     parallel.CopyFrom(proto)
@@ -174,7 +175,7 @@ def _copy_numbered(
 ) -> None:
     """Fill `copy` with `node`, whose name and tensors get the suffix ``#INDEX``.
 
-    Names in `constants` keep theirs.
+    Names in `constants` and absent inputs keep theirs.
     """
     copy.CopyFrom(node)
     copy.name = f"{node.name}#{index}"
@@ -185,7 +186,7 @@ def _copy_numbered(
 
 
 def _numbered_names(name: str) -> list[str]:
-    """Return the names of a tensor's samples in a parallel model."""
+    """Return the names NAME#0, NAME#1, ... of a tensor's samples in a parallel model."""
     return [f"{name}#{index}" for index in range(PARALLEL_SAMPLES)]
 
 
@@ -201,12 +202,12 @@ def pad_to_vector(array: np.ndarray) -> np.ndarray:
 
 
 def flatten_padded(array: np.ndarray) -> np.ndarray:
-    """Flatten an array, and repeat its last element to fill complete vectors."""
+    """Flatten an array, and repeat its last element up to a multiple of `_VECTOR_LENGTH`."""
     return pad_to_vector(array.reshape(-1))
 
 
 def _allocate_aligned(size: int) -> np.ndarray:
-    """Allocate `size` bytes with the alignment of onnxruntime's tensors."""
+    """Allocate `size` uninitialized bytes with the alignment of onnxruntime's tensors."""
     memory = np.empty(size + _ALIGNMENT_BYTES, np.uint8)
     start = -data_address(memory) % _ALIGNMENT_BYTES
     return memory[start : start + size]
@@ -225,7 +226,7 @@ def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
 
 
 def align_array(array: np.ndarray) -> np.ndarray:
-    """Return an array with the alignment of onnxruntime's tensors, copied if necessary.
+    """Return `array` contiguous and aligned as onnxruntime's tensors, copied if necessary.
 
     Scalars and arrays of objects are returned unchanged.
     """

@@ -45,9 +45,9 @@ FallbackSessionCache = dict[bytes, "OrtSession"]
 
 
 def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
-    """Return random values of the shape and type of `like`: normal floats, or 0 and 1.
+    """Return random values of the shape and type of `like`: normal floats, or integers 0 and 1.
 
-    0 and 1 are valid indices as well.
+    The latter are valid indices as well.
     """
     if like.dtype.kind == "f":
         return rng.standard_normal(like.shape).astype(like.dtype)
@@ -55,7 +55,7 @@ def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
 
 
 def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
-    """Yield the inputs of a node, and tensors of its graph that its subgraphs consume.
+    """Yield the inputs of `node`, then tensors of its graph that its subgraphs consume.
 
     Absent inputs are None. Tensors are repeated if they are read more than once.
     """
@@ -70,7 +70,10 @@ def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
 
 
 def _get_owning_graph(value: ir.Value) -> object:
-    """Return the graph of the node that computes a value, or of which it is an input."""
+    """Return the graph of the node that computes `value`, or of which it is an input.
+
+    None if neither is known.
+    """
     producer = value.producer()
     return value.graph if producer is None else producer.graph
 
@@ -78,7 +81,7 @@ def _get_owning_graph(value: ir.Value) -> object:
 def find_ancestors(graph: Iterable[ir.Node], names: Collection[str]) -> list[ir.Node]:
     """Return the nodes of `graph` that the tensors `names` depend on, in graph order.
 
-    The inputs of a node include those of its subgraphs.
+    Producers are included; the inputs of a node include those of its subgraphs.
     """
     needed, nodes = set(names), []
     for node in reversed(list(graph)):
@@ -113,7 +116,7 @@ def collect_inputs(
 
 
 def _list_outputs(nodes: Sequence[ir.Node], keep: Collection[str]) -> list[str]:
-    """Return the outputs of some nodes that are in `keep`, graph outputs, or consumed by others.
+    """Return the outputs of `nodes` that are in `keep`, graph outputs, or consumed by other nodes.
 
     The names are in the order of the nodes.
     """
@@ -131,7 +134,10 @@ _MIN_PARALLEL_SAMPLES = 3
 
 
 def _take_padded_chunk(array: np.ndarray, start: int) -> np.ndarray:
-    """Return `PARALLEL_SAMPLES` samples from `start` on, padded with the last one."""
+    """Return `PARALLEL_SAMPLES` samples from index `start` on.
+
+    The last sample is repeated if there are fewer.
+    """
     return pad_to_vector(array[start : start + PARALLEL_SAMPLES])
 
 
@@ -177,9 +183,9 @@ def extract_submodel(
 
 
 def _hash_model(proto: onnx.ModelProto) -> bytes:
-    """Return a digest of a model.
+    """Return a digest of `proto`'s opsets, functions, constants, nodes, inputs and outputs.
 
-    Its components are hashed one by one, because protobuf cannot serialize more than 2 GB.
+    They are hashed one by one, because protobuf cannot serialize more than 2 GB.
     """
     graph = proto.graph
     components = (
@@ -196,7 +202,7 @@ def _hash_model(proto: onnx.ModelProto) -> bytes:
 
 
 def _concatenate_outputs(runs: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """Concatenate each output of several runs."""
+    """Concatenate each output over several runs on axis 0; one array per output."""
     return tuple(np.concatenate(arrays) for arrays in zip(*runs, strict=True))
 
 
@@ -235,7 +241,7 @@ class FloatFallback(NumpyKernel):
     ) -> None:
         """Extract `nodes` as a separate model; sessions are opened when first needed.
 
-        `keep` are tensors to return besides those consumed outside; `fallback_sessions` (hash ->
+        `keep` are tensors to output besides those consumed outside; `fallback_sessions` (digest ->
         session) is shared with other fallbacks.
         """
         self._fallback_sessions = {} if fallback_sessions is None else fallback_sessions
@@ -257,7 +263,11 @@ class FloatFallback(NumpyKernel):
         )
 
     def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
-        """Return a session of one thread on `proto`, which is cached by the model's contents."""
+        """Return a session of one thread on `proto`.
+
+        Equal models share a session of the cache; raises ModelError if onnxruntime does not support
+        it.
+        """
         key = _hash_model(proto)
         if key not in self._fallback_sessions:
             self._fallback_sessions[key] = open_ort_session(
@@ -266,10 +276,10 @@ class FloatFallback(NumpyKernel):
         return self._fallback_sessions[key]
 
     def _run(self, arrays: Sequence[np.ndarray], parallel: bool = False) -> list[np.ndarray]:
-        """Run onnxruntime; if `parallel`, on `PARALLEL_SAMPLES` samples that run separately.
+        """Run onnxruntime on `arrays`, the inputs in order; return the outputs.
 
-        `arrays` are the inputs in order. The session is opened at the first run. ModelError if it
-        fails.
+        If `parallel`, the arrays have `PARALLEL_SAMPLES` samples that are computed separately. The
+        session is opened at the first run. Raises ModelError if it fails.
         """
         if parallel and self._parallel_session is None:
             self._parallel_session = self._open_session(build_parallel_model(self.proto))
@@ -287,12 +297,12 @@ class FloatFallback(NumpyKernel):
             ) from error
 
     def run_batch(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run unchanged arrays once and return the outputs.
+        """Run `arrays` once, unchanged, and return the outputs.
 
         Raises
         ------
         ModelError
-            If it fails, or an output is not a numeric tensor.
+            If onnxruntime fails, or an output is not a numeric tensor.
         """
         return self._check_results(self._run(arrays))
 
@@ -334,9 +344,9 @@ class FloatFallback(NumpyKernel):
     def _is_batch_independent(
         self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
     ) -> bool:
-        """Whether a batch of two samples has the results of both samples.
+        """Whether a batch of two samples gives the results of both samples, up to rounding.
 
-        Results may differ by rounding. False also if the batch does not run.
+        False also if the batch does not run.
         """
         first_results, second_results = self._run(first), self._run(second)
         try:
@@ -357,7 +367,7 @@ class FloatFallback(NumpyKernel):
         Raises
         ------
         ModelError
-            If their shapes are not those that `infer` returned, or onnxruntime fails.
+            If the shapes of the results are not those inferred before, or onnxruntime fails.
         """
         results = self._compute(arrays)
         for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
@@ -371,10 +381,10 @@ class FloatFallback(NumpyKernel):
         return results
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Compute the outputs of a batch with the chosen batching.
+        """Compute the outputs of a batch so that each sample is bit-equal in any batch.
 
-        Samples run one by one if they would mix or the batching is SINGLE; without a batch axis the
-        arrays are run unchanged.
+        The chosen batching is used; samples run one by one if they would mix. Without a batch axis
+        the arrays are run unchanged.
         """
         if self._has_no_batch_axis or not arrays:
             return tuple(self._run([align_array(array) for array in arrays]))
@@ -398,7 +408,7 @@ class FloatFallback(NumpyKernel):
         return tuple(self._run([align_array(array) for array in arrays]))
 
     def _compute_flattened(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return the outputs of one run of all elements as one padded line, for elementwise nodes.
+        """Compute elementwise nodes in one run on all elements as one padded line.
 
         All inputs and outputs have the shape of the first array.
         """
@@ -407,14 +417,14 @@ class FloatFallback(NumpyKernel):
         return tuple(result.reshape(-1)[:size].reshape(shape) for result in results)
 
     def _compute_repeated(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run a batch with each sample repeated, and return its first copies."""
+        """Run a batch with each sample repeated, so that it is aligned; return the first copies."""
         results = self._run([repeat_samples(array, self._times) for array in arrays])
         return tuple(np.ascontiguousarray(result[:: self._times]) for result in results)
 
     def _compute_parallel(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run batches of `PARALLEL_SAMPLES` samples that are computed separately.
+        """Compute a batch in runs of `PARALLEL_SAMPLES` samples that are computed separately.
 
-        The last batch is padded.
+        The last run is padded with the last sample.
         """
         count, runs = len(arrays[0]), []
         for start in range(0, count, PARALLEL_SAMPLES):
@@ -462,5 +472,8 @@ class FloatFallback(NumpyKernel):
         return names
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether every input and output has the batch on axis 0."""
+        """Whether every input and output of the step has the batch on axis 0.
+
+        The arguments are not used.
+        """
         return not self._has_no_batch_axis

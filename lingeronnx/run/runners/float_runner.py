@@ -32,9 +32,9 @@ Stream = Iterator[Item]
 
 
 def get_input_specs(model: ir.Model) -> list[InputSpec]:
-    """Return the graph inputs of `model` that are fed: those without a default value.
+    """Return the specs of the graph inputs of `model` that are fed: those without a default value.
 
-    The dtype is float32 if unknown, the batch axis the inferred one, else 0.
+    The dtype is float32 if unknown; the batch axis is the inferred one, else 0.
     """
     specs, axes = [], infer_batch_axes(model)
     for value in model.graph.inputs:
@@ -46,10 +46,10 @@ def get_input_specs(model: ir.Model) -> list[InputSpec]:
 
 
 def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
-    """Remove the first dimension in types of tensors that have samples and another axis on axis 0.
+    """Make axis 0 unknown in `proto` for tensors that have samples and another axis on axis 0.
 
-    It is declared as N, and onnxruntime assumes tensors with equal symbols to be equally large:
-    they would share memory.
+    In place. It is declared as N, and onnxruntime assumes tensors with equal symbols to be equally
+    large: they would share memory.
     """
     folded = {str(value.name) for value in ir.iter_values(model) if ir.has_folded_batch(value)}
     for info in proto.graph.value_info:
@@ -69,7 +69,8 @@ class ShapeRunner:
     def __init__(self, model: ir.Model) -> None:
         """Open a session that returns the shapes of all tensors of `model` except its inputs.
 
-        A Shape node is added per tensor, in a copy.
+        A Shape node is added per tensor, in a copy. Raises ModelError if onnxruntime does not
+        support the model.
         """
         proto, self._external_constants = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
@@ -88,7 +89,7 @@ class ShapeRunner:
         )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor by name, inputs included.
+        """Return the shape of every tensor by name, inputs included, for the arrays in `feed`.
 
         Raises
         ------
@@ -107,7 +108,7 @@ class ShapeRunner:
 
 
 def _format_run_error(inputs: Mapping[str, np.ndarray], error: Exception) -> str:
-    """Return the message for `error`, raised by a run on `inputs`, with the shape of each input."""
+    """Format the message for `error`, raised by a run on `inputs`, with the shape of each input."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
     return (
         f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; pass shapes "
@@ -134,8 +135,9 @@ class FloatRunner:
     def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
         """Split the model into stages, and open a session for each.
 
-        There is one stage unless the tensors are too large to be in memory at once
-        (`group_tensors_by_size`). `outputs` are the tensors that `run` can yield, None for all.
+        There is one stage unless the tensors are too large to be in memory at once. `outputs` are
+        the tensors that `run` can yield, None for all. Raises ModelError if onnxruntime does not
+        support the model.
         """
         proto, self._external_constants = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
@@ -165,7 +167,7 @@ class FloatRunner:
     def _open_stage(self, stage: ModelStage) -> OrtSession:
         """Open a session on `stage`, whose outputs and handed-on tensors become graph outputs.
 
-        Changes ``stage.proto`` in place.
+        Changes ``stage.proto`` in place. Raises ModelError if onnxruntime does not support it.
         """
         stage.proto.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in (*stage.outputs, *stage.handed_on)
@@ -176,10 +178,10 @@ class FloatRunner:
 
     @cached_property
     def _axes(self) -> dict[str, int]:
-        """The batch axis of every tensor.
+        """The batch axis of every tensor by name.
 
-        It is computed late, because shapes of the graph may be inferred after this runner was
-        created.
+        It is computed at first use, because shapes of the graph may be inferred after this runner
+        was created.
         """
         axes = {}
         for value in ir.iter_values(self._model):
@@ -196,7 +198,8 @@ class FloatRunner:
         """Run a batch and yield `(name, array, None)`, with arrays as onnxruntime computes them.
 
         `names` are the tensors to yield, of the runner's outputs; None for all. Samples of a model
-        for single samples run one by one and are concatenated along the batch axis.
+        for single samples run one by one and are concatenated along the batch axis. Raises
+        ModelError if onnxruntime fails.
         """
         outputs = [name for name in self._names if names is None or name in names]
         inputs = {name: np.asarray(feed[name]) for name in self._inputs}
@@ -214,17 +217,17 @@ class FloatRunner:
             yield name, np.concatenate(arrays, axis), None
 
     def _slice_sample(self, inputs: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-        """Return `inputs` with sample `index` only of those that take a single sample."""
+        """Return a copy of `inputs` with only sample `index` of those that take a single sample."""
         sample = dict(inputs)
         for name, spec in self._single_sample_specs.items():
             sample[name] = spec.slice_samples(inputs[name], index, index + 1)
         return sample
 
     def _run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Stream:
-        """Run all stages that are needed, and yield (name, array, None) of the tensors `outputs`.
+        """Run the stages that are needed, and yield (name, array, None) of the tensors `outputs`.
 
         Graph inputs come first, then the other tensors stage by stage. Arrays are released as soon
-        as no later stage reads them. ModelError if onnxruntime fails.
+        as no later stage reads them. Raises ModelError if onnxruntime fails.
         """
         yield from ((name, inputs[name], None) for name in outputs if name in inputs)
         arrays: dict[str, Any] = dict(inputs)

@@ -18,7 +18,7 @@ _ENVIRONMENT_VARIABLE, _DEFAULT_TIMEOUT_SECONDS = "LINGERONNX_LOOP_SECONDS", 15.
 
 
 def contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
-    """Whether a model, with subgraphs and functions, has a node of type `op_type`."""
+    """Whether `proto`, with subgraphs and functions, has a node of type `op_type`."""
     nodes = list(proto.graph.node)
     for function in proto.functions:
         nodes += function.node
@@ -35,9 +35,10 @@ def with_loop_timeout(
     """
 
     def run_with_timeout(names: Any, feeds: Any) -> Any:  # noqa: ANN401 - types of onnxruntime
-        """Run the session on `feeds` and return the tensors `names`, as `run` does.
+        """Run the session on `feeds` and return the tensors `names`, as the wrapped `run` does.
 
-        A timer ends it after the time limit; that raises ModelError.
+        A timer ends the run after the time limit; ModelError is raised then. Other errors are
+        passed on.
         """
         limit, options = _read_timeout_seconds(), make_options()
         timer = threading.Timer(limit, setattr, (options, "terminate", True))

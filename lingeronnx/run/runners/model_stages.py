@@ -58,7 +58,7 @@ def group_tensors_by_size(model: ir.Model, names: Sequence[str]) -> list[list[st
 
 
 def _is_size_known(value: ir.Value) -> bool:
-    """Whether a tensor has a dtype and a shape."""
+    """Whether `value` has a dtype and a shape, whose sizes may be unknown."""
     return value.dtype is not None and ir.get_shape(value) is not None
 
 
@@ -101,7 +101,7 @@ def _make_stage(
     later_inputs: set[str],
     types: Mapping[str, int],
 ) -> ModelStage:
-    """Make a stage of the consecutive `nodes` of `proto`.
+    """Make a stage of the consecutive `nodes` of `proto`, which is not modified.
 
     `outputs` are the tensors that it yields, `later_inputs` those that later stages consume, which
     are handed on unless they are in `outputs`; `types` maps tensors to ONNX element types.
@@ -125,7 +125,10 @@ def _make_stage(
 
 
 def _find_ancestors(proto: onnx.ModelProto, names: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes on which tensors `names` depend, producers included, in graph order."""
+    """Return the nodes on which tensors `names` depend, producers included, in graph order.
+
+    Tensors that only subgraphs read are not followed.
+    """
     needed, nodes = set(names), []
     for node in reversed(proto.graph.node):
         if not needed.isdisjoint(node.output):

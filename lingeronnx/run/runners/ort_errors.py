@@ -69,9 +69,10 @@ _DROPPED = re.compile(
 
 
 def explain_ort_error(error: Exception) -> str:
-    """Return an explanation of an exception of onnxruntime, in one line.
+    """Explain an exception of onnxruntime in one line.
 
-    Error codes, contexts and source locations are removed; known messages are replaced.
+    Error codes, contexts and source locations are removed; known messages are replaced by an
+    explanation with a remedy.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     message = _CODE.sub("", " ".join(line.strip() for line in lines))
@@ -86,7 +87,7 @@ def explain_ort_error(error: Exception) -> str:
 
 
 def _strip_source_location(text: str) -> str:
-    """Remove a location in onnxruntime's sources, and the function signature after it.
+    """Remove the first location in onnxruntime's sources, and the function signature after it.
 
     The text before it is kept; a text without a location is returned unchanged.
     """

@@ -63,8 +63,9 @@ class Segments:
     ) -> None:
         """Group the nodes that `outputs` depend on into segments, without opening sessions.
 
-        Constant nodes are omitted. Tensors in `cuts` and `outputs` and the graph's outputs are
-        visible between segments; a segment contains at most one node of `separate` (names).
+        Nodes with constant outputs are left out. Tensors in `cuts` and `outputs` and the graph's
+        outputs are visible between segments; a segment contains at most one node of `separate`
+        (names).
         """
         self._model = model
         visible = {*cuts, *outputs, *(str(value.name) for value in model.graph.outputs)}
@@ -77,13 +78,13 @@ class Segments:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one sample in a complete run."""
+        """Multiply-accumulates of one sample over all segments."""
         return sum(segment.macs for segment in self.segments)
 
     def run(
         self, index: int, tensors: Mapping[str, np.ndarray], changed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of one segment.
+        """Compute the segment of this index; return its outputs by name.
 
         Parameters
         ----------
@@ -98,7 +99,7 @@ class Segments:
         Raises
         ------
         ModelError
-            onnxruntime fails on the segment.
+            If onnxruntime fails on the segment.
         """
         segment = self.segments[index]
         key = index, frozenset((name, id(array)) for name, array in changed.items())
@@ -112,9 +113,10 @@ class Segments:
         return dict(zip(segment.outputs, arrays, strict=True))
 
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
-        """Open a session of one thread on a segment, with some of its constants replaced.
+        """Open a session of one thread on the segment of this index.
 
-        index : of the segment. changed : {constant: new array}.
+        `changed` maps constants to arrays that replace them. Raises ModelError if onnxruntime does
+        not support it.
         """
         segment, nodes = self.segments[index], self._nodes[index]
         inputs = {}
@@ -128,7 +130,7 @@ class Segments:
 
 
 def _is_constant(node: ir.Node) -> bool:
-    """Whether the first output of a node is constant."""
+    """Whether the first output of `node` is a constant."""
     return ir.find_constant(node.outputs[0]) is not None
 
 
@@ -162,9 +164,9 @@ def _group_nodes(
 
 
 def _make_segment(nodes: Sequence[ir.Node], visible: Collection[str]) -> Segment:
-    """Make a segment of nodes; its outputs are those of the last one that are used.
+    """Make a segment of `nodes`; its outputs are those of the last node that are used.
 
-    An output is used if a node reads it or it is `visible`.
+    An output is used if a node reads it or it is in `visible`.
     """
     variables, constants = collect_inputs(nodes)
     last_outputs = [value for value in nodes[-1].outputs if value.name]

@@ -107,10 +107,11 @@ def open_ort_session(
 
 
 def _make_session_options(threads: int, disable_optimizations: bool) -> onnxruntime.SessionOptions:
-    """Make session options; parameters as for `open_ort_session`.
+    """Make options of an onnxruntime session.
 
-    Threads do not spin, memory is not kept between runs, and onnxruntime logs nothing.
-    Optimizations are the basic ones, or none.
+    `threads` 0 takes LINGERONNX_THREADS, or else the number of processors. Threads do not spin,
+    memory is not kept between runs, and nothing is logged. Optimizations are the basic ones; with
+    `disable_optimizations` there are none, and weights are not repacked.
     """
     import onnxruntime as ort
 
@@ -132,9 +133,9 @@ def _make_session_options(threads: int, disable_optimizations: bool) -> onnxrunt
 
 
 def _unsafe_optimizers(proto: onnx.ModelProto) -> list[str]:
-    """Return the optimizations to disable.
+    """Return the names of onnxruntime's optimizations to disable for `proto`.
 
-    For models with branches it is the one that inlines branches with a constant condition:
+    For models with If nodes it is the one that inlines branches with a constant condition:
     onnxruntime 1.32 crashes there if nested branches have known shapes.
     """
     return ["ConstantFolding"] if contains_op(proto, "If") else []
@@ -166,7 +167,7 @@ def open_default_ort_session(content: bytes, label: str) -> OrtSession:
 def run_session(
     session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """Run a session and return its outputs `names`, for `to_array`.
+    """Run a session on `inputs` and return its outputs `names`, to be converted by `to_array`.
 
     They are OrtValues if all inputs and outputs are numeric, so that not all arrays are in memory
     twice at once; else arrays. Inputs may be either.
@@ -186,7 +187,10 @@ def run_session(
 
 
 def to_array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no types
-    """Convert an output of `run_session` to an array; a sequence of tensors stays a list."""
+    """Convert an OrtValue to an array.
+
+    Arrays and lists (sequences of tensors) are returned unchanged.
+    """
     return result if isinstance(result, np.ndarray | list) else result.numpy()
 
 
@@ -196,7 +200,7 @@ def _requested_threads() -> int:
     Raises
     ------
     ConfigError
-        If it is not a number.
+        If it is not a valid number of threads.
     """
     from simulator._threads import get_configured_threads
 

@@ -21,7 +21,10 @@ class TailRunner:
     """
 
     def __init__(self, tail: DynamicTail) -> None:
-        """Prepare a float runner for a copy of the tail's model whose inputs have no shapes."""
+        """Prepare a float runner for a copy of the tail's model whose inputs have no shapes.
+
+        Raises ModelError if onnxruntime does not support the model.
+        """
         model = ir.clone(tail.model)
         for value in model.graph.inputs:
             value.shape = None
@@ -68,13 +71,16 @@ class TailRunner:
     def _run_sample(
         self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str], index: int, count: int
     ) -> dict[str, np.ndarray]:
-        """Return the tensors `outputs` for sample `index` of `count`, by name."""
+        """Return the tensors `outputs` by name for sample `index` of `count` in `feeds`."""
         feed = {name: _get_sample(array, index, count) for name, array in feeds.items()}
         return {name: array for name, array, _ in self._runner.run(feed, outputs)}
 
 
 def _get_sample(array: np.ndarray, index: int, count: int) -> np.ndarray:
-    """Return the rows of one of `count` samples; an array without rows is returned unchanged."""
+    """Return the rows (axis 0) of sample `index` of `count`.
+
+    The complete array for one sample, a scalar, or fewer rows than samples.
+    """
     row_count = len(array) // count if array.ndim else 0
     if count == 1 or not row_count:
         return array
