@@ -109,10 +109,11 @@ def legalize_graph(
 
 
 def _rewrite_node(model: ir.Model, node: ir.Node, target: Target) -> AppliedRewrite | None:
-    """Apply the first rewrite of `REWRITES` that changes a node, in place; None if none does.
+    """Apply the first rewrite of `REWRITES` that changes `node`, in place; None if none does.
 
-    A node within all limits gets only rewrites `for_legal_nodes`. One without a lowering rule, or
-    whose rule the target lacks (`Op.is_available`), gets only those `for_unsupported_ops`.
+    A node within all limits gets only rewrites that make nodes cheaper (`for_legal_nodes`). One
+    without a lowering rule, or whose operator the target lacks, gets only those
+    `for_unsupported_ops`.
     """
     op, _ = find_lowering_rule(node, target)
     is_unsupported = op is None or not op.is_available(target)

@@ -56,7 +56,7 @@ class FitRewrite:
 
 
 def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:
-    """Return the geometry and the weight of a Conv that a rewrite may take apart.
+    """Return the geometry and constant weight of `node`, if it is a Conv to be taken apart.
 
     None for other nodes, on targets without convolution limits, and if the weight is not constant
     or of rank below 3, a shape is unknown, or a pad is negative.
@@ -73,7 +73,7 @@ def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray]
 
 
 def is_standard_op(node: ir.Node, *op_types: str) -> bool:
-    """Whether a node is one of these operators of ONNX's own domain."""
+    """Whether `node` is one of the operators `op_types` of ONNX's own domain."""
     return not node.domain and node.op_type in op_types
 
 
@@ -88,21 +88,21 @@ def get_constant_bias(node: ir.Node) -> np.ndarray | None:
 
 
 class RewriteBuilder(SubgraphBuilder):
-    """Builder of the nodes that replace a node."""
+    """Builder of the nodes that replace a node, if the platform can run them."""
 
     def concat_parts(
         self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Dim]
     ) -> ir.Value:
-        """Append the Concat of parts of one tensor along `axis`, marked as sharing one scale.
+        """Append the Concat of `parts` of one tensor along `axis`.
 
-        `shape` is that of the result, which is returned.
+        Return its output, of this `shape`. The node is marked so that all parts get the same scale.
         """
         result = self("Concat", parts, shape, "joined", {"axis": axis})
         mark_shared_scale_parts(self.nodes[-1])
         return result
 
     def replace_node_if_supported(self, target: Target) -> bool:
-        """Replace the node if the platform can run all new nodes, else discard these.
+        """Replace the node by the new ones if the platform can run all of these, else discard them.
 
         Returns True if the node was replaced; otherwise the graph is as before.
         """
@@ -114,9 +114,9 @@ class RewriteBuilder(SubgraphBuilder):
 
 
 def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    """Append the sum of `parts`, added one after the other in their order.
+    """Append nodes to `builder` that add `parts` one after the other, in their order.
 
-    They have one shape, which is that of the sum.
+    They have one shape, which is that of the sum, the output of the last node.
     """
     total = parts[0]
     for part in parts[1:]:
@@ -124,7 +124,7 @@ def add_partial_sums(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None
 
 
 def get_sizes(dims: Iterable[ir.Dim | None]) -> list[int]:
-    """Return dims as integers, with 0 for unknown ones."""
+    """Return `dims` as integers, with 0 for unknown and symbolic ones."""
     return [dim if isinstance(dim, int) else 0 for dim in dims]
 
 
@@ -134,10 +134,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
 
 
 def format_rounding_cost(parts: int) -> str:
-    """Format the cost of adding `parts` results that are each rounded.
-
-    It is `parts` - 1 more roundings.
-    """
+    """Format the cost of adding `parts` rounded results: `parts` - 1 more roundings."""
     return f"{parts - 1} more rounding{'s' if parts > 2 else ''} of half a step at most"
 
 

@@ -39,12 +39,12 @@ _MIN_ROW_LENGTH = 4  # the overhead dominates for shorter rows
 def reshape_activation_to_rows(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Reshape the input of a sigmoid, SiLU or GELU to rows that GluInt supports.
+    """Reshape the input of a sigmoid, SiLU or GELU to rows that the platform's GluInt supports.
 
-    Only if the target limits sigmoids and the node breaks that limit (`check_glu_axis`). If the
-    work area would not leave enough memory, the rows are computed in several parts that are
-    concatenated. Returns the description and the cost of the change; None, without a change, if no
-    row length fits or the platform cannot run the new nodes.
+    Only if the target limits the length of rows and the node exceeds it. If the work area would not
+    leave enough memory, the rows are computed in several parts that are concatenated. Returns the
+    description and the cost of the change; None, without a change, if no row length fits or the
+    platform cannot run the new nodes.
     """
     if target.sigmoid_limits is None or ir.base_op_type(node) not in _ACTIVATION_OPS:
         return None
@@ -77,7 +77,7 @@ def reshape_activation_to_rows(
 
 
 def _count_parts(size: int, target: Target) -> int:
-    """Return the number of parts in which an activation of `size` elements is computed.
+    """Return in how many parts an activation of `size` elements is computed, for its work area.
 
     It is 1 if twice its work area fits in shared memory; otherwise the least number for which four
     times the area of a part fits. 1 too if the target states no memory or no sigmoid limits.
@@ -90,7 +90,7 @@ def _count_parts(size: int, target: Target) -> int:
 
 
 def _choose_row_length(size: int, max_length: int) -> int | None:
-    """Return the longest row length from 4 to 32 that divides `size`, else the shortest above 32.
+    """Return a row length that divides `size`: the longest from 4 to 32, or the next above.
 
     None if no length from 4 to `max_length` divides it, or `size` is 0. Lengths up to 32 are taken
     even if `max_length` is smaller.

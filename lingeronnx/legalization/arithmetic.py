@@ -21,7 +21,7 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     """Replace an Abs between layers by relu(x) + relu(-x), if the target has BatchNorm2dInt.
 
     Returns the description and the cost of the change. None, without a change, for other nodes and
-    for an input that `can_apply_batch_norm` excludes.
+    for an input of rank 1, of unknown sizes, or with a folded batch.
     """
     if not is_standard_op(node, "Abs") or not target.can_run(BATCH_NORM2D.name):
         return None

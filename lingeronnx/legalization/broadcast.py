@@ -21,7 +21,7 @@ __all__ = ["equalize_operand_shapes"]
 def equalize_operand_shapes(
     model: ir.Model, node: ir.Node, target: Target
 ) -> tuple[str, str] | None:
-    """Give the computed operands of a binary operator equal shapes, or one value per channel.
+    """Give the computed operands of a binary `node` equal shapes, or one value per channel.
 
     A Mul one of whose operands has size 1 on all axes after some leading ones becomes a product per
     channel; otherwise operands of other shape are expanded. Returns the description and the cost of
@@ -84,9 +84,9 @@ def _emit_per_channel_mul(builder: RewriteBuilder, sizes: list[int], channel_axe
 def _emit_expanded_operands(
     builder: RewriteBuilder, operand_sizes: list[list[int]], sizes: list[int]
 ) -> None:
-    """Append the node with its operands expanded to `sizes`.
+    """Append a copy of the replaced node with its operands expanded to `sizes`.
 
-    `sizes` and `operand_sizes` are without the batch.
+    `sizes` and `operand_sizes` are without the batch; operands of these sizes are used as they are.
     """
     batch: ir.Dim = (builder.result.shape or ["N"])[0]
     operands = []

@@ -74,14 +74,14 @@ def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 
 def _can_run_replacement(target: Target) -> bool:
-    """Whether the platform has no Clip, but the operators that replace it."""
+    """Whether `target` has no Clip, but the Relu and BatchNormalization that can replace it."""
     if target.can_run(CLIP.name):
         return False
     return target.can_run(RELU.name) and target.can_run(BATCH_NORM2D.name)
 
 
 def _is_computed_by_host(value: ir.Value, target: Target) -> bool:
-    """Whether a tensor is a graph input or the platform has no operator for its producer."""
+    """Whether `value` is an input or constant, or the target has no operator for its producer."""
     producer = ir.producer(value)
     if producer is None:
         return True
@@ -92,7 +92,7 @@ def _is_computed_by_host(value: ir.Value, target: Target) -> bool:
 def _emit_upper_bound(
     builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], high: float
 ) -> None:
-    """Append ``high - relu(high - x)``."""
+    """Append ``high - relu(high - x)`` for x = `source`; the output has this `shape`."""
     bound = builder.constant(np.array(high, np.float32), "high")
     difference = builder("Sub", [bound, source], shape, "distance")
     clipped = builder("Relu", [difference], shape, "below")
@@ -102,9 +102,9 @@ def _emit_upper_bound(
 def _emit_lower_bound(
     builder: RewriteBuilder, source: ir.Value, shape: Sequence[ir.Dim], low: float, high: float
 ) -> None:
-    """Append ``clip(x - low, 0, high - low) + low``; a Relu if `high` is infinite.
+    """Append ``clip(x - low, 0, high - low) + low`` for x = `source`; a Relu if `high` is infinite.
 
-    The Relu is marked with LOWER_BOUND_KEY.
+    The Relu is marked with LOWER_BOUND_KEY. The output has this `shape`.
     """
     bound = builder.constant(np.array(low, np.float32), "low")
     difference = builder("Sub", [source, bound], shape, "distance")
@@ -123,11 +123,10 @@ def scale_layer_norm_input(
 ) -> tuple[str, str] | None:
     """Scale the input of a layer normalization so that its epsilon becomes the chip's, in place.
 
-    The factor is sqrt(chip's epsilon / epsilon). It is folded into the preceding layer if
-    `fold_factor` can do so; otherwise it is rounded to a power of two, and a Mul is inserted.
-    Returns the description and the cost of the change; None, without a change, if the epsilon is
-    within the limit, the node breaks another limit too, or the target has no limits of layer
-    normalizations.
+    The factor is sqrt(chip's epsilon / epsilon). It is folded into the preceding layer if possible;
+    otherwise it is rounded to a power of two, and a Mul is inserted. Returns the description and
+    the cost of the change; None, without a change, if the epsilon is within the limit, the node
+    breaks another limit too, or the target has no limits of layer normalizations.
     """
     if ir.base_op_type(node) != "LayerNormalization" or target.layer_norm_limits is None:
         return None

@@ -29,11 +29,10 @@ _AFFINE_OPS = operators.AFFINE_OPS | {"Neg"}
 
 
 def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Replace arithmetic with a constant between layers by a BatchNormalization.
+    """Replace arithmetic of `node` with a constant, between layers, by a BatchNormalization.
 
-    Only if the target has BatchNorm2dInt, and for an input of known sample shape
-    (`can_apply_batch_norm`). Returns the description and the cost of the change, or None without a
-    change.
+    Only if the target has BatchNorm2dInt, and for an input of rank 2 or more with known sizes and
+    no folded batch. Returns the description and the cost of the change, or None without a change.
     """
     affine = _match_affine(node) if target.can_run(BATCH_NORM2D.name) else None
     if affine is None:
@@ -48,7 +47,10 @@ def convert_to_batch_norm(model: ir.Model, node: ir.Node, target: Target) -> tup
 
 
 def can_apply_batch_norm(source: ir.Value) -> bool:
-    """Whether `source` has rank 2 or more, known sizes after axis 0, and no folded batch."""
+    """Whether a BatchNormalization may replace arithmetic on `source`, by its shape.
+
+    It needs rank 2 or more, known sizes after axis 0, and no batch that is folded with other axes.
+    """
     shape = ir.get_shape(source) or ()
     return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
 
@@ -88,14 +90,14 @@ def emit_batch_norm(
 
 
 def _find_last_varying_axis(array: np.ndarray) -> int:
-    """Return the last axis that is longer than 1, or 0 if there is none."""
+    """Return the last axis of `array` that is longer than 1, or 0 if there is none."""
     return max((axis for axis in range(array.ndim) if array.shape[axis] > 1), default=0)
 
 
 def _get_channel_values(array: np.ndarray, sizes: list[int], channels: int) -> np.ndarray:
-    """Broadcast an array to a sample; return its first value per channel, float32 (channels,).
+    """Broadcast `array` to `sizes`, the shape of a sample; return its first value per channel.
 
-    `sizes` is the shape of a sample.
+    The result is float32 (channels,); the channels are the leading axes, as one.
     """
     spread = np.broadcast_to(array, sizes)
     if not spread.size:
@@ -104,7 +106,7 @@ def _get_channel_values(array: np.ndarray, sizes: list[int], channels: int) -> n
 
 
 class _AffineMatch(NamedTuple):
-    """``y = a*x + c``, with float64 arrays a and c that broadcast to a sample."""
+    """Arithmetic ``a*x + c``, with float64 arrays a and c that broadcast to a sample."""
 
     x: ir.Value
     a: np.ndarray
@@ -112,11 +114,11 @@ class _AffineMatch(NamedTuple):
 
 
 def _match_affine(node: ir.Node) -> _AffineMatch | None:
-    """Match arithmetic a x + c with a finite constant, equal for all samples; None for other nodes.
+    """Return x, a and c if `node` computes a x + c with a finite constant, equal for all samples.
 
-    Operators are Neg, Add, Sub, Mul and Div by a constant without zeros; x is a computed float32
-    tensor of the shape of the result. The constants a and c are without the batch axis and
-    broadcast to the shape of a sample.
+    None for other nodes. Operators are Neg, Add, Sub, Mul and Div by a constant without zeros; x is
+    a computed float32 tensor of the shape of the result. The constants a and c are without the
+    batch axis and broadcast to the shape of a sample.
     """
     if node.domain or node.op_type not in _AFFINE_OPS:
         return None
@@ -141,7 +143,7 @@ def _match_affine(node: ir.Node) -> _AffineMatch | None:
 
 
 def _find_float_operand(node: ir.Node) -> ir.Value | None:
-    """Return the only non-constant input if it is float32; None otherwise.
+    """Return the only non-constant input of `node` if it is float32; None otherwise.
 
     None too if several inputs are computed.
     """
@@ -153,9 +155,10 @@ def _find_float_operand(node: ir.Node) -> ir.Value | None:
 
 
 def _drop_batch_axis(array: np.ndarray | None, rank: int) -> np.ndarray | None:
-    """Return a constant without its batch axis, as float64 with rank - 1 axes.
+    """Return `array` without its batch axis, as float64 with `rank` - 1 axes.
 
-    None if it is not a finite float array, or differs between samples.
+    Lower ranks are filled up with leading axes. None if it is not a finite float array, or differs
+    between samples.
     """
     if array is None or array.dtype.kind != "f" or array.ndim > rank:
         return None
@@ -171,12 +174,12 @@ def is_between_layers(node: ir.Node) -> bool:
 
 
 def _get_producers(node: ir.Node) -> list[ir.Node | None]:
-    """Return the producers of the inputs, None for graph inputs and constants."""
+    """Return the producers of the inputs of `node`, None for graph inputs and constants."""
     return [ir.producer(value) for value in node.inputs]
 
 
 def _get_consumers(node: ir.Node) -> list[ir.Node | None]:
-    """Return the nodes that read the outputs, once per use."""
+    """Return the nodes that read the outputs of `node`, once per use."""
     return [use.node for value in node.outputs for use in value.uses()]
 
 

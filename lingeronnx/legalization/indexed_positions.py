@@ -85,11 +85,11 @@ def _rewrite_as_slices(
     positions: Mapping[int, np.ndarray],
     label: str,
 ) -> tuple[str, str] | None:
-    """Replace a node by the selection of `positions` along each axis.
+    """Replace `node` by the selection of `positions` (axis -> positions of the input) by slices.
 
-    `positions` maps axes to positions of the input; `label` begins the description. Returns
-    description and cost. None, without a change, if the platform does not support the result, an
-    axis has no or too many runs (`_emit_positions`), or every axis is selected in full.
+    `label` begins the description. Returns description and cost. None, without a change, if the
+    platform does not support the result, an axis has no position or more than `_MAX_RUNS` runs of
+    consecutive ones, or every axis is selected in full.
     """
     builder, value = RewriteBuilder(model, node), ir.require_input(node)
     for axis, axis_positions in positions.items():
@@ -109,7 +109,7 @@ def _rewrite_as_slices(
 def _emit_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray
 ) -> ir.Value | None:
-    """Append the selection of positions along an axis and return its result.
+    """Append nodes that select `positions` of `value` along `axis`; return the result.
 
     Positions with a constant step above 1 are selected by that step, others as runs of consecutive
     ones that are concatenated; nothing is appended if they are the complete axis, and `value`
@@ -133,10 +133,10 @@ def _emit_positions(
 def _emit_strided_positions(
     builder: RewriteBuilder, value: ir.Value, axis: int, positions: np.ndarray, step: int
 ) -> ir.Value:
-    """Append the selection of `positions`, which are `step` apart, along an axis; return it.
+    """Append nodes that select `positions`, which are `step` apart, of `value` along `axis`.
 
-    The axis is viewed as [count, step], of which one position is kept. If full steps would reach
-    past the end, the last position is selected separately.
+    Returns the result. The axis is viewed as [count, step], of which one position is kept. If full
+    steps would reach past the end, the last position is selected separately.
     """
     shape = list(value.shape or ())
     sizes = [int(size or 0) for size in ir.require_shape(value)[1:]]

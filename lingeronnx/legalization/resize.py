@@ -44,10 +44,10 @@ _UPSAMPLE_FILTERS = {
 def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a Resize that the platform does not support by copies, filters or matrix products.
 
-    Mode "linear" is decomposed by `_decompose_linear`; mode "nearest" with integer factors becomes
-    concatenated copies if the target has no Resize and each element is repeated in place. Only
-    images with known sizes. Returns the description and the cost of the change, or None without a
-    change.
+    Mode "linear" becomes a depthwise filter or products with interpolation matrices; mode "nearest"
+    with integer factors becomes concatenated copies if the target has no Resize and each element is
+    repeated in place. Only images with known sizes. Returns the description and the cost of the
+    change, or None without a change.
     """
     if not is_standard_op(node, "Resize") or ir.get_attr(node, "axes"):
         return None
@@ -71,7 +71,7 @@ def decompose_resize(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _get_spatial_sizes(node: ir.Node) -> list[tuple[int, int]] | None:
-    """Return (input size, output size) of height, then of width.
+    """Return (input size, output size) of the height, then of the width, of the Resize `node`.
 
     None if a rank is not 4, a size is unknown or zero, or the number of channels changes.
     """
@@ -106,13 +106,13 @@ def _decompose_linear(
 
 
 def _format_repeats(factors: Sequence[int]) -> str:
-    """Format the product of `factors` as "3 times", or "once" for 1 or less."""
+    """Format the product of `factors` as "3 times"; "once" for a product of 1."""
     count = math.prod(factors)
     return f"{count} times" if count > 1 else "once"
 
 
 def _is_plain_repeat(node: ir.Node, sizes: Sequence[tuple[int, int]]) -> bool:
-    """Whether output position i takes input position i // k, along every axis.
+    """Whether a nearest Resize takes input position i // k for output position i, on every axis.
 
     `sizes` are (input, output) of each axis, the latter k times the former.
     """
@@ -148,7 +148,7 @@ def _emit_nearest_upsample(
 def _emit_copies(
     builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, suffix: str
 ) -> ir.Value:
-    """Append `count` copies of `value`, viewed in `shape` [N, A, B], along the last axis.
+    """Append `count` copies of `value`, reshaped to `shape` [N, A, B], along the last axis.
 
     Returns the result [N, A, count * B]. Names end in `suffix`.
     """
@@ -159,7 +159,7 @@ def _emit_copies(
 def _emit_reshape(
     builder: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], suffix: str
 ) -> ir.Value:
-    """Append a Reshape to `shape`, whose batch keeps its size, and return its output."""
+    """Append a Reshape of `value` to `shape`, whose batch keeps its size, and return its output."""
     shape_constant = builder.constant(np.array([0, *shape[1:]], np.int64), f"{suffix}_shape")
     return builder("Reshape", [value, shape_constant], shape, suffix)
 
@@ -169,7 +169,7 @@ def _decompose_linear_upsample(
 ) -> tuple[str, str] | None:
     """Replace a linear Resize by factors 1 and 2 by repeated elements and a depthwise filter.
 
-    Only if a factor is 2, in a coordinate mode of `_UPSAMPLE_FILTERS` and without antialiasing.
+    Only if a factor is 2, without antialiasing, and for coordinates "half_pixel" or "asymmetric".
     `factors` are those of height and width. Returns the description and the cost of the change, or
     None without a change.
     """
@@ -218,7 +218,7 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
     """Replace a linear Resize by 1/k by a depthwise filter with stride k.
 
     Only on targets with convolution limits, for a largest k above 1 and within their largest
-    kernel, in a coordinate mode of `_UPSAMPLE_FILTERS`; the taps are 1 - the distance to the
+    kernel, and for coordinates "half_pixel" or "asymmetric"; the taps are 1 - the distance to the
     sampled position, at least 0. Returns the description and the cost of the change, or None
     without a change.
     """
@@ -290,9 +290,9 @@ def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tup
 def _emit_separable_resize(
     builder: RewriteBuilder, source: ir.Value, row_matrix: np.ndarray, column_matrix: np.ndarray
 ) -> None:
-    """Append the products of columns and rows with their matrices, each (out size, in size).
+    """Append the products of columns and rows of `source` [N, C, H, W] with their matrices.
 
-    `source` is [N, C, H, W], and so is the result.
+    Each matrix is (out size, in size). The result is [N, C, H', W'], the output of the last node.
     """
     batch, channels, height, width = list(source.shape or ())
     out_height, out_width = len(row_matrix), len(column_matrix)
@@ -326,8 +326,8 @@ def _interpolation_matrix(
 ) -> np.ndarray | None:
     """Return the float32 weights of input elements for each output element, (out_size, in_size).
 
-    `coordinates` is the coordinate mode, in COORDINATE_TRANSFORMS. None if the scale that the node
-    gives for `axis` differs from the ratio of the sizes.
+    `coordinates` is the coordinate mode. None if the scale that the Resize `node` gives for `axis`
+    differs from the ratio of the sizes.
     """
     scale = out_size / in_size
     if not _has_scale(node, axis, scale):
@@ -339,7 +339,7 @@ def _interpolation_matrix(
 
 
 def _is_identity(matrix: np.ndarray) -> bool:
-    """Whether a matrix is square and the identity."""
+    """Whether `matrix` is square and the identity."""
     return np.array_equal(matrix, np.eye(len(matrix)))
 
 
@@ -350,7 +350,7 @@ def _emit_interpolation(
     shape: Sequence[ir.Dim],
     suffix: str,
 ) -> ir.Value:
-    """Append the product of axis 1 of `value` with a matrix by a 1x1 Conv, and return it.
+    """Append the product of axis 1 of `value` with `matrix` by a 1x1 Conv, and return it.
 
     `matrix` is (out size, in size), and `shape` that of the result. For the identity, `value`
     itself is returned.
@@ -362,7 +362,7 @@ def _emit_interpolation(
 
 
 def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
-    """Whether a Resize scales an axis by `factor` (within 1e-6), or states sizes instead of scales.
+    """Whether the Resize `node` scales `axis` by `factor` (within 1e-6), or states sizes instead.
 
     False for scales that are computed at run time.
     """
@@ -378,9 +378,9 @@ def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
 def _emit_edge_padding(
     builder: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
 ) -> ir.Value:
-    """Append `value` with its first and last position repeated along an axis; return it.
+    """Append nodes that repeat the first and last position of `value` along `axis`.
 
-    `before` and `after` are 0 or 1, the numbers of repeated positions.
+    Return the result. `before` and `after` are 0 or 1, the numbers of repeated positions.
     """
     shape = list(value.shape or ())
     size = int(ir.require_shape(value)[axis] or 1)

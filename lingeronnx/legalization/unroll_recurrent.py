@@ -81,7 +81,7 @@ def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _is_supported(node: ir.Node, target: Target) -> bool:
-    """Whether `node` has a lowering rule and exceeds no limit of `target`."""
+    """Whether `node` has a lowering rule, and exceeds no limit of `target`."""
     op, _ = find_lowering_rule(node, target)
     return op is not None and not op.find_violations(node, target)
 
@@ -108,10 +108,10 @@ class _UnrolledLayerBuilder:
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, has_tanh: bool) -> None:
-        """Read the constants of `node`: weights w, r, bias b (2, gates * units), initial states.
+        """Read the constants of `node`: weights w and r, bias b (2, gates * units), initial states.
 
-        Initial states are zeros by default; computed ones are in `run_time_states`. Without tanh,
-        its input is doubled (`tanh_input_factor` 2), as 2 sigmoid(2x) - 1 needs it.
+        Initial states are zeros by default; computed ones are in `run_time_states`. Without tanh on
+        the platform, its input is doubled (`tanh_input_factor` 2), as 2 sigmoid(2x) - 1 needs it.
         """
         self.model, self.node, self.has_tanh = model, node, has_tanh
         self.builder = SubgraphBuilder(model, node)
@@ -136,7 +136,7 @@ class _UnrolledLayerBuilder:
         self._doubling_weights: dict[float, _WeightAndBias] = {}
 
     def build(self) -> None:
-        """Build the nodes of all steps in the order of time, backwards for a reverse layer.
+        """Append the nodes of all steps in the order of time, backwards for a reverse layer.
 
         Sets `states` (by time, forwards) and the final state h in `current_states`.
         """
@@ -153,13 +153,16 @@ class _UnrolledLayerBuilder:
         self.current_states["h"] = states[-1]
 
     def build_input_products(self) -> None:
-        """Build the products with x that need not be computed step by step, for all steps."""
+        """Append the products with x that need not be computed step by step, for all steps at once.
+
+        Subclasses must override this.
+        """
         raise NotImplementedError
 
     def build_step(self, t: int) -> ir.Value:
-        """Build time step `t`, after the previous one, and return its state h, [N, 1, units].
+        """Append time step `t`, after the previous one, and return its state h, [N, 1, units].
 
-        Sets `current_states`.
+        It is stored in `current_states`, too. Subclasses must override this.
         """
         raise NotImplementedError
 
@@ -182,9 +185,10 @@ class _UnrolledLayerBuilder:
         return self.mark_shared_constants(value, suffix)
 
     def mark_shared_constants(self, value: ir.Value, suffix: str) -> ir.Value:
-        """Record the name that the producer of `value` shares with other steps; return `value`.
+        """Let the producer of `value` share the names of its constants with other steps.
 
-        Nodes that compute all steps at once share no name.
+        Return `value`. The name is made of `suffix`. Nodes that compute all steps at once share no
+        name.
         """
         if self._step_prefix:
             producer = ir.require_producer(value)
@@ -194,7 +198,10 @@ class _UnrolledLayerBuilder:
     def weight(
         self, array: np.ndarray, suffix: str, bias: np.ndarray | None = None
     ) -> _WeightAndBias:
-        """Add a weight [O, I] and a bias [O], zero by default, as constants; return both."""
+        """Add a weight `array` [O, I] and a `bias` [O], zero by default, as constants.
+
+        Return both.
+        """
         bias_array = np.zeros(len(array)) if bias is None else bias
         return (
             self.builder.constant(np.ascontiguousarray(array, np.float32), f"{suffix}_weight"),
@@ -244,22 +251,28 @@ class _UnrolledLayerBuilder:
         return self.linear(gate, self.weight(matrix, suffix), suffix)
 
     def linear(self, x: ir.Value, weights: _WeightAndBias, suffix: str) -> ir.Value:
-        """Append a fully connected layer with (weight, bias) `weights` and return its output."""
+        """Append a fully connected layer of `x` with (weight, bias) `weights`.
+
+        Return its output.
+        """
         units = int((ir.get_shape(weights[0]) or (0,))[0] or 0)
         return self.add_node(
             "Linear", [x, *weights], suffix, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN
         )
 
     def add(self, a: ir.Value, b: ir.Value, suffix: str) -> ir.Value:
-        """Append an Add of two values of equal shape, and return it."""
+        """Append an Add of `a` and `b`, of equal shape, and return its output."""
         return self.add_node("Add", [a, b], suffix, _sample_shape(a))
 
     def multiply(self, a: ir.Value, b: ir.Value, suffix: str) -> ir.Value:
-        """Append a Mul of two values of equal shape, and return it."""
+        """Append a Mul of `a` and `b`, of equal shape, and return its output."""
         return self.add_node("Mul", [a, b], suffix, _sample_shape(a))
 
     def slice_axis(self, x: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
-        """Append a Slice to start..end-1; return `x` itself if the range covers all of the axis."""
+        """Append a Slice of `x` to start..end-1 of `axis`; return its output.
+
+        Returns `x` itself if the range covers all of the axis.
+        """
         part = self.builder.slice_axis(x, axis, start, end, self._step_prefix + suffix)
         return part if part is x else self.mark_shared_constants(part, suffix)
 
@@ -320,10 +333,9 @@ class _UnrolledLayerBuilder:
                 model.graph.remove(step_node, safe=True)
 
     def _bypass_step_slices(self) -> None:
-        """Let the consumers of a Slice of one step of the sequence use the state after that step.
+        """Let consumers of a Slice of one step of the sequence read the state after that step.
 
-        The Slice is removed. It stays if `ir.can_bypass_node` forbids it: its output must keep its
-        name.
+        The Slice is removed. It stays if its output and the state must both keep their names.
         """
         for use in list(self.node.outputs[0].uses()):
             t = _get_single_step(use.node) if use.idx == 0 else None
@@ -352,7 +364,7 @@ class _UnrolledLayerBuilder:
             self._replace_output(y, concat.outputs[0])
 
     def _replace_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Replace an output of the layer by `new`, which takes over the name of a graph output.
+        """Replace the layer's output `old` by `new`, which takes over the name of a graph output.
 
         Nothing happens if the output is not used; a Reshape copies `new` if it is a graph output,
         too.
@@ -376,12 +388,15 @@ class _UnrolledLayerBuilder:
 
 
 def _sample_shape(value: ir.Value) -> list[int]:
-    """Return the sizes after axis 0, with 0 for unknown ones; InternalError for an unknown rank."""
+    """Return the sizes of `value` after axis 0, with 0 for unknown ones.
+
+    InternalError for an unknown rank.
+    """
     return [int(dim or 0) for dim in ir.require_shape(value)[1:]]
 
 
 def _get_single_step(node: ir.Node) -> int | None:
-    """Return the position that a Slice of axis 1 alone selects.
+    """Return the position that `node` selects if it is a Slice of one position of axis 1 alone.
 
     None for other nodes, several axes or positions, and unknown bounds.
     """
@@ -390,10 +405,10 @@ def _get_single_step(node: ir.Node) -> int | None:
 
 
 class _UnrolledGruBuilder(_UnrolledLayerBuilder):
-    """Builder of a GRU, with gates z, r, n in ONNX's order."""
+    """Replaces a GRU by the operators of all its steps; gates are z, r, n in ONNX's order."""
 
     def build_input_products(self) -> None:
-        """Append the products of the whole sequence with the gates' weights and those of n.
+        """Append the products of the sequence x with the weights of the gates and of n.
 
         The gates are r, z and 1 - z, the last one from the negated sum. The state's bias of n is
         part of the input's product unless `linear_before_reset`.
@@ -417,7 +432,7 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         self._inner_weights = self.weight(self._rn, "new_h", inner_bias)
 
     def build_step(self, t: int) -> ir.Value:
-        """Append time step `t` and return the new state (1 - z) n + z h.
+        """Append time step `t` of the GRU and return the new state (1 - z) n + z h.
 
         It is stored in `current_states`, too.
         """
@@ -440,10 +455,10 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         return self.current_states["h"]
 
     def _build_reset_term(self, h: ir.Value | None, r: ir.Value) -> ir.Value | None:
-        """Append the term of the state in the sum of n; return None if it is 0.
+        """Append the term of the state in the sum of n; return it, or None if it is 0.
 
         It is r (rn h + cn) if `linear_before_reset`, otherwise rn (r h); without `h`, of the
-        initial constant state.
+        initial constant state. `r` is the reset gate.
         """
         if h is None:
             initial_state = self.initial_states["h"]
@@ -456,13 +471,13 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
 
 
 class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
-    """Builder of an LSTM, with gates i, o, f, g in ONNX's order.
+    """Replaces an LSTM by the operators of all its steps; gates are i, o, f, g in ONNX's order.
 
     The cell state is stored doubled if tanh is computed from sigmoid.
     """
 
     def build_input_products(self) -> None:
-        """Append the products of the whole sequence with the weights of i, o, f and of n.
+        """Append the products of the sequence x with the weights of i, o, f and of n.
 
         A computed initial cell is multiplied by `tanh_input_factor`.
         """
@@ -483,9 +498,10 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         self._cell = cell
 
     def build_step(self, t: int) -> ir.Value:
-        """Append time step `t` and return the new state h = o tanh(c), also in `current_states`.
+        """Append time step `t` of the LSTM; return the new state h = o tanh(c).
 
-        The cell is c = i n + f c; it and n are stored multiplied by `tanh_input_factor`.
+        It is stored in `current_states`, too. The cell is c = i n + f c; it and n are stored
+        multiplied by `tanh_input_factor`.
         """
         h = self.current_states.get("h", self.run_time_states.get("h"))
         total = self.select_step_product(self._gates, self._gate_weights, self._r, t, "gates_x")
@@ -505,7 +521,10 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         return self.current_states["h"]
 
     def replace_layer(self) -> None:
-        """Replace the layer by the nodes; a cell output that is stored doubled is halved."""
+        """Insert the built nodes and replace the outputs of the LSTM by their tensors.
+
+        These are sequence, h and c. A cell output that is stored doubled is halved first.
+        """
         cell = self._cell
         assert cell is not None
         is_used = any(value.uses() or value.is_graph_output() for value in self.node.outputs[2:])

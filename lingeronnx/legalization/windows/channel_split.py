@@ -52,7 +52,10 @@ def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 def _is_part_supported(
     target: Target, geometry: ConvGeometry, inputs: int, outputs: int, group: int
 ) -> bool:
-    """Whether a part with these numbers of channels meets all limits."""
+    """Whether a part of a convolution with so many channels meets all limits of `target`.
+
+    `inputs` and `outputs` are its channels, `group` its number of groups.
+    """
     in_size, out_size = get_sizes(geometry.input_shape[2:]), get_sizes(geometry.result[2:])
     source = make_detached_value([1, inputs, *in_size], computed=True)
     weight = make_detached_value([outputs, inputs // group, *geometry.kernel])
@@ -62,7 +65,7 @@ def _is_part_supported(
 
 
 def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
-    """Return the window attributes of `geometry`, without the group."""
+    """Return kernel_shape, strides, pads and dilations of `geometry` as attributes of a Conv."""
     return {
         "kernel_shape": list(geometry.kernel),
         "strides": list(geometry.strides),
@@ -74,10 +77,11 @@ def _make_conv_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
 def _find_coarsest_split(
     total: int, align: int, is_supported: Callable[[int], bool]
 ) -> list[tuple[int, int]] | None:
-    """Return the ranges of the coarsest split whose sizes are all supported, or None.
+    """Split 0 ..
 
-    The ranges (start, end), end excluded, cover 0 .. total-1. Splits have 2 to `_MAX_PARTS` parts,
-    whose sizes but the last are multiples of `align`.
+    total-1 into as few ranges (start, end) as possible whose sizes are all supported.
+    `is_supported` tells that of a size. Splits have 2 to `_MAX_PARTS` parts, whose sizes but the
+    last are multiples of `align`; None if no such split is supported.
     """
     for parts in range(2, min(total, _MAX_PARTS) + 1):
         ranges = split_range(total, parts, align)
@@ -157,7 +161,7 @@ def _split_groups(
     group_outputs = geometry.outputs // geometry.group
 
     def is_supported(groups: int) -> bool:
-        """Whether a part of so many groups meets all limits."""
+        """Whether a part of `groups` groups of the convolution meets all limits."""
         inputs, outputs = groups * group_inputs, groups * group_outputs
         return _is_part_supported(target, geometry, inputs, outputs, groups)
 
@@ -185,9 +189,10 @@ def _split_groups(
 def _slice_bias(
     builder: RewriteBuilder, index: int, start: int, end: int
 ) -> Sequence[ir.Value | None]:
-    """Return the bias of the output channels start .. end-1 as a list of inputs.
+    """Return the constant bias of output channels start ..
 
-    It becomes a new constant of part `index`. Empty without a constant bias.
+    end-1, as a list of inputs of part `index`. It becomes a new constant. Empty without a constant
+    bias.
     """
     bias = get_constant_bias(builder.node)
     if bias is None:
@@ -204,10 +209,10 @@ def _emit_part(
     geometry: ConvGeometry,
     group: int,
 ) -> ir.Value:
-    """Append the convolution of part `index` and return its output.
+    """Append the convolution of part `index` of the split layer, and return its output.
 
     `source` are its input channels, `weight` and `bias` (empty: none) its parameters; the window is
-    that of `geometry`.
+    that of `geometry`, with `group` groups.
     """
     initializer = builder.constant(np.ascontiguousarray(weight), f"part{index}_weight")
     shape = list(builder.result.shape or ())
@@ -222,6 +227,6 @@ def _emit_part(
 
 
 def _emit_concat(builder: RewriteBuilder, parts: Sequence[ir.Value]) -> None:
-    """Append the concatenation of the parts by channels, and replace the node."""
+    """Append the concatenation of `parts` by channels, and replace the convolution by all."""
     builder.concat_parts(parts, 1, list(builder.result.shape or ()))
     builder.replace_node()

@@ -24,8 +24,8 @@ def convert_conv_transpose1d(
     """Replace a 1-D ConvTranspose by Conv, Reshape, Transpose, Reshape and a Slice.
 
     The Conv computes the `stride` phases of the result as channels, which are then interleaved.
-    Only if the target has Conv1d and `_has_supported_form`. Returns the description and the cost of
-    the change, or None without a change.
+    Only if the target has Conv1d, for constant weights, known lengths, explicit pads and one group.
+    Returns the description and the cost of the change, or None without a change.
     """
     if not is_standard_op(node, "ConvTranspose") or not Conv1d().is_available(target):
         return None
@@ -72,7 +72,7 @@ def convert_conv_transpose1d(
 
 
 def _has_supported_form(node: ir.Node) -> bool:
-    """Whether a ConvTranspose is 1-D with known lengths, constants, explicit pads and one group.
+    """Whether the ConvTranspose `node` is 1-D with known lengths, explicit pads and one group.
 
     Weight and bias must be constants; an `output_shape` excludes it.
     """
@@ -89,7 +89,7 @@ def _has_supported_form(node: ir.Node) -> bool:
 
 
 def _dilate_weight(weight: np.ndarray, dilation: int, stride: int) -> np.ndarray:
-    """Return a weight [I, O, taps] with dilation - 1 zeros between its taps.
+    """Return `weight` [I, O, taps] with `dilation` - 1 zeros between its taps.
 
     Zeros at the end make the number of taps a multiple of `stride`.
     """

@@ -25,9 +25,9 @@ _MAX_EXPANDED_KERNEL = 33  # taps per side; in larger kernels the zeros would do
 
 
 def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Insert zeros between the taps of a dilated kernel, and remove the dilation, in place.
+    """Insert zeros between the taps of a dilated convolution, and remove the dilation, in place.
 
-    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the expanded kernel
+    Only if the target says that this fixes a limit that the node breaks, and the expanded kernel
     has at most `_MAX_EXPANDED_KERNEL` taps on every axis. Returns the description and the cost of
     the change, or None without a change.
     """
@@ -54,7 +54,7 @@ def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
 
 
 def _format_dilated_kernel(geometry: ConvGeometry) -> str:
-    """Format as "kernel 3x3 with dilation 2x2"."""
+    """Format kernel and dilation of `geometry` as "kernel 3x3 with dilation 2x2"."""
     kernel, dilation = format_sizes(geometry.kernel), format_sizes(geometry.dilations)
     return f"kernel {kernel} with dilation {dilation}"
 
@@ -64,11 +64,11 @@ def fold_dilation_into_rows(
 ) -> tuple[str, str] | None:
     """Replace a convolution that is dilated along one axis by one over rows of phases.
 
-    Only if the node breaks a limit that `expand_dilation` fixes. If the axis would have to be
-    padded to full rows, or the result sliced, the expanded kernel must also be longer than the
-    longest 1-D kernel (`_get_max_1d_kernel`). Returns the description and the cost of the change;
-    None, without a change, also if `_find_dilated_axis` is None or the platform cannot run the new
-    Conv or Pad.
+    A row has one dilation's positions, so that a column is one phase. Only if the node breaks a
+    limit on dilation. If the axis would have to be padded to full rows, or the result sliced, the
+    expanded kernel must also be longer than the longest kernel that need not be split. Returns the
+    description and the cost of the change; None, without a change, also if no single axis is
+    dilated or the platform cannot run the new Conv or Pad.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
@@ -92,7 +92,7 @@ def fold_dilation_into_rows(
 
 
 class _PhaseRows(NamedTuple):
-    """Layout of a dilated axis in rows of one dilation each."""
+    """Layout of a dilated axis in rows as long as the dilation: a column is one phase."""
 
     in_count: int  # rows of the input
     pad_above: int
@@ -103,7 +103,10 @@ class _PhaseRows(NamedTuple):
 
 
 def _plan_phase_rows(geometry: ConvGeometry, axis: int) -> _PhaseRows:
-    """Plan the layout of `axis` in rows of `dilation` positions, so that a column is one phase."""
+    """Plan the layout of `axis` in rows of as many positions as its dilation, with padding.
+
+    A column is one phase then, and the kernel is a column of its taps.
+    """
     taps, dilation, pad = geometry.kernel[axis], geometry.dilations[axis], geometry.pads[axis]
     in_length, out_length = (
         int(shape[2 + axis] or 0) for shape in (geometry.input_shape, geometry.result)
@@ -181,7 +184,10 @@ def _find_dilated_axis(geometry: ConvGeometry) -> int | None:
 
 
 def _get_max_1d_kernel(geometry: ConvGeometry, target: Target) -> int:
-    """Return the longest 1-D kernel that need not be split, a smaller one with several groups."""
+    """Return the longest 1-D kernel on `target` that need not be split.
+
+    It is smaller for a convolution with several groups.
+    """
     assert target.conv_limits is not None
     return (
         target.conv_limits.max_kernel_1d if geometry.group == 1 else target.conv_limits.max_kernel

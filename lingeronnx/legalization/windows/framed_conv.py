@@ -66,19 +66,19 @@ def convert_conv_to_frames(
 
 
 def _is_single_channel_1d(geometry: ConvGeometry) -> bool:
-    """Whether a convolution is 1-D over one input channel, without padding and dilation."""
+    """Whether `geometry` is 1-D over one input channel, without pads and dilation."""
     if len(geometry.kernel) != 1 or geometry.inputs != 1:
         return False
     return not any(geometry.pads) and geometry.dilations == (1,)
 
 
 def _get_batch(geometry: ConvGeometry) -> ir.Dim:
-    """Return the batch size of the result, "N" if it has no shape."""
+    """Return the batch size of the result of the convolution; "N" if it has no shape."""
     return (geometry.result or ["N"])[0]
 
 
 def _count_frame_blocks(geometry: ConvGeometry) -> int:
-    """Return the number of blocks of one stride in a frame, rounded up.
+    """Return the kernel length in blocks of one stride, rounded up: the blocks of a frame.
 
     A frame begins with each block.
     """
@@ -88,9 +88,9 @@ def _count_frame_blocks(geometry: ConvGeometry) -> int:
 def _emit_normalized_signal(
     builder: RewriteBuilder, geometry: ConvGeometry
 ) -> tuple[ir.Value, ir.Value]:
-    """Append the division of the signal by its peak; return the result and the peak [N, 1, 1].
+    """Append the division of the convolution's input by its peak; return the result and the peak.
 
-    The peak is max |x| of a sample, at least `_MIN_PEAK`.
+    The peak [N, 1, 1] is max |x| of a sample, at least `_MIN_PEAK`.
     """
     x, batch = ir.require_input(builder.node), _get_batch(geometry)
     magnitude = builder("Abs", [x], list(x.shape or ()), "size")
@@ -101,9 +101,10 @@ def _emit_normalized_signal(
 
 
 def _emit_frames(builder: RewriteBuilder, signal: ir.Value, geometry: ConvGeometry) -> ir.Value:
-    """Append the frames of a signal [N, 1, length], as [N, frames, blocks * stride].
+    """Append nodes that cut `signal` [N, 1, length] into frames.
 
-    The signal is filled with zeros at the end where the last frame needs it.
+    Return [N, frames, blocks * stride]. It is filled with zeros at the end where the last frame
+    needs it.
     """
     stride, batch = geometry.strides[0], _get_batch(geometry)
     frame_count, blocks = int(geometry.result[2] or 0), _count_frame_blocks(geometry)
@@ -132,9 +133,10 @@ def _emit_frame_product(
     geometry: ConvGeometry,
     weight: np.ndarray,
 ) -> ir.Node:
-    """Append the product of frames with the kernel, scaled by the peak; return its Linear node.
+    """Append the product of `frames` with the kernel `weight`, scaled by `peak`.
 
-    The result is [N, outputs, frames]; the bias of the convolution is added after the scaling.
+    Return its Linear node. The result is [N, outputs, frames]; the bias of the convolution is added
+    after the scaling.
     """
     node, batch, shape = builder.node, _get_batch(geometry), list(geometry.result)
     frame_length = _count_frame_blocks(geometry) * geometry.strides[0]
@@ -159,7 +161,7 @@ def _emit_frame_product(
 
 
 def collect_host_reasons(model: ir.Model) -> dict[str, str]:
-    """Return {node name: reason} of the nodes that rewrites assign to the host."""
+    """Return node name -> reason, for the nodes of `model` that rewrites assign to the host."""
     return {
         str(node.name): node.metadata_props[HOST_REASON_KEY]
         for node in model.graph

@@ -60,7 +60,10 @@ def _emit_group(
     group_count: int,
     group: int,
 ) -> ir.Value:
-    """Append the transposed convolution of group `group` of `group_count`; return its output."""
+    """Append the transposed convolution of group number `group`; return its output.
+
+    `weight` and `bias` (None: none) are those of all `group_count` groups.
+    """
     node, suffix = builder.node, f"part{group}"
     inputs, outputs = weight.shape[0] // group_count, weight.shape[1]
     start, end = group * inputs, (group + 1) * inputs
@@ -79,7 +82,7 @@ def _emit_group(
 
 
 def _is_supported(node: ir.Node, target: Target) -> bool:
-    """Whether `node` has a lowering rule and exceeds no limit of `target`."""
+    """Whether `node` has a lowering rule, and exceeds no limit of `target`."""
     op, _ = find_lowering_rule(node, target)
     return op is not None and not op.find_violations(node, target)
 
@@ -90,9 +93,9 @@ _MAX_MULTIPLIER = 16
 def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a depthwise convolution with several filters per channel by one for each filter.
 
-    The results are interleaved again. Only a 2-D one that breaks a limit that this fixes
-    (`Target.needs_rewrite`), with up to `_MAX_MULTIPLIER` filters. Returns the description and the
-    cost of the change, or None without a change.
+    The results are interleaved again. Only a 2-D one, if the target says that this fixes a limit
+    that the node breaks, with up to `_MAX_MULTIPLIER` filters. Returns the description and the cost
+    of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or len(conv[0].kernel) != 2:
@@ -135,9 +138,9 @@ def split_depthwise(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
 def _emit_interleaving(
     builder: RewriteBuilder, parts: Sequence[ir.Value], channels: int, height: int, width: int
 ) -> None:
-    """Append the concatenation of parts [N, channels, H, W] with their channels interleaved.
+    """Append the concatenation of `parts` [N, channels, H, W] with their channels interleaved.
 
-    Channel c of part p becomes channel c * parts + p.
+    Channel c of part p becomes channel c * parts + p of the result, the output of the last node.
     """
     batch: Any = (builder.result.shape or ["N"])[0]
     count, area = len(parts), height * width

@@ -39,7 +39,7 @@ _MAX_PARTS = 16
 
 @dataclass(frozen=True)
 class _KernelPart:
-    """A part of the kernel along one axis.
+    """A part of a convolution kernel along one axis, and the input range that it reads.
 
     Attributes
     ----------
@@ -64,17 +64,17 @@ class _KernelPart:
 
     @property
     def size(self) -> int:
-        """Number of taps, including zeros."""
+        """Number of taps of this part along its axis, including the added zeros."""
         return self.before + self.last - self.first + 1 + self.after
 
 
 def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Split a kernel along every axis on which it is too large; the parts' results are added.
 
-    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the platform has
-    all its strides. Parts of zeros are left out, and 2 to `_MAX_PARTS` must be left. If the padding
-    keeps an axis from being split, it is moved to a Pad instead. Returns the description and the
-    cost of the change, or None without a change.
+    Only if the target says that this fixes a limit that the node breaks, and has all its strides.
+    Parts of zeros are left out, and 2 to `_MAX_PARTS` must be left. If the padding keeps an axis
+    from being split, it is moved to a Pad instead. Returns the description and the cost of the
+    change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -114,7 +114,7 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
 
 
 def _format_part(part: tuple[_KernelPart, ...]) -> str:
-    """Format the sizes of a part's axes as "3x3"."""
+    """Format the sizes of `part`, a part of the kernel along each axis, as "3x3"."""
     return format_sizes([axis.size for axis in part])
 
 
@@ -128,7 +128,8 @@ def _emit_part(
 ) -> ir.Value:
     """Append the convolution with one part of the kernel, and return its output.
 
-    Part `index` 0 gets the bias. `part` has one entry per axis; `crops` is shared by the parts.
+    `part` has one entry per axis. Part `index` 0 gets the bias. `crops` has cropped inputs, which
+    the parts share; it is extended in place.
     """
     node = builder.node
     source = _emit_crop(builder, part, crops)
@@ -175,9 +176,10 @@ def _emit_crop(
     part: tuple[_KernelPart, ...],
     crops: dict[tuple[int, ...], ir.Value],
 ) -> ir.Value:
-    """Append the input range of a part, cropped along each axis; equal crops are shared.
+    """Append nodes that crop the input to the range that `part` reads along each axis; return it.
 
-    `crops` maps (start, end) of the axes so far to the cropped tensor; it is extended in place.
+    Equal crops are shared: `crops` maps (start, end) of the axes so far to the cropped tensor; it
+    is extended in place.
     """
     source = ir.require_input(builder.node)
     key: tuple[int, ...] = ()
@@ -192,7 +194,10 @@ def _emit_crop(
 
 
 def _select_taps(weight: np.ndarray, part: tuple[_KernelPart, ...]) -> np.ndarray:
-    """Return the weight [O, I/group, *taps] of a part, with its zero taps."""
+    """Return `weight` [O, I/group, *taps] reduced to the taps of `part`, with its zero taps.
+
+    `part` has one entry per axis.
+    """
     for axis, axis_part in enumerate(part, start=2):
         zeros = [(0, 0)] * weight.ndim
         zeros[axis] = axis_part.before, axis_part.after
@@ -204,7 +209,7 @@ def _select_taps(weight: np.ndarray, part: tuple[_KernelPart, ...]) -> np.ndarra
 def _plan_kernel_parts(
     geometry: ConvGeometry, axis: int, target: Target
 ) -> list[_KernelPart] | None:
-    """Return the parts of the kernel along an axis, or None if no split meets the limits.
+    """Return the parts of the kernel along `axis`, or None if no split meets the limits.
 
     A kernel that is small enough is a single part; others have the fewest parts, whose sizes differ
     by at most 1, larger ones first if that meets the limits.
@@ -235,7 +240,7 @@ def _plan_kernel_parts(
 
 
 def _get_max_kernel(geometry: ConvGeometry, axis: int, target: Target) -> int:
-    """Return the largest kernel of the platform along an axis.
+    """Return the largest kernel that `target` supports along `axis` of the convolution.
 
     For a convolution without groups and of dilation (1,), that of 1-D convolutions if the platform
     has them; otherwise that of images, a smaller one with dilation.
@@ -254,7 +259,10 @@ def _make_kernel_parts(
     max_kernel: int,
     sizes: tuple[int, ...],
 ) -> list[_KernelPart] | None:
-    """Return consecutive parts of an axis with `sizes` taps, or None if one exceeds a limit."""
+    """Return consecutive parts of the kernel along `axis` with `sizes` taps.
+
+    None if one of them cannot meet the limits.
+    """
     parts, first = [], 0
     for size in sizes:
         part = _make_kernel_part(geometry, axis, limits, max_kernel, first, first + size - 1)
@@ -268,10 +276,11 @@ def _make_kernel_parts(
 def _make_kernel_part(
     geometry: ConvGeometry, axis: int, limits: ConvLimits, max_kernel: int, first: int, last: int
 ) -> _KernelPart | None:
-    """Return the part with the taps first .. last, or None if it cannot meet the limits.
+    """Return the part of the kernel along `axis` with the taps first ..
 
-    It is extended by as few zero taps as make it no smaller than the stride and its padding, up to
-    `max_kernel` taps. None too if it reads no position of the map.
+    last, if it meets the limits. It is extended by as few zero taps as make it no smaller than the
+    stride and its padding, up to `max_kernel` taps. None if that is not possible, or if it reads no
+    position of the map.
     """
     in_size = int(geometry.input_shape[2 + axis] or 0)
     out_size = int(geometry.result[2 + axis] or 0)
@@ -304,11 +313,11 @@ def _make_kernel_part(
 
 
 def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Keep the padding of a convolution within its limits, and insert a Pad for the rest.
+    """Move padding of a convolution that exceeds a limit to a Pad before it, in place.
 
-    All of it is moved if the node breaks a limit of rewrite "pad-ahead", the excess if it breaks
-    one of "explicit-pad" (`Target.needs_rewrite`). Returns the description and the cost of the
-    change; None, without a change, if it breaks neither or the platform cannot run the Pad.
+    All of it is moved if the target says so for the limit that the node breaks, or only the excess.
+    Returns the description and the cost of the change; None, without a change, if no such limit is
+    broken or the platform cannot run the Pad.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -322,9 +331,9 @@ def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple
 
 
 def clip_pads_to_limits(geometry: ConvGeometry, limits: ConvLimits) -> list[int]:
-    """Return the pads of a convolution, begins then ends, clipped to the platform's limits.
+    """Return the pads of a convolution (begins, then ends), clipped to the platform's limits.
 
-    These are the largest pad, the largest kernel, and the convolution's own kernel size.
+    The limits are the largest pad, the largest kernel, and the convolution's own kernel size.
     """
     max_pads = [min(limits.max_pad, size, limits.max_kernel) for size in geometry.kernel]
     return [min(pair) for pair in zip(geometry.pads, [*max_pads, *max_pads], strict=True)]

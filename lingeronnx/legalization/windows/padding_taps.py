@@ -27,7 +27,10 @@ __all__ = ["trim_padding_taps"]
 
 @dataclass(frozen=True)
 class _ReadTaps:
-    """Taps first .. first+size-1 of an axis, with padding, stride and dilation."""
+    """Taps first ..
+
+    first+size-1 of an axis that read the map, with padding, stride and dilation.
+    """
 
     first: int
     size: int
@@ -70,7 +73,7 @@ def trim_padding_taps(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
 
 
 def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
-    """Return the window attributes of these taps per axis."""
+    """Return kernel_shape, strides, dilations and pads for the taps that are kept on each axis."""
     begins, ends = [axis.begin_pad for axis in axes], [axis.end_pad for axis in axes]
     return {
         "kernel_shape": [axis.size for axis in axes],
@@ -81,7 +84,7 @@ def _make_attributes(axes: Sequence[_ReadTaps]) -> dict[str, AttributeValue]:
 
 
 def _find_read_taps(geometry: ConvGeometry, axis: int) -> _ReadTaps:
-    """Return the taps of an axis to keep: from the first to the last that read the map.
+    """Return the taps of `axis` to keep: from the first to the last that read the map.
 
     All of them if no tap reads the map, if the map extends beyond what the remaining taps read (by
     the begin, or by a stride at the end), or if fewer taps than the stride would remain (unless the

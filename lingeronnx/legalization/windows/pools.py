@@ -34,9 +34,9 @@ class _AxisWindow(NamedTuple):
 def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace a MaxPool by two; if one of these is still too large, it is split again later.
 
-    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`), with one output and a
+    Only if the target says that this fixes a limit that the node breaks, with one output and a
     known shape. Returns the description and the cost of the change; None, without a change, also if
-    `_split_window` cannot split an axis.
+    the window of an axis cannot be split.
     """
     if node.op_type != "MaxPool" or target.pool_limits is None or len(node.outputs) != 1:
         return None
@@ -70,7 +70,10 @@ def split_max_pool(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
 
 
 def _get_windows(node: ir.Node) -> list[_AxisWindow]:
-    """Return the window of a pool along each spatial axis; strides default to 1, pads to 0."""
+    """Return the window of the pool `node` along each spatial axis.
+
+    Strides default to 1, pads to 0.
+    """
     kernel = list(ir.get_attr(node, "kernel_shape"))
     rank = len(kernel)
     strides = ir.get_attr(node, "strides") or [1] * rank
@@ -82,14 +85,14 @@ def _get_windows(node: ir.Node) -> list[_AxisWindow]:
 
 
 def _format_kernel(windows: Sequence[_AxisWindow]) -> str:
-    """Format the kernel of these windows as "3x3"."""
+    """Format the kernel sizes of `windows`, one per axis, as "3x3"."""
     return format_sizes([window.kernel for window in windows])
 
 
 def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _AxisWindow] | None:
-    """Split a window along one axis into (first, second), applied in turn; None if impossible.
+    """Split `window`, along one axis, into two that are applied in turn; None if impossible.
 
-    A window within the limit is left to the second one, with a first one of 1. Windows that tile
+    A window within `max_kernel` is left to the second one, with a first one of 1. Windows that tile
     the map without padding are split by the largest divisor of the kernel up to `max_kernel`,
     others by a first one of stride 1.
     """
@@ -114,7 +117,7 @@ def _split_window(window: _AxisWindow, max_kernel: int) -> tuple[_AxisWindow, _A
 
 
 def _make_pool_attributes(windows: Sequence[_AxisWindow]) -> dict[str, list[int]]:
-    """Return the attributes `kernel_shape`, `strides` and `pads` of these windows."""
+    """Return `kernel_shape`, `strides` and `pads` of a pool with `windows`, one per axis."""
     begins, ends = [w.pad_begin for w in windows], [w.pad_end for w in windows]
     return {
         "kernel_shape": [window.kernel for window in windows],
@@ -126,8 +129,8 @@ def _make_pool_attributes(windows: Sequence[_AxisWindow]) -> dict[str, list[int]
 def split_average(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Replace an AveragePool by two, whose windows are [h1, width] and [height / h1, 1].
 
-    Only if the node breaks a limit that this fixes (`Target.needs_rewrite`) and the windows tile
-    the map; h1 is the largest divisor of the height that keeps the area within `max_average_area`.
+    Only if the target says that this fixes a limit that the node breaks, and the windows tile the
+    map; h1 is the largest divisor of the height that keeps the area within `max_average_area`.
     Returns the description and the cost of the change, or None without a change.
     """
     if node.op_type != "AveragePool" or target.pool_limits is None:
@@ -180,7 +183,7 @@ def _find_largest_divisor(number: int, limit: int) -> int:
 
 
 def _has_tiling_windows(node: ir.Node) -> bool:
-    """Whether the windows of a 2-D pool tile the map, or one covers it.
+    """Whether the windows of the 2-D pool `node` tile the map, or one covers it.
 
     The strides or the map must have the kernel's sizes; False with padding or ceil_mode.
     """

@@ -35,11 +35,11 @@ def replace_unsupported_stride(
 ) -> tuple[str, str] | None:
     """Replace the stride of a convolution along one axis by stride 1.
 
-    The axis is the first whose stride the platform lacks, else the first of
-    `_find_large_strided_axes`. Its phases become channels if `_get_phase_length` allows it;
-    otherwise an unsupported stride is computed with stride 1 and every s-th result kept. Returns
-    the description and the cost of the change; None, without a change, if there is no such axis, or
-    an unsupported stride exceeds `_MAX_STRIDE`.
+    The axis is the first whose stride the platform lacks, else the first whose kernel is too large
+    on a map that does not fit in memory. Its phases become channels if the convolution has one
+    group and no dilation; otherwise an unsupported stride is computed with stride 1 and every s-th
+    result kept. Returns the description and the cost of the change; None, without a change, if
+    there is no such axis, or an unsupported stride exceeds `_MAX_STRIDE`.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:
@@ -86,9 +86,9 @@ def _find_large_strided_axes(geometry: ConvGeometry, target: Target) -> list[int
 
 
 def _get_phase_length(geometry: ConvGeometry, axis: int) -> int | None:
-    """Return the number of full strides of the map that are read; None if phases are impossible.
+    """Return the number of full strides of `axis` of the map that are read, if it can be split so.
 
-    Phases need one group, no dilation on `axis`, and a map as long as these strides.
+    None if not: phases need one group, no dilation on `axis`, and a map as long as these strides.
     """
     if geometry.group != 1 or geometry.dilations[axis] != 1:
         return None
@@ -126,9 +126,10 @@ def _emit_phase_conv(
     axis: int,
     phase_length: int,
 ) -> str:
-    """Append a convolution over the phases of an axis as channels; return a description.
+    """Append a convolution over the phases of `axis` as channels; return a description.
 
-    `phase_length` is the result of `_get_phase_length`.
+    Positions p, p + stride, ... are phase p; `phase_length` is the number of positions of each
+    phase.
     """
     node, stride = builder.node, geometry.strides[axis]
     value = _emit_phases(builder, axis, stride, phase_length)
@@ -147,9 +148,10 @@ def _emit_phase_conv(
 
 
 def _emit_phases(builder: RewriteBuilder, axis: int, stride: int, phase_length: int) -> ir.Value:
-    """Append the input with the phases of an axis as channels, [N, stride * C, ...].
+    """Append nodes that turn the phases of `axis` of the input into channels, [N, stride * C, ...].
 
-    Phase p holds the positions p, p + stride, ...; the axis has `phase_length` positions left.
+    Returns the result. Phase p holds the positions p, p + stride, ...; the axis has `phase_length`
+    positions left.
     """
     source = ir.require_input(builder.node)
     value = builder.slice_axis(source, 2 + axis, 0, phase_length * stride, "read")
@@ -168,10 +170,11 @@ def _emit_phases(builder: RewriteBuilder, axis: int, stride: int, phase_length: 
 def _split_taps_by_phase(
     weight: np.ndarray, axis: int, stride: int, pad: int
 ) -> tuple[np.ndarray, int]:
-    """Return the weight [O, stride * I, ...] of the phases, and the position of its first tap.
+    """Return `weight` for an input whose phases are channels, and the position of its first tap.
 
-    Tap t of the original weight reads position a of phase r, where ``t - pad = stride*a + r``.
-    `axis` is that of the weight; the position is the smallest a, which may be negative.
+    The result is [O, stride * I, ...]. Tap t of the original weight reads position a of phase r,
+    where ``t - pad = stride*a + r``. `axis` is that of the weight; the position is the smallest a,
+    which may be negative.
     """
     kernel = weight.shape[axis]
     first, last = -pad // stride, (kernel - 1 - pad) // stride
@@ -234,9 +237,9 @@ def _emit_subsampled_conv(
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Pad the kernel of a convolution at its end with zeros to the size of the stride, in place.
 
-    The end padding grows where the last output would be lost otherwise. Only if the node breaks a
-    limit that this fixes (`Target.needs_rewrite`), without dilation, and up to `max_kernel` taps
-    per axis. Returns the description and the cost of the change, or None without a change.
+    The end padding grows where the last output would be lost otherwise. Only if the target says
+    that this fixes a limit that the node breaks, without dilation, and up to `max_kernel` taps per
+    axis. Returns the description and the cost of the change, or None without a change.
     """
     conv = match_conv(node, target)
     if conv is None or target.conv_limits is None:

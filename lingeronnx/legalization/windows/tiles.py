@@ -27,7 +27,7 @@ _MAX_PARTS = 32
 
 
 class _TileRange(NamedTuple):
-    """Input range start .. end-1 of a tile along an axis, and its padding."""
+    """Input range start .. end-1 that a tile of the result reads along an axis, and its padding."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class _TileRange(NamedTuple):
 
 @dataclass(frozen=True)
 class _TiledWindow:
-    """A 2-D sliding window.
+    """The sliding window of a 2-D convolution or pool, with the sizes of its input and result.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class _TiledWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> _TiledWindow | None:
-        """Read a 2-D Conv or pool; return None for other nodes and unknown shapes.
+        """Return the window of `node`, a 2-D Conv or pool; None for other nodes and unknown shapes.
 
         Also None with `auto_pad` or `ceil_mode`. The batch is left out of all shapes.
         """
@@ -83,9 +83,9 @@ class _TiledWindow:
         )
 
     def tile(self, axis: int, first: int, end: int) -> _TileRange:
-        """Return the input range and the padding of the outputs first .. end-1 along an axis.
+        """Return the input range and padding of the outputs first ..
 
-        `axis` is 0 for the height, 1 for the width.
+        end-1 along `axis`. `axis` is 0 for the height, 1 for the width.
         """
         size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
         reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
@@ -96,7 +96,7 @@ class _TiledWindow:
 
 
 def _get_kernel(node: ir.Node) -> Sequence[Any]:
-    """Return the kernel shape of a Conv or pool; empty if it is unknown.
+    """Return the kernel shape of `node`, a Conv or pool; empty if it is unknown.
 
     The attribute `kernel_shape` counts, otherwise the weights of a Conv.
     """
@@ -107,7 +107,7 @@ def _get_kernel(node: ir.Node) -> Sequence[Any]:
 
 
 def _to_ints(dims: Sequence[Any]) -> tuple[int, ...]:
-    """Convert dimensions to integers; they must be known."""
+    """Return `dims` as a tuple of integers; they must be known."""
     return tuple(int(dim) for dim in dims)
 
 
@@ -136,7 +136,7 @@ def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
 
 
 def _iterate_tile_counts(window: _TiledWindow, is_conv: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield the numbers of ranges of channels, rows and columns to try, in this order.
+    """Yield how many ranges of channels, rows and columns to try for tiling a map.
 
     Few tiles come first, from 2 to `_MAX_PARTS`; of as many tiles, those with more ranges of
     channels, then of rows. The channels of a Conv are not split.
@@ -151,7 +151,7 @@ def _iterate_tile_counts(window: _TiledWindow, is_conv: bool) -> Iterator[tuple[
 
 
 class _MapTile(NamedTuple):
-    """Shape of a tile, its pads as in ONNX, and the height and width of its output."""
+    """Shape of a tile of the input, its pads as in ONNX, and the height and width of its output."""
 
     channels: int
     height: int
@@ -189,7 +189,7 @@ def _are_tiles_supported(
 
 
 def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
-    """Create a detached copy of a Conv or pool on a tile of batch 1, to check its limits.
+    """Create a detached copy of `node`, a Conv or pool, on a tile of batch 1, to check its limits.
 
     Shapes and pads are those of the tile; the weight is shared.
     """
@@ -207,7 +207,7 @@ def _make_tile_node(node: ir.Node, shape: _MapTile) -> ir.Node:
 
 
 def _get_attributes(node: ir.Node) -> dict[str, AttributeValue]:
-    """Return all attributes of the node."""
+    """Return the attributes of `node` as a dict of name to Python value."""
     return {name: ir.get_attr(node, name) for name in node.attributes}
 
 
@@ -217,7 +217,7 @@ def _emit_tiles(
     window: _TiledWindow,
     ranges: Sequence[Sequence[tuple[int, int]]],
 ) -> None:
-    """Replace a node by its tiles for these ranges of channels, rows and columns.
+    """Replace `node` by copies on tiles, for these ranges of channels, rows and columns.
 
     `ranges` are (start, end), those of rows and columns of the result; tiles are joined by Concats.
     """
@@ -252,9 +252,10 @@ def _emit_tile(
     row_range: tuple[int, int],
     column_range: tuple[int, int],
 ) -> ir.Value:
-    """Append the tile for a range of columns over a band of input rows; return its output.
+    """Append the convolution or pool on one tile of `band`, a range of input rows.
 
-    `rows` are the input rows and pads of `row_range` of the result.
+    Return its output. `rows` are the input rows and pads of `row_range` of the result;
+    `column_range` are columns of the result, `outputs` its channels.
     """
     node = builder.node
     columns = window.tile(1, *column_range)
@@ -267,7 +268,7 @@ def _emit_tile(
 
 
 def _concat_parts(builder: RewriteBuilder, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-    """Append the concatenation of parts; return a single part itself."""
+    """Append the concatenation of `parts` along `axis`; return a single part itself."""
     if len(parts) == 1:
         return parts[0]
     shape = list(parts[0].shape or ())
